@@ -1,0 +1,36 @@
+"""The ground floor: names, batches, positions, policies, errors, limits and the native API. Imports nothing of ours.
+
+Everything here is a value or a pure function. :mod:`danube.model.api` holds the messages of the wire and is imported
+by that name, because its short names (``Ack``, ``Credit``) only make sense together.
+"""
+
+from __future__ import annotations
+
+from danube.model.batch import BatchHeader, Codec, Record, Stamp
+from danube.model.errors import DanubeError, Status
+from danube.model.limits import Limits
+from danube.model.names import TopicName, partition_name, route_key, validate_name, validate_namespace, validate_topic
+from danube.model.policies import EARLIEST, LATEST, Durability, ProducerAccess, SubscriptionType
+from danube.model.ranges import RangeSet
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "BatchHeader",
+    "Codec",
+    "DanubeError",
+    "Durability",
+    "Limits",
+    "ProducerAccess",
+    "RangeSet",
+    "Record",
+    "Stamp",
+    "Status",
+    "SubscriptionType",
+    "TopicName",
+    "partition_name",
+    "route_key",
+    "validate_name",
+    "validate_namespace",
+    "validate_topic",
+]

@@ -1,0 +1,340 @@
+"""The batch: one format for the socket, the journal, the segment, the consumer and Spark.
+
+A batch is two contiguous parts, kept in separate buffers so that nobody copies records to stamp a header. All
+numbers are little-endian; checksums are CRC32C (RFC 3720, appendix B.4).
+
+The stamp, 48 bytes, made by the broker::
+
+    0        4            8          16            24            32            40      44     48
+    +--------+------------+----------+-------------+-------------+-------------+-------+------+
+    | "DNB1" | total size | topic id | base offset | append time | owner epoch | flags | CRC  |
+    +--------+------------+----------+-------------+-------------+-------------+-------+------+
+               u32, of      u64        u64           u64, us       u64           u32     u32, over
+               both parts                            since epoch                         bytes 0..44
+
+The producer's part, made by the producer and never changed afterwards::
+
+    0         1       2       4         8          12        16              24                32
+    +---------+-------+-------+---------+----------+---------+---------------+-----------------+
+    | version | codec | flags | records | unpacked | packed  | base publish  | earliest        |
+    |  u8 = 1 |  u8   |  u16  |  u32    | size u32 | size u32| time u64, us  | deliver-at u64  |
+    +---------+-------+-------+---------+----------+---------+---------------+-----------------+
+    32            40                 44              52          56               60
+    +-------------+------------------+---------------+-----------+----------------+--------~~--+------+
+    | producer id | producer epoch   | base sequence | schema id | schema version | records ...| CRC  |
+    |  u64        |  u32             |  u64          |  u32      |  u32           |            |  u32 |
+    +-------------+------------------+---------------+-----------+----------------+--------~~--+------+
+
+The CRC closes the part and covers everything before it. CRC32C has the property that a message followed by its own
+(little-endian) checksum always has the same checksum, :data:`CRC_RESIDUE`; a reader therefore checks a whole part
+with a single call and without cutting it.
+
+The records are a msgpack array. With flag ``PAYLOADS_ONLY`` each element is a payload (msgpack ``bin``): the common
+case of messages without key and attributes, which then costs no object per message on either side (measured: 100 ns
+instead of 500 ns a message for encoding and decoding together). Otherwise each element is a :class:`Record`.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import google_crc32c
+import lz4.block
+import msgspec
+import zstandard
+
+from danube.model.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
+
+__all__ = [
+    "BATCH_MAGIC",
+    "CRC_RESIDUE",
+    "MAX_OFFSET",
+    "PART_OVERHEAD",
+    "STAMP_SIZE",
+    "BatchFlags",
+    "BatchHeader",
+    "Codec",
+    "Record",
+    "Stamp",
+    "check_part",
+    "crc32c",
+    "encode_part",
+    "open_raw",
+    "open_records",
+    "read_header",
+    "read_stamp",
+    "seal_part",
+    "slice_part",
+    "write_stamp",
+]
+
+BATCH_MAGIC: Final = b"DNB1"
+STAMP_SIZE: Final = 48
+PART_VERSION: Final = 1
+PART_HEADER_SIZE: Final = 60
+PART_OVERHEAD: Final = PART_HEADER_SIZE + 4
+"""Bytes of a producer's part that are not records."""
+CRC_RESIDUE: Final = 0x48674BC7
+MAX_OFFSET: Final = 2**63 - 1
+
+_STAMP = struct.Struct("<4sIQQQQI")
+_PART = struct.Struct("<BBHIIIQQQIQII")
+_CRC = struct.Struct("<I")
+
+assert _STAMP.size == STAMP_SIZE - 4
+assert _PART.size == PART_HEADER_SIZE
+
+crc32c = google_crc32c.value
+"""CRC32C of a ``bytes`` object."""
+
+
+class Codec(enum.IntEnum):
+    """How the records of a batch are compressed."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+class BatchFlags(enum.IntFlag):
+    """Flags of the producer's part."""
+
+    PAYLOADS_ONLY = 1
+    """The records array holds bare payloads."""
+    COMPOSITE = 2
+    """Made by the broker from records of several producers; producer and sequence are per record."""
+    SLICE = 4
+    """Made by the broker from a part of a stored batch; its offsets travel beside it."""
+
+
+class Record(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
+    """One message as it is stored: a msgpack array whose trailing defaults are left out."""
+
+    payload: bytes
+    key: str | None = None
+    attributes: dict[str, str] | None = None
+    publish_delta_us: int = 0
+    """Publish time minus the batch's base publish time, in microseconds."""
+
+
+class Stamp(NamedTuple):
+    """What the broker adds to a batch when it appends it."""
+
+    total_size: int
+    topic_id: int
+    base_offset: int
+    append_time_us: int
+    owner_epoch: int
+    flags: int
+
+
+class BatchHeader(NamedTuple):
+    """The fixed-size header of the producer's part."""
+
+    version: int
+    codec: int
+    flags: int
+    record_count: int
+    unpacked_size: int
+    packed_size: int
+    publish_time_us: int
+    deliver_at_us: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    schema_id: int
+    schema_version: int
+
+
+def write_stamp(part_size: int, topic_id: int, base_offset: int, append_time_us: int, owner_epoch: int) -> bytes:
+    """Return the stamp for a producer's part of ``part_size`` bytes."""
+    head = _STAMP.pack(BATCH_MAGIC, STAMP_SIZE + part_size, topic_id, base_offset, append_time_us, owner_epoch, 0)
+    return head + _CRC.pack(crc32c(head))
+
+
+def read_stamp(data: bytes) -> Stamp:
+    """Read and verify the stamp at the start of ``data``.
+
+    Raises:
+        CorruptBatchError: too short, wrong magic, or wrong checksum.
+    """
+    head = data[:STAMP_SIZE]
+    if len(head) < STAMP_SIZE or crc32c(head) != CRC_RESIDUE:
+        raise CorruptBatchError("batch stamp: the checksum does not match its bytes; the stored batch is damaged")
+    magic, *fields = _STAMP.unpack_from(head)
+    if magic != BATCH_MAGIC:
+        raise CorruptBatchError(f"batch stamp: magic {magic!r} is not {BATCH_MAGIC!r}; this is not a Danube batch")
+    return Stamp(*fields)
+
+
+def read_header(part: bytes) -> BatchHeader:
+    """Read the header of a producer's part, and check that it agrees with the size of ``part``.
+
+    The checksum is not verified here; see :func:`check_part`.
+    """
+    if len(part) < PART_OVERHEAD:
+        raise CorruptBatchError(f"batch of {len(part)} bytes is shorter than its {PART_OVERHEAD} bytes of header")
+    header = BatchHeader(*_PART.unpack_from(part))
+    if header.version != PART_VERSION:
+        raise CorruptBatchError(f"batch version {header.version} is unknown; this broker reads {PART_VERSION}")
+    if header.packed_size != len(part) - PART_OVERHEAD:
+        raise CorruptBatchError(
+            f"batch header says {header.packed_size} bytes of records, but {len(part) - PART_OVERHEAD} are there"
+        )
+    if not header.record_count:
+        raise CorruptBatchError("batch without records; send at least one message in a batch")
+    return header
+
+
+def check_part(part: bytes) -> BatchHeader:
+    """Verify the checksum of a producer's part and return its header.
+
+    Raises:
+        CorruptBatchError: the bytes are not what the producer made.
+    """
+    if crc32c(part) != CRC_RESIDUE:
+        raise CorruptBatchError(f"batch of {len(part)} bytes: the checksum does not match; send the batch again")
+    return read_header(part)
+
+
+def seal_part(header: BatchHeader, records: bytes) -> bytes:
+    """Join header and (packed) records to a producer's part and close it with its checksum."""
+    head = _PART.pack(*header)
+    return b"".join((head, records, _CRC.pack(google_crc32c.extend(crc32c(head), records))))
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_PAYLOADS = msgspec.msgpack.Decoder(list[bytes])
+_RECORDS = msgspec.msgpack.Decoder(list[Record])
+_RAWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
+def encode_part(
+    records: Sequence[bytes] | Sequence[Record],
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    publish_time_us: int,
+    codec: Codec = Codec.NONE,
+    schema_id: int = 0,
+    schema_version: int = 0,
+) -> bytes:
+    """Encode a producer's part from bare payloads (all ``bytes``) or from :class:`Record` objects.
+
+    Raises:
+        InvalidArgumentError: no records, or a mixture of the two kinds.
+    """
+    kinds = set(map(type, records))
+    if kinds == {bytes}:
+        flags = BatchFlags.PAYLOADS_ONLY
+    elif kinds == {Record}:
+        flags = BatchFlags(0)
+    elif not kinds:
+        raise InvalidArgumentError("a batch needs at least one message")
+    else:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise InvalidArgumentError(
+            f"a batch holds either bytes or Records, not {names}; encode payloads to bytes first"
+        )
+    body = _ENCODER.encode(records)
+    unpacked_size = len(body)
+    if codec:
+        body = _pack(codec, body)
+    return seal_part(
+        BatchHeader(
+            PART_VERSION,
+            codec,
+            flags,
+            len(records),
+            unpacked_size,
+            len(body),
+            publish_time_us,
+            0,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            schema_id,
+            schema_version,
+        ),
+        body,
+    )
+
+
+def _pack(codec: Codec, body: bytes) -> bytes:
+    if codec is Codec.LZ4:
+        return bytes(lz4.block.compress(body, store_size=False))
+    return zstandard.ZstdCompressor(level=1, write_content_size=True).compress(body)
+
+
+def unpack_body(part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> bytes | memoryview:
+    """Return the unpacked records array of a part, never more than ``max_unpacked_bytes``."""
+    body = memoryview(part)[PART_HEADER_SIZE:-4]
+    if header.codec == Codec.NONE:
+        if header.unpacked_size != len(body):
+            raise CorruptBatchError("batch header: an uncompressed batch has two different sizes")
+        return body
+    if header.unpacked_size > max_unpacked_bytes:
+        raise MessageTooLargeError(
+            f"batch unpacks to {header.unpacked_size} bytes, more than max_batch_bytes = {max_unpacked_bytes}"
+        )
+    try:
+        if header.codec == Codec.LZ4:
+            unpacked = lz4.block.decompress(body, uncompressed_size=header.unpacked_size)
+        elif header.codec == Codec.ZSTD:
+            # The frame's own idea of its size is not trusted: the reader stops after the bounded size.
+            with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+                unpacked = reader.read(header.unpacked_size + 1)
+        else:
+            raise CorruptBatchError(f"batch codec {header.codec} is unknown; known are none, lz4 and zstd")
+    except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError) as error:
+        raise CorruptBatchError(f"batch does not decompress: {error}") from error
+    if len(unpacked) != header.unpacked_size:
+        raise CorruptBatchError(
+            f"batch unpacks to {len(unpacked)} bytes instead of the {header.unpacked_size} in its header"
+        )
+    return bytes(unpacked)
+
+
+def open_records(part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> list[bytes] | list[Record]:
+    """Decode the records of a checked part: payloads if ``PAYLOADS_ONLY`` is set, else :class:`Record` objects.
+
+    Raises:
+        CorruptBatchError: the records do not decode, or their number is not the header's.
+    """
+    decoder: Any = _PAYLOADS if header.flags & BatchFlags.PAYLOADS_ONLY else _RECORDS
+    return _decode(decoder, part, header, max_unpacked_bytes)
+
+
+def open_raw(part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> list[msgspec.Raw]:
+    """Cut the records of a checked part into raw msgpack, without building an object per field."""
+    return _decode(_RAWS, part, header, max_unpacked_bytes)
+
+
+def _decode(decoder: Any, part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> list[Any]:
+    try:
+        records: list[Any] = decoder.decode(unpack_body(part, header, max_unpacked_bytes))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptBatchError(f"batch records do not decode: {error}") from error
+    if len(records) != header.record_count:
+        raise CorruptBatchError(f"batch header says {header.record_count} records, but {len(records)} are there")
+    return records
+
+
+def slice_part(header: BatchHeader, raws: Iterable[msgspec.Raw]) -> bytes:
+    """Make a part of its own, uncompressed and with its own checksum, from some records of a stored batch."""
+    chosen = list(raws)
+    body = _ENCODER.encode(chosen)
+    return seal_part(
+        header._replace(
+            codec=Codec.NONE,
+            flags=header.flags | BatchFlags.SLICE,
+            record_count=len(chosen),
+            unpacked_size=len(body),
+            packed_size=len(body),
+        ),
+        body,
+    )

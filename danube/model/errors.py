@@ -1,0 +1,359 @@
+"""The one exception tree of Danube, and its two mappings: to gRPC statuses and to process exit codes.
+
+Every error a user can meet is a subclass of :class:`DanubeError`. Its message says what happened, to which
+thing, and what to do. The class carries everything that machines need:
+
+* ``status``: the gRPC status code that goes on the wire (https://grpc.github.io/grpc/core/md_doc_statuscodes.html);
+* ``code``: a stable name (``topic-not-found``) sent beside the status, so that a client raises the same class again;
+* ``retryable``: whether the same request may succeed later without a change.
+
+A broker turns an exception into ``(status, code, message)`` with :func:`to_wire`; a client turns it back with
+:func:`from_wire`; a command line turns it into :func:`exit_code`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+__all__ = [
+    "AlreadyExistsError",
+    "BrokerDrainingError",
+    "CallCancelledError",
+    "ClosedError",
+    "ConfigurationError",
+    "ConnectionLostError",
+    "CorruptBatchError",
+    "DanubeError",
+    "DataDirectoryError",
+    "DataLossError",
+    "DeadlineExceededError",
+    "DuplicateSequenceError",
+    "DurabilityMismatchError",
+    "FailedPreconditionError",
+    "InternalError",
+    "InvalidArgumentError",
+    "InvalidNameError",
+    "JournalFencedError",
+    "JournalFullError",
+    "LimitExceededError",
+    "MessageTooLargeError",
+    "MetadataConflictError",
+    "NamespaceNotFoundError",
+    "NotFoundError",
+    "ProducerFencedError",
+    "ProtocolError",
+    "SequenceGapError",
+    "Status",
+    "SubscriptionBusyError",
+    "SubscriptionNotFoundError",
+    "SubscriptionTypeMismatchError",
+    "TopicNotFoundError",
+    "UnavailableError",
+    "UnimplementedError",
+    "WatchCompactedError",
+    "exit_code",
+    "from_wire",
+    "to_wire",
+]
+
+
+class Status(enum.IntEnum):
+    """gRPC status codes."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class DanubeError(Exception):
+    """Base of every error that Danube raises on purpose."""
+
+    status: ClassVar[Status] = Status.UNKNOWN
+    code: ClassVar[str] = "unknown"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InternalError(DanubeError):
+    """A bug in Danube: an invariant did not hold."""
+
+    status, code = Status.INTERNAL, "internal"
+
+
+class InvalidArgumentError(DanubeError):
+    """The request can never succeed as it is."""
+
+    status, code = Status.INVALID_ARGUMENT, "invalid-argument"
+
+
+class InvalidNameError(InvalidArgumentError):
+    """A topic, namespace, subscription, producer or consumer name breaks the naming rules."""
+
+    code = "invalid-name"
+
+
+class MessageTooLargeError(InvalidArgumentError):
+    """A message or batch is larger than a named limit."""
+
+    code = "message-too-large"
+
+
+class CorruptBatchError(InvalidArgumentError):
+    """The bytes of a batch do not match their checksum or their own header."""
+
+    code = "corrupt-batch"
+
+
+class NotFoundError(DanubeError):
+    """Something that was named does not exist."""
+
+    status, code = Status.NOT_FOUND, "not-found"
+
+
+class NamespaceNotFoundError(NotFoundError):
+    """The namespace does not exist."""
+
+    code = "namespace-not-found"
+
+
+class TopicNotFoundError(NotFoundError):
+    """The topic does not exist, and may not be created by this request."""
+
+    code = "topic-not-found"
+
+
+class SubscriptionNotFoundError(NotFoundError):
+    """The subscription does not exist."""
+
+    code = "subscription-not-found"
+
+
+class AlreadyExistsError(DanubeError):
+    """The thing to be created is there already."""
+
+    status, code = Status.ALREADY_EXISTS, "already-exists"
+
+
+class DuplicateSequenceError(AlreadyExistsError):
+    """The batch was stored before, so long ago that the broker no longer knows its offsets."""
+
+    code = "duplicate-sequence"
+
+
+class FailedPreconditionError(DanubeError):
+    """The system is in a state that forbids the request; retrying alone does not help."""
+
+    status, code = Status.FAILED_PRECONDITION, "failed-precondition"
+
+
+class DurabilityMismatchError(FailedPreconditionError):
+    """A producer asks for another durability than the topic was created with."""
+
+    code = "durability-mismatch"
+
+
+class SubscriptionTypeMismatchError(FailedPreconditionError):
+    """A consumer asks for another subscription type than the subscription was created with."""
+
+    code = "subscription-type-mismatch"
+
+
+class SubscriptionBusyError(FailedPreconditionError):
+    """An exclusive subscription has a connected consumer already."""
+
+    code = "subscription-busy"
+
+
+class ProducerFencedError(FailedPreconditionError):
+    """A newer session of the same producer, or a newer exclusive producer, has taken over."""
+
+    code = "producer-fenced"
+
+
+class SequenceGapError(FailedPreconditionError):
+    """A batch does not continue its producer's sequence."""
+
+    code = "sequence-gap"
+
+
+class MetadataConflictError(DanubeError):
+    """A conditional metadata change lost against another one; read again and retry."""
+
+    status, code, retryable = Status.ABORTED, "metadata-conflict", True
+
+
+class WatchCompactedError(DanubeError):
+    """A metadata watch asks for a revision whose history is gone; list again and watch from there."""
+
+    status, code = Status.OUT_OF_RANGE, "watch-compacted"
+
+
+class LimitExceededError(DanubeError):
+    """A named limit was hit. The message gives the limit's name, its value and how to raise it."""
+
+    status, code, retryable = Status.RESOURCE_EXHAUSTED, "limit-exceeded", True
+
+
+class JournalFullError(LimitExceededError):
+    """The journal has reached its disk limit, or the disk is full; publishing waits for space."""
+
+    code = "journal-full"
+
+
+class UnavailableError(DanubeError):
+    """The broker cannot answer now; try again, perhaps elsewhere."""
+
+    status, code, retryable = Status.UNAVAILABLE, "unavailable", True
+
+
+class BrokerDrainingError(UnavailableError):
+    """The broker is shutting down; reconnect."""
+
+    code = "broker-draining"
+
+
+class ConnectionLostError(UnavailableError):
+    """The connection to the broker broke, or could not be opened."""
+
+    code = "connection-lost"
+
+
+class JournalFencedError(UnavailableError):
+    """The journal met an I/O error and accepts nothing more; the broker is about to exit."""
+
+    code = "journal-fenced"
+
+
+class DeadlineExceededError(DanubeError):
+    """The deadline of a call passed before it was answered."""
+
+    status, code, retryable = Status.DEADLINE_EXCEEDED, "deadline-exceeded", True
+
+
+class CallCancelledError(DanubeError):
+    """The call was cancelled by its caller or by a reset of its stream."""
+
+    status, code = Status.CANCELLED, "cancelled"
+
+
+class ClosedError(DanubeError):
+    """A client, producer or consumer was used after it was closed."""
+
+    status, code = Status.CANCELLED, "closed"
+
+
+class DataLossError(DanubeError):
+    """Stored data is damaged. The message names the exact range."""
+
+    status, code = Status.DATA_LOSS, "data-loss"
+
+
+class UnimplementedError(DanubeError):
+    """The method or codec is unknown to this broker."""
+
+    status, code = Status.UNIMPLEMENTED, "unimplemented"
+
+
+class ProtocolError(DanubeError):
+    """A peer broke HTTP/2, gRPC framing or the native protocol."""
+
+    status, code = Status.INTERNAL, "protocol-error"
+
+
+class ConfigurationError(DanubeError):
+    """A configuration file, option, context or plugin is wrong."""
+
+    status, code = Status.INVALID_ARGUMENT, "configuration"
+
+
+class DataDirectoryError(DanubeError):
+    """The data directory cannot be used: locked by another broker, read-only, or of another format."""
+
+    status, code = Status.FAILED_PRECONDITION, "data-directory"
+
+
+def _tree(root: type[DanubeError]) -> dict[str, type[DanubeError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found.update(_tree(child))
+    return found
+
+
+_BY_CODE = _tree(DanubeError)
+
+# The nearest class for a status that arrives without one of our codes (from a proxy, say).
+_BY_STATUS: dict[Status, type[DanubeError]] = {
+    Status.CANCELLED: CallCancelledError,
+    Status.UNKNOWN: DanubeError,
+    Status.INVALID_ARGUMENT: InvalidArgumentError,
+    Status.DEADLINE_EXCEEDED: DeadlineExceededError,
+    Status.NOT_FOUND: NotFoundError,
+    Status.ALREADY_EXISTS: AlreadyExistsError,
+    Status.RESOURCE_EXHAUSTED: LimitExceededError,
+    Status.FAILED_PRECONDITION: FailedPreconditionError,
+    Status.ABORTED: MetadataConflictError,
+    Status.UNIMPLEMENTED: UnimplementedError,
+    Status.INTERNAL: InternalError,
+    Status.UNAVAILABLE: UnavailableError,
+    Status.DATA_LOSS: DataLossError,
+}
+
+# Exit codes follow sysexits.h where it has a meaning for the status; 1 is "anything else", 2 is a usage error.
+_EXIT_BY_STATUS: dict[Status, int] = {
+    Status.INVALID_ARGUMENT: 65,
+    Status.NOT_FOUND: 66,
+    Status.UNAVAILABLE: 69,
+    Status.INTERNAL: 70,
+    Status.ALREADY_EXISTS: 73,
+    Status.DATA_LOSS: 74,
+    Status.DEADLINE_EXCEEDED: 75,
+    Status.RESOURCE_EXHAUSTED: 75,
+    Status.ABORTED: 75,
+    Status.UNIMPLEMENTED: 76,
+    Status.PERMISSION_DENIED: 77,
+    Status.UNAUTHENTICATED: 77,
+    Status.FAILED_PRECONDITION: 78,
+}
+
+
+def to_wire(error: BaseException) -> tuple[Status, str, str]:
+    """Return ``(status, code, message)`` for an exception; anything foreign becomes INTERNAL without its details."""
+    if isinstance(error, DanubeError):
+        return error.status, error.code, error.message
+    return Status.INTERNAL, InternalError.code, f"internal error in the broker: {type(error).__name__}; see its log"
+
+
+def from_wire(status: int, code: str, message: str) -> DanubeError:
+    """Build the exception that a status, code and message from the wire stand for."""
+    kind = _BY_CODE.get(code)
+    if kind is None:
+        try:
+            kind = _BY_STATUS.get(Status(status), DanubeError)
+        except ValueError:
+            kind = DanubeError
+    return kind(message)
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the process exit code for an exception (see the table in the README)."""
+    if isinstance(error, DanubeError):
+        return _EXIT_BY_STATUS.get(error.status, 1)
+    return 1

@@ -1,0 +1,110 @@
+"""Every limit of the broker, with its name, unit and default.
+
+The names are the keys of the ``[limits]`` table of a configuration file, and the names that error messages print.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["KIB", "MIB", "GIB", "Limits"]
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of one broker. All are hard: what goes beyond is refused, delayed or cut off, never just logged."""
+
+    # What a client may send
+    max_message_bytes: int = 10 * MIB
+    """Largest payload of one message."""
+    max_batch_bytes: int = 12 * MIB
+    """Largest batch, header included, before and after decompression."""
+    max_batch_records: int = 100_000
+    """Most records in one batch."""
+    max_request_bytes: int = 1 * MIB
+    """Largest request message that is not a batch."""
+
+    # Connections and streams
+    max_connections: int = 10_000
+    """Open client connections."""
+    max_streams_per_connection: int = 1_024
+    """Concurrent streams of one connection; a stream's slot is free only when its work has ended."""
+    max_pending_bytes_per_connection: int = 32 * MIB
+    """Received and not yet processed bytes that one connection may hold."""
+    max_send_buffer_bytes: int = 4 * MIB
+    """Bytes queued for one stream of a peer that does not read fast enough; beyond it the sender waits."""
+    max_header_bytes: int = 16 * KIB
+    """Header list of one request."""
+    max_resets_per_minute: int = 300
+    """Stream resets of one connection, in either direction."""
+    max_pings_per_minute: int = 300
+    """PING frames from one peer."""
+    max_settings_per_minute: int = 60
+    """SETTINGS frames from one peer."""
+    max_empty_data_per_minute: int = 600
+    """Empty DATA frames from one peer that do not end a stream."""
+    max_new_streams_per_second: int = 20_000
+    """Streams that one connection may open in a second."""
+    max_header_bytes_per_second: int = 16 * MIB
+    """Header bytes that one connection may send in a second."""
+    handshake_timeout_s: float = 5.0
+    """From accept to the HTTP/2 preface and first SETTINGS."""
+    headers_timeout_s: float = 10.0
+    """For a header block that was begun."""
+    write_timeout_s: float = 10.0
+    """A peer that accepts no byte for this long is cut off."""
+    keepalive_idle_s: float = 10.0
+    """Silence after which the broker sends a PING."""
+    keepalive_timeout_s: float = 5.0
+    """How long a PING may stay unanswered before the connection is closed."""
+
+    # Topics
+    max_namespaces: int = 10_000
+    """Namespaces of one broker."""
+    max_topics: int = 100_000
+    """Topics of one broker, partitions included."""
+    max_partitions: int = 1_024
+    """Partitions of one topic."""
+    max_producers_per_topic: int = 10_000
+    """Producers connected to one topic."""
+    max_subscriptions_per_topic: int = 1_000
+    """Subscriptions of one topic."""
+    max_consumers_per_subscription: int = 1_000
+    """Consumers connected to one subscription."""
+    producer_state_expiry_s: float = 7 * 24 * 3600.0
+    """How long the broker remembers the sequence of an idle named producer."""
+    anonymous_producer_expiry_s: float = 600.0
+    """The same for a producer without a name."""
+
+    # Journal
+    journal_max_bytes: int = 4 * GIB
+    """Disk space of the journal; beyond it publishing waits and acknowledgements go on."""
+    journal_warn_ratio: float = 0.8
+    """Share of ``journal_max_bytes`` at which the broker warns."""
+    journal_reserve_bytes: int = 128 * MIB
+    """Disk space beyond ``journal_max_bytes`` that only control entries (cursors, producers) may use."""
+    journal_pending_bytes: int = 64 * MIB
+    """Bytes submitted and not yet committed; beyond it publishing waits."""
+    journal_commit_bytes: int = 8 * MIB
+    """Most bytes of one commit block."""
+    journal_full_wait_s: float = 30.0
+    """How long a publish waits for journal space before it is refused with RESOURCE_EXHAUSTED."""
+    cache_bytes: int = 64 * MIB
+    """Recent batches that all topics together keep in memory."""
+    opened_batches_bytes: int = 32 * MIB
+    """Batches that are kept opened for shared and key-shared subscriptions."""
+
+    # Dispatch
+    max_ack_ranges: int = 10_000
+    """Acknowledged ranges above a cursor's floor; dispatch waits for the floor to move beyond it."""
+    max_unacked_messages: int = 50_000
+    """Messages of one shared or key-shared subscription that are delivered and not acknowledged."""
+    max_in_flight_ranges: int = 100_000
+    """Separate unacknowledged offset ranges that one subscription keeps track of."""
+    max_consumer_credit_messages: int = 10_000_000
+    """Most message credit that one consumer may hold."""
+    ack_timeout_s: float = 30.0
+    """A delivered message that is not acknowledged in this time is delivered again."""

@@ -1,0 +1,45 @@
+"""The choices that a topic or a subscription is created with."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+__all__ = ["EARLIEST", "LATEST", "Durability", "ProducerAccess", "SubscriptionType"]
+
+
+class Durability(enum.StrEnum):
+    """When a publish is acknowledged, fixed for the life of a topic."""
+
+    NONE = "none"
+    """Handed to the subscriptions in memory. Survives nothing; slow consumers drop."""
+    OS = "os"
+    """Written to the journal file. Survives ``kill -9`` of the broker."""
+    DISK = "disk"
+    """The journal was synced (fdatasync). Survives power loss."""
+
+
+class SubscriptionType(enum.StrEnum):
+    """How the consumers of one subscription share its messages."""
+
+    EXCLUSIVE = "exclusive"
+    """One consumer; another one is refused."""
+    FAILOVER = "failover"
+    """One active consumer; the others stand by."""
+    SHARED = "shared"
+    """All consumers, in turn by their credit. No order."""
+    KEY_SHARED = "key_shared"
+    """All consumers; each key has one owner at a time and keeps its order."""
+
+
+class ProducerAccess(enum.StrEnum):
+    """Whether a producer wants a topic for itself."""
+
+    SHARED = "shared"
+    """Any number of producers at the same time."""
+    EXCLUSIVE = "exclusive"
+    """The only producer; opening it fences every older one, and shared producers are refused meanwhile."""
+
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
