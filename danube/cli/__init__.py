@@ -1,0 +1,17 @@
+"""The faces of Danube on the command line: ``danube serve | doctor | produce | consume | topics | bench | ...``.
+
+Every command is a small module that registers itself with the application in :mod:`danube.cli.app`. What a command
+needs to do its work (the client, the broker, Rich) is imported when the command runs, not before: ``danube --help``
+answers at once, and a broker does not carry the client or a terminal library in its memory.
+"""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line of this process and leave with its exit code."""
+    from danube.cli.app import app
+
+    app(prog_name="danube")

@@ -1,0 +1,113 @@
+"""How results are shown: a table for people, JSON for programs, tab-separated text for shell pipes.
+
+Results go to standard output, everything else (progress, summaries beside data, errors) to standard error.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["Output", "OutputOption", "human_bytes", "human_rate", "print_json", "show_record", "show_rows"]
+
+
+class Output(enum.StrEnum):
+    """The value of ``-o``."""
+
+    TABLE = "table"
+    JSON = "json"
+    RAW = "raw"
+
+
+OutputOption = Annotated[
+    Output, typer.Option("-o", "--output", help="table for people, json for programs, raw for pipes (tab-separated).")
+]
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def print_json(value: Any, indent: int = 2) -> None:
+    """Print plain data (dicts, lists, texts, numbers) as JSON; ``indent`` 0 puts it on one line."""
+    import msgspec
+
+    text = msgspec.json.encode(value)
+    if indent:
+        text = msgspec.json.format(text, indent=indent)
+    print(text.decode())
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: Output) -> None:
+    """Print rows: ``columns`` picks what a table and raw lines show; JSON is a list with every field."""
+    if output is Output.JSON:
+        print_json(list(rows))
+    elif output is Output.RAW:
+        for row in rows:
+            print("\t".join(_cell(row[column]) for column in columns))
+    else:
+        _print_table(rows, columns)
+
+
+def show_record(record: Mapping[str, Any], output: Output) -> None:
+    """Print one thing: a line for each field, or one JSON object."""
+    if output is Output.JSON:
+        print_json(record)
+    elif output is Output.RAW:
+        for name, value in record.items():
+            print(f"{name}\t{_cell(value)}")
+    else:
+        width = max(map(len, record), default=0)
+        for name, value in record.items():
+            print(f"{name:<{width}}  {_cell(value)}")
+
+
+def human_bytes(size: float) -> str:
+    """Write a number of bytes with a binary unit: ``1.5 MiB``."""
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the last unit always returns")
+
+
+def human_rate(count: float, seconds: float, unit: str) -> str:
+    """Write a rate: ``12,345 messages/s``."""
+    return f"{count / seconds if seconds > 0 else 0:,.0f} {unit}/s"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, list | tuple | dict):
+        import msgspec
+
+        return msgspec.json.encode(value).decode() if value and not _all_text(value) else ", ".join(value) or "-"
+    return str(value)
+
+
+def _all_text(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+
+
+def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # Away from a terminal nothing is wrapped or cut: the width is whatever the cells need.
+    terminal = sys.stdout.isatty()
+    console = Console(file=sys.stdout, width=None if terminal else 10_000, highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        numeric = bool(rows) and all(isinstance(row[column], int | float) for row in rows)
+        table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(row[column])) for column in columns))
+    console.print(table)

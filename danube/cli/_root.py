@@ -1,0 +1,105 @@
+"""The root of the command tree: options for every command, and the one place where errors become exit codes.
+
+An error is one line on standard error, ``error: what happened, to which thing, what to do``, never a traceback
+(``--debug`` shows it). Commands raise; nothing below this file prints errors or leaves the process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+__all__ = ["EXIT_CODES", "RootGroup", "flatten", "root"]
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT, as shells have it."""
+
+EXIT_CODES = """\
+Exit codes: 0 done; 1 any other error, or a check that failed; 2 wrong usage; 65 invalid argument, name, message or
+configuration; 66 topic, namespace or subscription not found; 69 broker not reachable, draining or failing; 70 a bug
+in Danube; 73 exists already; 74 stored data is damaged; 75 a limit, a conflict or a deadline: try again later; 76 not
+implemented by this broker; 77 not permitted; 78 refused in this state (durability or type mismatch, subscription
+busy, producer fenced, data directory in use); 130 interrupted."""
+
+
+class RootGroup(TyperGroup):
+    """The group behind ``danube``: turns errors of commands into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        from danube.model.errors import DanubeError, exit_code
+
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _abandon_stdout()
+            raise typer.Exit(0) from None
+        except (DanubeError, OSError, BaseExceptionGroup) as error:
+            if ctx.params.get("debug"):
+                raise
+            found = flatten(error)
+            if isinstance(found, KeyboardInterrupt):
+                raise typer.Exit(INTERRUPTED) from None
+            if isinstance(found, BrokenPipeError):
+                _abandon_stdout()
+                raise typer.Exit(0) from None
+            if not isinstance(found, DanubeError | OSError):
+                raise
+            print(f"error: {_one_line(found)}", file=sys.stderr)
+            raise typer.Exit(exit_code(found)) from None
+
+
+def flatten(error: BaseException) -> BaseException:
+    """Return the first exception inside a group (or the exception itself)."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _abandon_stdout() -> None:
+    """Whoever read our output has gone (``| head``): let the flush at exit go nowhere instead of failing."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = None  # not a real file (a test runner's buffer): nothing to flush
+    finally:
+        os.close(sink)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from danube import __version__
+
+        print(f"danube {__version__}")
+        raise typer.Exit
+
+
+def root(
+    context: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(envvar="DANUBE_URL", metavar="URL", help="Broker address, danube://HOST:PORT.")
+    ] = None,
+    context_name: Annotated[
+        str | None, typer.Option("--context", metavar="NAME", help="Named context to take the address from.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks instead of one-line errors.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Danube, a message broker in one Python process.
+
+    Start one with `danube serve`; talk to it with the other commands.
+    """
+    context.obj = {"url": url, "context": context_name}

@@ -1,0 +1,59 @@
+"""``danube serve``: run a broker in the foreground."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from danube.model.policies import Durability
+
+__all__ = ["serve"]
+
+
+def serve(
+    config: Annotated[str | None, typer.Option("-c", "--config", metavar="FILE", help="TOML configuration.")] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="Address to listen on; repeat for more; port 0 takes a free one."),
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIRECTORY", help="Journal and metadata; made if missing. [./danube-data]")
+    ] = None,
+    durability: Annotated[
+        Durability | None,
+        typer.Option(help="For topics created without one: acknowledge when in memory, written, or synced. [disk]"),
+    ] = None,
+    journal_file_size: Annotated[str | None, typer.Option(metavar="SIZE", help="One journal file. [64MiB]")] = None,
+    journal_limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Disk space of the whole journal. [4GiB]")
+    ] = None,
+    auto_create: Annotated[
+        bool | None, typer.Option("--auto-create/--no-auto-create", help="Create topics when a producer opens them.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+) -> None:
+    """Run a broker. It prints one line when it is ready, and drains on SIGTERM or Ctrl-C.
+
+    Options win over the configuration file, which wins over the defaults.
+    """
+    from danube.broker.config import load_config, parse_size
+
+    limits: dict[str, Any] = {}
+    if journal_limit is not None:
+        limits["journal_max_bytes"] = parse_size(journal_limit)
+    settings = load_config(
+        config,
+        {
+            "listen": listen or None,
+            "data_directory": data_dir,
+            "durability": durability,
+            "journal_file_size": journal_file_size,
+            "auto_create_topics": auto_create,
+            "log_level": log_level,
+            "limits": limits,
+        },
+    )
+    from danube.broker.run import run_broker
+
+    raise typer.Exit(run_broker(settings))
