@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from danube.cli._context import ContextOption, UrlOption, set_defaults
+
 __all__ = ["EXIT_CODES", "RootGroup", "flatten", "root"]
 
 INTERRUPTED = 130
@@ -86,13 +88,8 @@ def _show_version(wanted: bool) -> None:
 
 
 def root(
-    context: typer.Context,
-    url: Annotated[
-        str | None, typer.Option(envvar="DANUBE_URL", metavar="URL", help="Broker address, danube://HOST:PORT.")
-    ] = None,
-    context_name: Annotated[
-        str | None, typer.Option("--context", metavar="NAME", help="Named context to take the address from.")
-    ] = None,
+    url: UrlOption = None,
+    context: ContextOption = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks instead of one-line errors.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
@@ -102,4 +99,4 @@ def root(
 
     Start one with `danube serve`; talk to it with the other commands.
     """
-    context.obj = {"url": url, "context": context_name}
+    set_defaults(url, context)

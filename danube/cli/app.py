@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from danube.cli import doctor, serve
+from danube.cli import doctor, info, serve
 from danube.cli._root import EXIT_CODES, RootGroup, root
+from danube.cli.context import context_app
+from danube.cli.namespaces import namespaces_app
+from danube.cli.subscriptions import subscriptions_app
+from danube.cli.topics import topics_app
 
 __all__ = ["app"]
 
@@ -21,4 +25,10 @@ app = typer.Typer(
 )
 
 app.command("serve")(serve.serve)
+app.add_typer(topics_app, name="topics")
+app.add_typer(namespaces_app, name="namespaces")
+app.add_typer(subscriptions_app, name="subscriptions")
+app.add_typer(context_app, name="context")
+app.command("info")(info.info)
 app.command("doctor")(doctor.doctor)
+app.command("version")(info.version)

@@ -1,0 +1,64 @@
+"""``danube context``: names for brokers, so that an address is typed once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from danube.cli._context import Context, load_contexts, save_contexts
+from danube.cli._output import Output, OutputOption, show_rows
+from danube.model.errors import AlreadyExistsError
+
+__all__ = ["context_app"]
+
+context_app = typer.Typer(no_args_is_help=True, help="Name brokers, and choose the one to talk to.")
+
+_Name = Annotated[str, typer.Argument(metavar="NAME")]
+
+
+@context_app.command("list")
+def list_contexts(output: OutputOption = Output.TABLE) -> None:
+    """List the contexts."""
+    stored = load_contexts()
+    rows = [
+        {"name": name, "current": name == stored.current, "url": context.url, "description": context.description}
+        for name, context in sorted(stored.contexts.items())
+    ]
+    show_rows(rows, ["name", "current", "url", "description"], output)
+
+
+@context_app.command("add")
+def add_context(
+    name: _Name,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address, danube://HOST:PORT.")],
+    description: Annotated[str, typer.Option(help="A note for people.")] = "",
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite a context of the same name.")] = False,
+) -> None:
+    """Store a context. The first one becomes the current one."""
+    stored = load_contexts()
+    if name in stored.contexts and not replace:
+        raise AlreadyExistsError(f"there is a context {name!r} already; --replace overwrites it")
+    stored.contexts[name] = Context(url, description)
+    stored.current = stored.current or name
+    save_contexts(stored)
+
+
+@context_app.command("use")
+def use_context(name: _Name) -> None:
+    """Make a context the current one."""
+    stored = load_contexts()
+    stored.find(name)
+    stored.current = name
+    save_contexts(stored)
+
+
+@context_app.command("remove")
+def remove_context(name: _Name) -> None:
+    """Delete a context."""
+    stored = load_contexts()
+    stored.find(name)
+    del stored.contexts[name]
+    if stored.current == name:
+        stored.current = ""
+    save_contexts(stored)

@@ -1,0 +1,98 @@
+"""``danube topics``: list, create, describe and delete topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from danube.cli._client import run_with_client, to_plain
+from danube.cli._context import ContextOption, UrlOption
+from danube.cli._output import Output, OutputOption, print_json, show_record, show_rows
+from danube.model.policies import Durability
+
+if TYPE_CHECKING:
+    from danube.client import Client
+    from danube.model.api import TopicInfo
+
+__all__ = ["TopicArgument", "topics_app"]
+
+topics_app = typer.Typer(no_args_is_help=True, help="List, create, describe and delete topics.")
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="/namespace/topic")]
+
+_COLUMNS = ["topic", "durability", "partitions", "start_offset", "end_offset", "stored_bytes", "subscriptions"]
+
+
+@topics_app.command("list")
+def list_topics(
+    namespace: Annotated[str, typer.Argument(metavar="[NAMESPACE]", help="Only topics of this namespace.")] = "",
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List topics with their offsets and subscriptions."""
+    found = run_with_client(lambda client: client.list_topics(namespace), url, context)
+    show_rows([_row(topic) for topic in found], _COLUMNS, output)
+
+
+@topics_app.command("create")
+def create_topic(
+    topic: TopicArgument,
+    partitions: Annotated[int, typer.Option(min=0, help="0 makes a plain topic.")] = 0,
+    durability: Annotated[
+        Durability | None, typer.Option(help="When a publish is acknowledged; fixed for the topic's life.")
+    ] = None,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Create a topic."""
+
+    async def create(client: Client) -> TopicInfo:
+        await client.create_topic(topic, partitions=partitions, durability=durability)
+        return await client.describe_topic(topic)
+
+    made = _row(run_with_client(create, url, context))
+    if output is Output.JSON:
+        print_json(made)
+    else:
+        print(f"created {made['topic']} (durability {made['durability']}, partitions {made['partitions']})")
+
+
+@topics_app.command("describe")
+def describe_topic(
+    topic: TopicArgument,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show one topic: offsets, size, producers and subscriptions."""
+    found = _row(run_with_client(lambda client: client.describe_topic(topic), url, context))
+    if output is not Output.TABLE:
+        show_record(found, output)
+        return
+    producers = found.pop("producers")
+    show_record(found, output)
+    if producers:
+        print()
+        rows = [{"producer": producer.pop("name"), **producer} for producer in producers]
+        show_rows(rows, ["producer", "connected", "epoch", "next_sequence"], output)
+
+
+@topics_app.command("delete")
+def delete_topic(topic: TopicArgument, url: UrlOption = None, context: ContextOption = None) -> None:
+    """Delete a topic with all it holds.
+
+    Messages and subscriptions go with it; a partitioned topic goes whole.
+    """
+    run_with_client(lambda client: client.delete_topic(topic), url, context)
+    print(f"deleted {topic}")
+
+
+def _row(topic: TopicInfo) -> dict[str, Any]:
+    from danube.cli._format import iso_time
+
+    row: dict[str, Any] = to_plain(topic)
+    row["created"] = iso_time(row.pop("created_us"))
+    return row
