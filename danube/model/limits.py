@@ -34,6 +34,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Concurrent streams of one connection; a stream's slot is free only when its work has ended."""
     max_pending_bytes_per_connection: int = 32 * MIB
     """Received and not yet processed bytes that one connection may hold."""
+    stream_window_bytes: int = 4 * MIB
+    """Bytes that a peer may send on one stream before the messages among them are processed (HTTP/2 stream window)."""
     max_send_buffer_bytes: int = 4 * MIB
     """Bytes queued for one stream of a peer that does not read fast enough; beyond it the sender waits."""
     max_header_bytes: int = 16 * KIB
@@ -108,3 +110,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Most message credit that one consumer may hold."""
     ack_timeout_s: float = 30.0
     """A delivered message that is not acknowledged in this time is delivered again."""
+
+    # Metadata
+    metadata_max_key_bytes: int = 4 * KIB
+    """Longest metadata key, in UTF-8 bytes."""
+    metadata_max_value_bytes: int = 512 * KIB
+    """Largest value of one metadata key."""
+    metadata_max_transaction_changes: int = 128
+    """Most conditions, and most operations, of one metadata transaction."""
+    metadata_max_transaction_bytes: int = 1 * MIB
+    """Keys and values of one metadata transaction together."""
+    metadata_max_leases: int = 10_000
+    """Living metadata leases."""
+    metadata_max_lease_s: float = 24 * 3600.0
+    """Longest time to live of a metadata lease."""
+    metadata_history_revisions: int = 10_000
+    """Recent metadata changes that watches can be resumed from."""
+    metadata_history_bytes: int = 32 * MIB
+    """Bytes of recent metadata changes; the older ones go first, the newest one is always kept."""

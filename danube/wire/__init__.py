@@ -1,0 +1,35 @@
+"""The wire: gRPC framing over HTTP/2, as a pure state machine with a Trio server and an anyio client around it.
+
+* :mod:`danube.wire.connection`: the state machine, bytes in and events out;
+* :mod:`danube.wire.server`: :func:`serve` and what handlers use;
+* :mod:`danube.wire.client`: :func:`connect_channel` and what callers use;
+* :mod:`danube.wire.codec`: how messages become objects.
+"""
+
+from __future__ import annotations
+
+from danube.wire._message import Message
+from danube.wire.client import Channel, ClientStream, Connect, connect_channel
+from danube.wire.codec import DEFAULT_CODECS, MSGPACK, Codec, MsgpackCodec
+from danube.wire.connection import ERROR_TRAILER, GrpcConnection
+from danube.wire.server import Context, Method, Server, ServerStream, Service, serve
+
+__all__ = [
+    "DEFAULT_CODECS",
+    "ERROR_TRAILER",
+    "MSGPACK",
+    "Channel",
+    "ClientStream",
+    "Codec",
+    "Connect",
+    "Context",
+    "GrpcConnection",
+    "Message",
+    "Method",
+    "MsgpackCodec",
+    "Server",
+    "ServerStream",
+    "Service",
+    "connect_channel",
+    "serve",
+]

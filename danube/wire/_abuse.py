@@ -1,0 +1,28 @@
+"""Token buckets against peers that are cheap to be and dear to serve (Rapid Reset and its relatives)."""
+
+from __future__ import annotations
+
+__all__ = ["TokenBucket"]
+
+
+class TokenBucket:
+    """``capacity`` tokens at first, refilled evenly over ``period_s`` seconds. Time comes in as a parameter."""
+
+    __slots__ = ("_capacity", "_rate", "_tokens", "_updated", "name")
+
+    def __init__(self, name: str, capacity: int, period_s: float, now: float) -> None:
+        self.name = name
+        self._capacity = float(capacity)
+        self._rate = capacity / period_s
+        self._tokens = float(capacity)
+        self._updated = now
+
+    def take(self, count: int, now: float) -> bool:
+        """Take ``count`` tokens at time ``now`` (seconds); False when there are not that many."""
+        tokens = self._tokens
+        if tokens < count:
+            # Refilled only when it seems empty: the common case is one comparison.
+            tokens = min(self._capacity, tokens + (now - self._updated) * self._rate)
+            self._updated = now
+        self._tokens = tokens - count
+        return tokens >= count

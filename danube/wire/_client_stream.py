@@ -1,0 +1,178 @@
+"""The caller's side of one call: messages out, messages in, and the status at the end."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from danube.model.errors import CallCancelledError, DanubeError, DeadlineExceededError
+from danube.wire._message import Message
+
+if TYPE_CHECKING:
+    from danube.wire.client import Channel
+
+__all__ = ["ClientStream"]
+
+T = TypeVar("T")
+
+
+class ClientStream:
+    """One open call. ``async with stream:`` cancels it at the end unless it has ended by itself.
+
+    One task receives; sending is open to all tasks of the event loop. Cancelling an await loses no message: what was
+    queued is sent, what has arrived is there for the next call.
+    """
+
+    __slots__ = ("_arrived", "_channel", "_deadline", "_error", "_inbox", "_over", "_room", "path", "stream_id")
+
+    def __init__(self, channel: Channel, stream_id: int, path: str, deadline: float | None) -> None:
+        self._channel = channel
+        self.stream_id = stream_id
+        self.path = path
+        self._deadline = deadline
+        self._inbox: deque[Message] = deque()
+        self._over = False
+        self._error: DanubeError | None = None
+        self._arrived: anyio.Event | None = None
+        self._room: anyio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<ClientStream {self.stream_id} {self.path}>"
+
+    async def __aenter__(self) -> ClientStream:
+        """Return the stream itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Cancel the call unless it has ended."""
+        self.cancel()
+
+    # -- sending
+
+    def send_nowait(self, data: bytes | tuple[bytes, ...]) -> bool:
+        """Queue one encoded message (a tuple is one message in several buffers). False when the call is over.
+
+        Never waits, so the caller keeps an eye on :attr:`send_buffered`.
+        """
+        channel = self._channel
+        if not channel.protocol.send_message(self.stream_id, data):
+            return False
+        channel.wake_writer()
+        return True
+
+    async def send(self, data: bytes | tuple[bytes, ...]) -> None:
+        """Wait for room in the send buffer, then queue the message. Raises the call's error when it is over."""
+        await self.wait_send_capacity()
+        if not self.send_nowait(data):
+            raise self._error or CallCancelledError(f"the call of {self.path} has ended; open another one")
+
+    async def wait_send_capacity(self) -> None:
+        """Wait until less than ``max_send_buffer_bytes`` wait for the broker; returns at once if the call is over."""
+        limit = self._channel.limits.max_send_buffer_bytes
+        while not self._over and self.send_buffered >= limit:
+            if self._room is None:
+                self._room = anyio.Event()
+            await self._wait(self._room)
+
+    @property
+    def send_buffered(self) -> int:
+        """Bytes that wait for the broker to read."""
+        return self._channel.protocol.send_buffered(self.stream_id)
+
+    def end(self) -> None:
+        """Send nothing more; the call goes on until the broker ends it."""
+        self._channel.protocol.end_stream(self.stream_id)
+        self._channel.wake_writer()
+
+    def cancel(self) -> None:
+        """Abandon the call, if it is not over, and free its stream. Messages that arrived are dropped."""
+        self._inbox.clear()
+        self._finish(CallCancelledError(f"the call of {self.path} was cancelled"))
+        self._channel.wake_writer()
+
+    # -- receiving
+
+    async def receive(self) -> Message | None:
+        """Return the next message, or None after the last when the call ended well.
+
+        Raises the DanubeError that the broker ended it with, ConnectionLostError, or DeadlineExceededError. A checkpoint
+        only if it has to wait.
+        """
+        while not self._inbox:
+            if self._over:
+                if self._error is not None:
+                    raise self._error
+                return None
+            if self._arrived is None:
+                self._arrived = anyio.Event()
+            await self._wait(self._arrived)
+        return self._inbox.popleft()
+
+    def receive_nowait(self) -> list[Message]:
+        """Return all messages that have arrived and were not received yet, perhaps none."""
+        messages = list(self._inbox)
+        self._inbox.clear()
+        return messages
+
+    @property
+    def over(self) -> bool:
+        """Whether the call has ended, for whatever reason."""
+        return self._over
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a message with the channel's codec."""
+        return self._channel.codec.encode(value)
+
+    def decode(self, kind: type[T], data: bytes) -> T:
+        """Decode a message with the channel's codec; InvalidArgumentError when it is not a ``kind``."""
+        return self._channel.codec.decode(kind, data)
+
+    async def _wait(self, event: anyio.Event) -> None:
+        if self._deadline is None:
+            await event.wait()
+            return
+        with anyio.CancelScope(deadline=self._deadline) as scope:
+            await event.wait()
+        if scope.cancelled_caught:
+            self._finish(DeadlineExceededError(f"{self.path} was not answered within the deadline"))
+            self._channel.wake_writer()
+
+    # -- the channel's side
+
+    def deliver(self, message: Message) -> None:
+        """Channel: a message has arrived."""
+        self._inbox.append(message)
+        if self._arrived is not None:
+            self._arrived.set()
+            self._arrived = None
+
+    def check_room(self) -> None:
+        """Channel: the send buffer may have become smaller."""
+        if self._room is not None and (self._over or self.send_buffered < self._channel.limits.max_send_buffer_bytes):
+            self._room.set()
+            self._room = None
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Channel: whether somebody sleeps until the send buffer is smaller."""
+        return self._room is not None
+
+    def deliver_outcome(self, error: DanubeError | None) -> None:
+        """Channel: the call has ended, well if ``error`` is None. Messages that arrived before can be received."""
+        self._finish(error)
+
+    def _finish(self, error: DanubeError | None) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._error = error
+        self._channel.forget(self)
+        if self._arrived is not None:
+            self._arrived.set()
+            self._arrived = None
+        self.check_room()

@@ -1,0 +1,111 @@
+"""What a connection tells its application: small frozen values, in the order in which the peer caused them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from danube.model.errors import DanubeError, Status
+
+__all__ = [
+    "ConnectionTerminated",
+    "EndOfStream",
+    "Event",
+    "GoAwayReceived",
+    "MessageReceived",
+    "PingAcked",
+    "RequestReceived",
+    "ResponseReceived",
+    "StreamFailed",
+    "StreamReset",
+    "TrailersReceived",
+]
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """Base of everything that :meth:`danube.wire.connection.GrpcConnection.receive` returns."""
+
+
+class RequestReceived(Event, frozen=True):
+    """Server: a peer opened a stream with a gRPC request."""
+
+    stream_id: int
+    path: str
+    """``/package.Service/Method``."""
+    metadata: dict[str, str]
+    """The request's own headers, without pseudo-headers and gRPC's; values of a repeated name are joined by commas."""
+    timeout_s: float | None
+    """The caller's ``grpc-timeout``, or None when it waits for ever."""
+    content_type: str
+    """For instance ``application/grpc+msgpack``."""
+
+
+class ResponseReceived(Event, frozen=True):
+    """Client: the response's headers arrived."""
+
+    stream_id: int
+    metadata: dict[str, str]
+
+
+class MessageReceived(Event, frozen=True):
+    """One complete gRPC message."""
+
+    stream_id: int
+    data: bytes
+    flow_size: int
+    """What the application gives back with ``credit`` once it is done with the message."""
+
+
+class EndOfStream(Event, frozen=True):
+    """Server: the peer will send nothing more on this stream; it still reads."""
+
+    stream_id: int
+
+
+class TrailersReceived(Event, frozen=True):
+    """Client: the call has ended with this status, and the stream with it."""
+
+    stream_id: int
+    status: Status
+    code: str
+    """Our error code (``topic-not-found``), or an empty string when the peer sent none."""
+    message: str
+    metadata: dict[str, str]
+
+
+class StreamReset(Event, frozen=True):
+    """The peer abandoned the stream; nothing more can be sent on it."""
+
+    stream_id: int
+    code: int
+    """An HTTP/2 error code (8 is CANCEL, 7 is REFUSED_STREAM)."""
+
+
+class StreamFailed(Event, frozen=True):
+    """What the peer sent on this stream is refused. What else it sends there is thrown away.
+
+    A server answers with the error's status; on a client the stream has been reset already.
+    """
+
+    stream_id: int
+    error: DanubeError
+
+
+class PingAcked(Event, frozen=True):
+    """The peer answered our PING."""
+
+    payload: bytes
+
+
+class GoAwayReceived(Event, frozen=True):
+    """The peer takes no new streams. Streams above ``last_stream_id`` were not and will not be looked at."""
+
+    last_stream_id: int
+    code: int
+    message: str
+
+
+class ConnectionTerminated(Event, frozen=True):
+    """This side has given the connection up: flush ``data_to_send`` and close. Always the last event."""
+
+    code: int
+    message: str

@@ -1,0 +1,79 @@
+"""The parts of gRPC that are text: timeouts, percent-encoded messages, and what an HTTP status means.
+
+Every message of a stream carries this prefix (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md)::
+
+    0               1               2               3               4               5
+    +---------------+---------------+---------------+---------------+---------------+----------...
+    | compressed: 0 |             length of the message, big endian                 | message
+    +---------------+---------------+---------------+---------------+---------------+----------...
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from urllib.parse import unquote_to_bytes
+
+from danube.model.errors import InvalidArgumentError, Status
+
+__all__ = [
+    "PREFIX",
+    "PREFIX_SIZE",
+    "decode_message",
+    "encode_message",
+    "format_timeout",
+    "parse_timeout",
+    "status_from_http",
+]
+
+PREFIX = struct.Struct(">BI")
+PREFIX_SIZE = PREFIX.size
+
+_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
+_UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
+_HTTP_STATUS = {
+    400: Status.INTERNAL,
+    401: Status.UNAUTHENTICATED,
+    403: Status.PERMISSION_DENIED,
+    404: Status.UNIMPLEMENTED,
+    429: Status.UNAVAILABLE,
+    502: Status.UNAVAILABLE,
+    503: Status.UNAVAILABLE,
+    504: Status.UNAVAILABLE,
+}
+
+
+def parse_timeout(text: str) -> float:
+    """Return the seconds that a ``grpc-timeout`` value means; InvalidArgumentError when it is not one."""
+    match = _TIMEOUT.fullmatch(text)
+    if match is None:
+        raise InvalidArgumentError(
+            f"grpc-timeout {text!r} is not up to eight digits and a unit (H, M, S, m, u or n); correct the header"
+        )
+    return int(match[1]) * _UNIT_S[match[2]]
+
+
+def format_timeout(seconds: float) -> str:
+    """Return ``seconds`` as a ``grpc-timeout`` value, rounded up in the finest unit that fits eight digits."""
+    for unit in ("n", "u", "m", "S", "M", "H"):
+        value = max(0, math.ceil(seconds / _UNIT_S[unit] - 1e-9))
+        if value < 10**8:
+            return f"{value}{unit}"
+    return "99999999H"
+
+
+def encode_message(text: str) -> str:
+    """Percent-encode a ``grpc-message``: everything but printable ASCII, and the percent sign itself."""
+    return _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], text.encode("utf-8", "replace")).decode("ascii")
+
+
+def decode_message(text: str) -> str:
+    """Undo :func:`encode_message`. Never fails: what is no UTF-8 is replaced, a stray percent sign stays."""
+    return unquote_to_bytes(text).decode("utf-8", "replace")
+
+
+def status_from_http(http_status: int) -> Status:
+    """Return the gRPC status for an HTTP response that carries none of its own."""
+    return _HTTP_STATUS.get(http_status, Status.UNKNOWN)

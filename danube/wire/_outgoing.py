@@ -1,0 +1,149 @@
+"""Outgoing bytes: everything that was sent since the last write, framed as late as possible.
+
+Messages stay in a queue for each stream until somebody asks for bytes. Small messages of one stream then share a DATA
+frame, large ones are cut, and streams take turns frame by frame, so that no stream starves another. The payload is
+copied once, by the join that makes the bytes for the socket.
+
+A DATA frame::
+
+    0           3        4        5                   9
+    +-----------+--------+--------+-------------------+---------...
+    |  length   |  0x0   | flags  |     stream id     | payload     flags: 0x1 = END_STREAM
+    +-----------+--------+--------+-------------------+---------...
+
+h2 keeps the two windows and all stream states; only the framing of DATA is done here, because h2 copies each payload
+five times on its way out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from h2.connection import H2Connection
+
+from danube.wire._grpc import PREFIX
+from danube.wire._stream import WireStream
+
+__all__ = ["FRAME_HEADER", "FRAME_HEADER_SIZE", "MAX_FRAME_BYTES", "Outgoing"]
+
+FRAME_HEADER = struct.Struct(">HBBBL")
+FRAME_HEADER_SIZE = FRAME_HEADER.size
+MAX_FRAME_BYTES = 64 * 1024
+"""Largest frame that we send or accept. Larger ones gain nothing and delay the other streams."""
+
+_END_STREAM = 0x1
+
+
+class Outgoing:
+    """The send side of a connection. ``end`` closes a stream whose queue has run empty."""
+
+    __slots__ = ("_chunks", "_end", "_h2", "_ready")
+
+    def __init__(self, h2: H2Connection, end: Callable[[WireStream], None]) -> None:
+        self._h2 = h2
+        self._end = end
+        self._chunks: list[bytes | memoryview] = []
+        self._ready: deque[WireStream] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks) or (bool(self._ready) and self._h2.outbound_flow_control_window > 0)
+
+    def raw(self, frame: bytes) -> None:
+        """Send bytes that are framed already."""
+        self._chunks.append(frame)
+
+    def take_h2(self) -> None:
+        """Take over what h2 wants to send, so that it keeps its place among our frames."""
+        data = self._h2.data_to_send()
+        if data:
+            self._chunks.append(data)
+
+    def message(self, stream: WireStream, data: bytes | tuple[bytes, ...]) -> None:
+        """Queue one gRPC message; a tuple is one message in several buffers."""
+        queue = stream.queue
+        if type(data) is tuple:
+            size = sum(map(len, data))
+            queue.append(PREFIX.pack(0, size))
+            queue.extend(part for part in data if part)
+        else:
+            size = len(data)
+            queue.append(PREFIX.pack(0, size) + data if size < 256 else PREFIX.pack(0, size))  # type: ignore[operator]
+            if size >= 256:
+                queue.append(data)  # type: ignore[arg-type]
+        stream.queued += size + PREFIX.size
+        self.wake(stream)
+
+    def wake(self, stream: WireStream) -> None:
+        """Let a stream with something to send take part again."""
+        if not stream.ready:
+            stream.ready = True
+            self._ready.append(stream)
+
+    def take(self, max_bytes: int) -> bytes:
+        """Return the next bytes for the socket: all control frames, and DATA up to about ``max_bytes``."""
+        if self._ready:
+            self._pump(max_bytes)
+        chunks = self._chunks
+        if not chunks:
+            return b""
+        data = b"".join(chunks)
+        chunks.clear()
+        return data
+
+    def _pump(self, budget: int) -> None:
+        h2 = self._h2
+        ready = self._ready
+        frame_limit = min(MAX_FRAME_BYTES, h2.max_outbound_frame_size)
+        while ready and budget > 0:
+            stream = ready.popleft()
+            if stream.local_closed:
+                stream.ready = False
+                continue
+            if stream.queued:
+                room = h2.outbound_flow_control_window
+                if room <= 0:
+                    ready.appendleft(stream)
+                    return
+                size = min(stream.queued, frame_limit, stream.h2.outbound_flow_control_window, room)
+                if size <= 0:
+                    stream.ready = False
+                    stream.blocked = True
+                    continue
+                self._frame(stream, size)
+                budget -= size
+                if stream.queued:
+                    ready.append(stream)
+                    continue
+            stream.ready = False
+            if stream.ending:
+                self._end(stream)
+
+    def _frame(self, stream: WireStream, size: int) -> None:
+        stream.queued -= size
+        stream.h2.outbound_flow_control_window -= size
+        self._h2.outbound_flow_control_window -= size
+        flags = 0
+        if stream.ending and not stream.queued and stream.trailers is None:
+            # h2 ends a stream with an empty DATA frame. It learns that the stream has ended; the flag goes with the data.
+            self._h2.end_stream(stream.stream_id)
+            self._h2.clear_outbound_data_buffer()
+            stream.ending = False
+            stream.local_closed = True
+            flags = _END_STREAM
+        chunks = self._chunks
+        chunks.append(FRAME_HEADER.pack(size >> 8, size & 0xFF, 0, flags, stream.stream_id))
+        queue = stream.queue
+        while size:
+            piece = queue[0]
+            length = len(piece)
+            if length <= size:
+                chunks.append(piece)
+                queue.popleft()
+                size -= length
+            else:
+                view = memoryview(piece)
+                chunks.append(view[:size])
+                queue[0] = view[size:]
+                size = 0

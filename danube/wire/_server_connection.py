@@ -1,0 +1,336 @@
+"""One accepted connection: a reader task, a writer task, and a task for each stream.
+
+The reader turns bytes into events and hands them to streams. The writer sleeps until something waits for sending and then
+writes everything that has gathered, in one call: replies that many streams make in the same turn of the loop share it.
+Nobody here keeps a timer; the server's :meth:`ServerConnection.check` looks after all connections at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from danube.model.errors import (
+    BrokerDrainingError,
+    DanubeError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    Status,
+    UnimplementedError,
+    to_wire,
+)
+from danube.wire._events import (
+    EndOfStream,
+    Event,
+    MessageReceived,
+    RequestReceived,
+    StreamFailed,
+    StreamReset,
+)
+from danube.wire._message import Message
+from danube.wire._server_stream import Context, Method, ServerStream
+from danube.wire._trio_waker import Waker
+from danube.wire.codec import choose_codec
+from danube.wire.connection import GrpcConnection
+
+if TYPE_CHECKING:
+    from danube.wire.server import Server
+
+__all__ = ["MAX_READ_BYTES", "WRITE_PIECE_BYTES", "ServerConnection"]
+
+MIN_READ_BYTES = 16 * 1024
+MAX_READ_BYTES = 1024 * 1024
+WRITE_PIECE_BYTES = 256 * 1024
+"""A large write goes out in pieces of this size, so that a slow reader is seen to read."""
+CLOSING_TIMEOUT_S = 1.0
+"""How long a connection that is over may take to write its last words."""
+
+log = logging.getLogger("danube.wire")
+
+
+class ServerConnection:
+    """The shell of one connection. Made and driven by :class:`danube.wire.server.Server`."""
+
+    __slots__ = (
+        "_closing",
+        "_keepalive_sent",
+        "_last_read",
+        "_nursery",
+        "_opened",
+        "_stream",
+        "_streams",
+        "_writable",
+        "_write_began",
+        "_writing",
+        "_header_block_began",
+        "connection_id",
+        "limits",
+        "peer",
+        "protocol",
+        "server",
+    )
+
+    def __init__(self, server: Server, stream: trio.abc.Stream, connection_id: int, peer: str) -> None:
+        self.server = server
+        self.limits = server.limits
+        self.connection_id = connection_id
+        self.peer = peer
+        now = trio.current_time()
+        self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
+        self._stream = stream
+        self._streams: dict[int, ServerStream] = {}
+        self._nursery: trio.Nursery | None = None
+        self._writable = Waker()
+        self._writing = False
+        self._closing = False
+        self._opened = self._last_read = now
+        self._keepalive_sent = math.inf
+        self._write_began = math.inf
+        self._header_block_began = math.inf
+
+    def __repr__(self) -> str:
+        return f"<ServerConnection {self.connection_id} {self.peer} streams={len(self._streams)}>"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no stream is open."""
+        return not self._streams
+
+    # -- tasks
+
+    async def run(self) -> None:
+        """Serve the connection until either side ends it. Stream handlers are cancelled then."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._write)
+                await self._read()
+                # What the protocol still has to say (why it ended) is said before everything here is cancelled.
+                self._closing = True
+                self._write_began = min(self._write_began, trio.current_time())
+                for stream in self._streams.values():
+                    stream.abandon(None)
+                self._writable.wake()
+        finally:
+            with trio.CancelScope(deadline=trio.current_time() + CLOSING_TIMEOUT_S, shield=True):
+                await trio.aclose_forcefully(self._stream)
+
+    async def _read(self) -> None:
+        protocol = self.protocol
+        receive_some = self._stream.receive_some
+        size = MIN_READ_BYTES
+        while True:
+            try:
+                data = await receive_some(size)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            if not data:
+                return
+            length = len(data)
+            # Large reads for those who send much, and no large buffers for the others.
+            if length == size:
+                if size < MAX_READ_BYTES:
+                    size *= 4
+            elif length * 16 < size and size > MIN_READ_BYTES:
+                size //= 4
+            now = self._last_read = trio.current_time()
+            for event in protocol.receive(bytes(data) if type(data) is bytearray else data, now):
+                handler = _DISPATCH.get(type(event))
+                if handler is not None:
+                    handler(self, event)
+            if protocol.wants_write:
+                self.wake_writer()
+            if protocol.terminated is not None:
+                log.info("connection %d of %s ends: %s", self.connection_id, self.peer, protocol.terminated.message)
+                return
+
+    async def _write(self) -> None:
+        protocol = self.protocol
+        send_all = self._stream.send_all
+        assert self._nursery is not None
+        while True:
+            data = protocol.data_to_send()
+            if not data:
+                if self._closing:
+                    self._nursery.cancel_scope.cancel()
+                    return
+                self._writing = False
+                await self._writable.wait()
+                self._writing = True
+                continue
+            try:
+                self._write_began = trio.current_time()
+                if len(data) <= WRITE_PIECE_BYTES:
+                    await send_all(data)
+                else:
+                    view = memoryview(data)
+                    for start in range(0, len(data), WRITE_PIECE_BYTES):
+                        self._write_began = trio.current_time()
+                        await send_all(view[start : start + WRITE_PIECE_BYTES])
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._nursery.cancel_scope.cancel()
+                return
+            self._write_began = math.inf
+            for stream in self._streams.values():
+                if stream.waits_for_room:
+                    stream.check_room()
+
+    def wake_writer(self) -> None:
+        """See that what waits for sending is sent, in the next turn of the loop."""
+        if not self._writing:
+            self._writing = True
+            self._writable.wake()
+
+    def check(self, now: float) -> None:
+        """Enforce every timeout of the connection; the server calls this about once a second."""
+        limits = self.limits
+        if now - self._write_began > (CLOSING_TIMEOUT_S if self._closing else limits.write_timeout_s):
+            self._cut(f"it accepted no bytes for {limits.write_timeout_s} s (write_timeout_s)")
+        elif not self.protocol.established:
+            if now - self._opened > limits.handshake_timeout_s:
+                self._cut(f"no HTTP/2 preface within {limits.handshake_timeout_s} s (handshake_timeout_s)")
+        elif self.protocol.in_header_block:
+            self._header_block_began = min(self._header_block_began, now)
+            if now - self._header_block_began > limits.headers_timeout_s:
+                self._cut(f"headers not complete within {limits.headers_timeout_s} s (headers_timeout_s)")
+        elif now - self._last_read > limits.keepalive_idle_s:
+            if self._keepalive_sent < self._last_read or self._keepalive_sent == math.inf:
+                self._keepalive_sent = now
+                self.protocol.ping(b"keepaliv")
+                self.wake_writer()
+            elif now - self._keepalive_sent > limits.keepalive_timeout_s:
+                self._cut(f"no answer to a PING within {limits.keepalive_timeout_s} s (keepalive_timeout_s)")
+        if not self.protocol.in_header_block:
+            self._header_block_began = math.inf
+
+    def _cut(self, reason: str) -> None:
+        log.info("connection %d of %s is cut: %s", self.connection_id, self.peer, reason)
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    def drain(self) -> None:
+        """Announce that no new streams are taken."""
+        self.protocol.goaway("the broker is shutting down; reconnect")
+        self.wake_writer()
+
+    def end_streams(self) -> None:
+        """Cancel the handlers that still run; their callers are told to reconnect."""
+        for stream in self._streams.values():
+            stream.abandon(BrokerDrainingError("the broker is shutting down; reconnect"))
+
+    def close_when_written(self) -> None:
+        """Close once everything that waits is written."""
+        self._closing = True
+        self._write_began = min(self._write_began, trio.current_time())
+        self._writable.wake()
+
+    # -- events
+
+    def _on_request(self, event: RequestReceived) -> None:
+        assert self._nursery is not None
+        stream_id = event.stream_id
+        method = self.server.methods.get(event.path)
+        try:
+            codec = choose_codec(event.content_type, self.server.codecs)
+            if method is None:
+                raise UnimplementedError(f"there is no method {event.path} here")
+        except DanubeError as exc:
+            status, code, message = to_wire(exc)
+            self.protocol.send_trailers(stream_id, status, message, code, content_type=event.content_type)
+            self.protocol.finish(stream_id)
+            return
+        deadline = math.inf if event.timeout_s is None else trio.current_time() + event.timeout_s
+        context = Context(event.path, self.peer, self.connection_id, event.metadata, deadline, codec)
+        stream = ServerStream(self, stream_id, context)
+        self._streams[stream_id] = stream
+        self._nursery.start_soon(self._serve, stream, method, event.content_type)
+
+    def _on_message(self, event: MessageReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.deliver(Message(self.protocol, self, event.stream_id, event.data, event.flow_size))
+
+    def _on_end(self, event: EndOfStream) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.deliver_end()
+
+    def _on_reset(self, event: StreamReset) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.abandon(None)
+
+    def _on_failed(self, event: StreamFailed) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.abandon(event.error)
+
+    # -- streams
+
+    async def _serve(self, stream: ServerStream, method: Method, content_type: str) -> None:
+        error: DanubeError | None = None
+        settled = False
+        scope = stream.scope
+        scope.deadline = stream.context.deadline
+        try:
+            with scope:
+                try:
+                    if method.kind == "unary":
+                        await self._serve_unary(stream, method, content_type)
+                    else:
+                        self.protocol.send_response_headers(stream.stream_id, content_type)
+                        await method.handler(stream, stream.context)  # type: ignore[arg-type]
+                except DanubeError as exc:
+                    error = exc
+                except Exception as exc:  # noqa: BLE001
+                    # A bug in one handler costs its own call, never the connection or the broker.
+                    log.exception("the handler of %s failed", method.path)
+                    error = InternalError(to_wire(exc)[2])
+            if scope.cancelled_caught:
+                error = DeadlineExceededError(
+                    f"{method.path} was not done within the caller's deadline; try again with a longer one"
+                )
+            error = stream.failure or error
+            settled = True
+        finally:
+            # Also when the whole connection is cancelled (then there is nobody to tell): only now is the slot free.
+            self._finish(stream, error, tell=settled and not stream.gone)
+
+    async def _serve_unary(self, stream: ServerStream, method: Method, content_type: str) -> None:
+        message = await stream.receive()
+        if message is None:
+            raise InvalidArgumentError(f"a call of {method.path} needs one request message; it had none")
+        context = stream.context
+        request = context.codec.decode(method.request_type, message.data)
+        response = await method.handler(request, context)  # type: ignore[arg-type, misc]
+        self.protocol.send_response_headers(stream.stream_id, content_type)
+        self.protocol.send_message(stream.stream_id, context.codec.encode(response))
+
+    def _finish(self, stream: ServerStream, error: DanubeError | None, *, tell: bool) -> None:
+        protocol = self.protocol
+        stream_id = stream.stream_id
+        self._streams.pop(stream_id, None)
+        if tell:
+            if error is None:
+                protocol.send_trailers(stream_id, Status.OK)
+            else:
+                status, code, message = to_wire(error)
+                protocol.send_trailers(stream_id, status, message, code)
+        protocol.finish(stream_id)
+        if protocol.wants_write:
+            self.wake_writer()
+        self.server.stream_ended(self)
+
+
+_DISPATCH: dict[type[Event], Callable[[ServerConnection, Any], None]] = {
+    RequestReceived: ServerConnection._on_request,
+    MessageReceived: ServerConnection._on_message,
+    EndOfStream: ServerConnection._on_end,
+    StreamReset: ServerConnection._on_reset,
+    StreamFailed: ServerConnection._on_failed,
+}

@@ -1,0 +1,195 @@
+"""Handlers' side of the server: what a method is, what a handler is given, and its stream."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+import trio
+
+from danube.model.errors import CallCancelledError, DanubeError
+from danube.wire._message import Message
+from danube.wire._trio_waker import Waker
+from danube.wire.codec import Codec
+
+if TYPE_CHECKING:
+    from danube.wire._server_connection import ServerConnection
+
+__all__ = ["Context", "Handler", "Method", "ServerStream", "Service", "StreamHandler", "UnaryHandler"]
+
+T = TypeVar("T")
+
+
+class Context:
+    """What a handler may know about its call."""
+
+    __slots__ = ("codec", "connection_id", "deadline", "metadata", "path", "peer")
+
+    def __init__(
+        self, path: str, peer: str, connection_id: int, metadata: dict[str, str], deadline: float, codec: Codec
+    ) -> None:
+        self.path = path
+        self.peer = peer
+        """The other end's address, for logs."""
+        self.connection_id = connection_id
+        """Unique among the connections of this server, never used again."""
+        self.metadata = metadata
+        """The headers of the request, without HTTP/2's and gRPC's own."""
+        self.deadline = deadline
+        """When the caller stops waiting, on Trio's clock; infinity if never. The handler is cancelled then."""
+        self.codec = codec
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the deadline; infinity without one."""
+        return math.inf if self.deadline == math.inf else max(0.0, self.deadline - trio.current_time())
+
+
+class ServerStream:
+    """One call on the server: messages in, messages out.
+
+    One task receives. Sending is open to everybody in the same event loop: :meth:`send_nowait` may be called from
+    another task, for instance when a commit has settled. Nothing here fails because the peer has gone; the handler
+    is cancelled, and sends go nowhere.
+    """
+
+    __slots__ = ("_arrived", "_inbox", "_room", "connection", "context", "ended", "failure", "gone", "scope", "stream_id")
+
+    def __init__(self, connection: ServerConnection, stream_id: int, context: Context) -> None:
+        self.connection = connection
+        self.stream_id = stream_id
+        self.context = context
+        self.scope = trio.CancelScope()
+        self.ended = False
+        """Whether the peer has sent its last message."""
+        self.gone = False
+        """Whether the peer has abandoned the call."""
+        self.failure: DanubeError | None = None
+        self._inbox: deque[Message] = deque()
+        self._arrived = Waker()
+        self._room: trio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<ServerStream {self.stream_id} {self.context.path} of {self.context.peer}>"
+
+    # -- receiving
+
+    async def receive(self) -> Message | None:
+        """Return the next message, or None after the last. A checkpoint only if it has to wait."""
+        while not self._inbox:
+            if self.ended:
+                return None
+            await self._arrived.wait()
+        return self._inbox.popleft()
+
+    def receive_nowait(self) -> list[Message]:
+        """Return all messages that have arrived and were not received yet, perhaps none."""
+        if not self._inbox:
+            return []
+        messages = list(self._inbox)
+        self._inbox.clear()
+        return messages
+
+    def decode(self, kind: type[T], data: bytes) -> T:
+        """Decode a message with the call's codec; InvalidArgumentError when it is not a ``kind``."""
+        return self.context.codec.decode(kind, data)
+
+    # -- sending
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a message with the call's codec."""
+        return self.context.codec.encode(value)
+
+    def send_nowait(self, data: bytes | tuple[bytes, ...]) -> bool:
+        """Queue one encoded message (a tuple is one message in several buffers) and see that it is sent.
+
+        Never waits, so the caller keeps an eye on :attr:`send_buffered`. Returns False, and sends nothing, when the
+        call has ended or the peer is gone.
+        """
+        connection = self.connection
+        if not connection.protocol.send_message(self.stream_id, data):
+            return False
+        connection.wake_writer()
+        return True
+
+    async def send(self, data: bytes | tuple[bytes, ...]) -> None:
+        """Wait for room in the send buffer, then queue the message. CallCancelledError when the peer is gone."""
+        await self.wait_send_capacity()
+        if not self.send_nowait(data):
+            raise CallCancelledError(f"the caller of {self.context.path} is gone; its stream takes nothing more")
+
+    async def wait_send_capacity(self) -> None:
+        """Wait until the stream's send buffer is below ``max_send_buffer_bytes``; returns at once if the peer is gone."""
+        protocol = self.connection.protocol
+        limit = self.connection.limits.max_send_buffer_bytes
+        while protocol.send_buffered(self.stream_id) >= limit:
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+
+    @property
+    def send_buffered(self) -> int:
+        """Bytes that wait for the peer to read."""
+        return self.connection.protocol.send_buffered(self.stream_id)
+
+    # -- the connection's side
+
+    def deliver(self, message: Message) -> None:
+        """Connection: a message has arrived."""
+        self._inbox.append(message)
+        self._arrived.wake()
+
+    def deliver_end(self) -> None:
+        """Connection: the peer will send nothing more."""
+        self.ended = True
+        self._arrived.wake()
+
+    def check_room(self) -> None:
+        """Connection: the send buffer may have become smaller."""
+        if self._room is not None and self.send_buffered < self.connection.limits.max_send_buffer_bytes:
+            self._room.set()
+            self._room = None
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Connection: whether somebody sleeps until the send buffer is smaller."""
+        return self._room is not None
+
+    def abandon(self, failure: DanubeError | None) -> None:
+        """Connection: cancel the handler; ``failure`` is what the caller will be told, None if it does not listen."""
+        if failure is None:
+            self.gone = True
+        elif self.failure is None:
+            self.failure = failure
+        self.scope.cancel()
+
+
+UnaryHandler = Callable[[Any, Context], Awaitable[Any]]
+StreamHandler = Callable[[ServerStream, Context], Awaitable[None]]
+Handler = UnaryHandler | StreamHandler
+
+
+class Method(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of a service.
+
+    A ``unary`` handler is ``async def handler(request, context) -> response``. The others are
+    ``async def handler(stream, context) -> None``; the call ends well when they return. What they raise becomes the
+    call's status.
+    """
+
+    path: str
+    """``/package.Service/Method``."""
+    kind: Literal["unary", "server_stream", "bidi"]
+    handler: Handler
+    request_type: Any = bytes
+    """What a unary request is decoded as. ``bytes`` with a stream means that its handler decodes."""
+    response_type: Any = bytes
+    max_request_bytes: int | None = None
+    """Largest request message; None means the limit ``max_request_bytes``."""
+
+
+Service = Mapping[str, Method]
+"""Methods by path."""

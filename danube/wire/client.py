@@ -1,0 +1,402 @@
+"""The client's end: one connection, many calls, under Trio and asyncio (anyio).
+
+A channel has a reader task, a writer task and a keep-alive task; calls run in the tasks of their callers. Everything that
+calls queue in one turn of the event loop goes out in one write. A channel does not reconnect: when its connection
+breaks, every call fails with ConnectionLostError, and whoever owns the channel opens another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+import anyio.abc
+
+from danube.model.errors import (
+    CallCancelledError,
+    ConnectionLostError,
+    DanubeError,
+    ProtocolError,
+    Status,
+    UnavailableError,
+    from_wire,
+)
+from danube.model.limits import Limits
+from danube.wire._client_stream import ClientStream
+from danube.wire._events import (
+    Event,
+    GoAwayReceived,
+    MessageReceived,
+    StreamFailed,
+    StreamReset,
+    TrailersReceived,
+)
+from danube.wire._message import Message
+from danube.wire.codec import MSGPACK, Codec
+from danube.wire.connection import GrpcConnection
+
+__all__ = ["Channel", "ClientStream", "Connect", "connect_channel"]
+
+T = TypeVar("T")
+
+MIN_READ_BYTES = 16 * 1024
+MAX_READ_BYTES = 1024 * 1024
+_REFUSED_STREAM = 7
+
+Connect = Callable[[], Awaitable[anyio.abc.ByteStream]]
+"""Opens the byte stream of a channel. Tests and simulations bring their own."""
+
+
+class Channel:
+    """One connection to a broker. Made by :func:`connect_channel`."""
+
+    def __init__(self, stream: anyio.abc.ByteStream, authority: str, limits: Limits, codec: Codec) -> None:
+        self.limits = limits
+        self.codec = codec
+        self.protocol = GrpcConnection("client", limits, now=anyio.current_time())
+        self._authority = authority
+        self._content_type = f"application/grpc+{codec.subtype}"
+        self._stream = stream
+        self._streams: dict[int, ClientStream] = {}
+        self._writable: anyio.Event | None = None
+        self._established = anyio.Event()
+        self._closed = anyio.Event()
+        self._error: DanubeError | None = None
+        self._goaway = ""
+        self._last_read = anyio.current_time()
+        self._write_began = math.inf
+
+    # -- calls
+
+    async def unary(
+        self,
+        path: str,
+        request: Any,
+        response_type: type[T],
+        *,
+        timeout_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_response_bytes: int | None = None,
+    ) -> T:
+        """Call a method with one request and return its one response.
+
+        Raises the DanubeError that the broker answered with, DeadlineExceededError after ``timeout_s`` seconds (the
+        broker is told and gives up too), or ConnectionLostError. Cancelling it resets the call and nothing else.
+        """
+        data = self.codec.encode(request)
+        stream = self.open_stream(path, timeout_s=timeout_s, metadata=metadata, max_message_bytes=max_response_bytes)
+        try:
+            stream.send_nowait(data)
+            stream.end()
+            message = await stream.receive()
+            if message is None:
+                raise ProtocolError(f"the broker ended {path} well, but without a response")
+            response = self.codec.decode(response_type, message.data)
+            message.release()
+            if await stream.receive() is not None:
+                raise ProtocolError(f"the broker sent more than one response to {path}")
+            return response
+        finally:
+            stream.cancel()
+
+    @asynccontextmanager
+    async def server_stream(
+        self,
+        path: str,
+        request: Any,
+        response_type: type[T],
+        *,
+        timeout_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_response_bytes: int | None = None,
+    ) -> AsyncGenerator[AsyncGenerator[T, None], None]:
+        """Call a method that answers with a stream: ``async with channel.server_stream(...) as responses: async for ...``.
+
+        Leaving the block cancels what is left of the call. Errors as in :meth:`unary`.
+        """
+        data = self.codec.encode(request)
+        stream = self.open_stream(path, timeout_s=timeout_s, metadata=metadata, max_message_bytes=max_response_bytes)
+        async with stream:
+            stream.send_nowait(data)
+            stream.end()
+            responses = self._responses(stream, response_type)
+            try:
+                yield responses
+            finally:
+                await responses.aclose()
+
+    async def _responses(self, stream: ClientStream, response_type: type[T]) -> AsyncGenerator[T, None]:
+        while (message := await stream.receive()) is not None:
+            response = self.codec.decode(response_type, message.data)
+            message.release()
+            yield response
+
+    def open_stream(
+        self,
+        path: str,
+        *,
+        timeout_s: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_message_bytes: int | None = None,
+    ) -> ClientStream:
+        """Open a call with messages in both directions. End it with ``async with``, or with :meth:`ClientStream.cancel`.
+
+        ``max_message_bytes`` bounds a message of the response (default: the limit ``max_batch_bytes``, with room for
+        what is around a batch). Raises ConnectionLostError, UnavailableError while the broker drains, or
+        LimitExceededError when it takes no more streams.
+        """
+        if self._error is not None:
+            raise self._error
+        limit = max_message_bytes if max_message_bytes is not None else self.limits.max_batch_bytes + 64 * 1024
+        stream_id = self.protocol.send_request_headers(
+            path,
+            authority=self._authority,
+            content_type=self._content_type,
+            max_message_bytes=limit,
+            metadata=metadata,
+            timeout_s=timeout_s,
+        )
+        deadline = None if timeout_s is None else anyio.current_time() + timeout_s
+        stream = self._streams[stream_id] = ClientStream(self, stream_id, path, deadline)
+        self.wake_writer()
+        return stream
+
+    # -- state
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is gone, or about to be."""
+        return self._error is not None
+
+    @property
+    def draining(self) -> bool:
+        """Whether the broker takes no new calls on this connection."""
+        return bool(self._goaway)
+
+    @property
+    def error(self) -> DanubeError | None:
+        """Why the channel is closed; None while it is open."""
+        return self._error
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone."""
+        await self._closed.wait()
+
+    def close(self, error: DanubeError | None = None) -> None:
+        """End every call, with ``error`` or as cancelled, and the connection."""
+        if self._error is None:
+            self._error = error or ConnectionLostError("the channel was closed by this client")
+            for stream in list(self._streams.values()):
+                stream.deliver_outcome(self._error)
+            self.protocol.terminate("the client is done")
+            self._established.set()
+            self._closed.set()
+            self.wake_writer()
+
+    # -- streams' side
+
+    def wake_writer(self) -> None:
+        """See that what waits for sending is sent, in the next turn of the loop."""
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    def forget(self, stream: ClientStream) -> None:
+        """Stream: the call is over."""
+        if self._streams.pop(stream.stream_id, None) is not None:
+            self.protocol.finish(stream.stream_id)
+
+    # -- tasks
+
+    async def _run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._write)
+            tasks.start_soon(self._keep_alive)
+            task_status.started()
+            await self._read()
+            # The last words (why this side gave up) are written within a moment, or not at all.
+            with anyio.move_on_after(1.0):
+                while self.protocol.wants_write:
+                    await anyio.sleep(0.001)
+            tasks.cancel_scope.cancel()
+
+    async def _read(self) -> None:
+        protocol = self.protocol
+        receive = self._stream.receive
+        size = MIN_READ_BYTES
+        while not self.closed:
+            try:
+                data = await receive(size)
+            except anyio.EndOfStream:
+                self.close(ConnectionLostError(f"the broker at {self._authority} closed the connection{self._hint()}"))
+                return
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:
+                self.close(
+                    ConnectionLostError(f"the connection to {self._authority} broke{self._hint()}: {type(exc).__name__}")
+                )
+                return
+            length = len(data)
+            if length == size:
+                if size < MAX_READ_BYTES:
+                    size *= 4
+            elif length * 16 < size and size > MIN_READ_BYTES:
+                size //= 4
+            self._last_read = anyio.current_time()
+            for event in protocol.receive(data, self._last_read):
+                handler = _DISPATCH.get(type(event))
+                if handler is not None:
+                    handler(self, event)
+            if not self._established.is_set() and protocol.established:
+                self._established.set()
+            if protocol.terminated is not None:
+                self.close(
+                    ConnectionLostError(f"the connection to {self._authority} ends: {protocol.terminated.message}")
+                )
+                return
+            if self._writable is not None and protocol.wants_write:
+                self.wake_writer()
+
+    def _hint(self) -> str:
+        return f" ({self._goaway})" if self._goaway else ""
+
+    async def _write(self) -> None:
+        protocol = self.protocol
+        send = self._stream.send
+        while True:
+            data = protocol.data_to_send()
+            if not data:
+                event = self._writable = anyio.Event()
+                await event.wait()
+                continue
+            try:
+                self._write_began = anyio.current_time()
+                await send(data)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:
+                self.close(
+                    ConnectionLostError(f"the connection to {self._authority} broke{self._hint()}: {type(exc).__name__}")
+                )
+                return
+            self._write_began = math.inf
+            for stream in list(self._streams.values()):
+                if stream.waits_for_room:
+                    stream.check_room()
+
+    async def _keep_alive(self) -> None:
+        limits = self.limits
+        while True:
+            await anyio.sleep_until(self._last_read + limits.keepalive_idle_s)
+            now = anyio.current_time()
+            if now - self._write_began > limits.write_timeout_s:
+                await self._give_up(f"accepted no bytes for {limits.write_timeout_s} s")
+                return
+            if now - self._last_read < limits.keepalive_idle_s:
+                continue
+            self.protocol.ping(b"keepaliv")
+            self.wake_writer()
+            await anyio.sleep(limits.keepalive_timeout_s)
+            if self._last_read < now:
+                await self._give_up(f"did not answer a PING within {limits.keepalive_timeout_s} s")
+                return
+
+    async def _give_up(self, reason: str) -> None:
+        self.close(ConnectionLostError(f"the broker at {self._authority} {reason}"))
+        await anyio.aclose_forcefully(self._stream)
+
+    # -- events
+
+    def _on_message(self, event: MessageReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.deliver(Message(self.protocol, self, event.stream_id, event.data, event.flow_size))
+
+    def _on_trailers(self, event: TrailersReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            ok = event.status == Status.OK
+            stream.deliver_outcome(None if ok else from_wire(event.status, event.code, event.message))
+
+    def _on_reset(self, event: StreamReset) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            if event.code == _REFUSED_STREAM:
+                stream.deliver_outcome(UnavailableError(f"the broker did not take the call of {stream.path}; try again"))
+            else:
+                stream.deliver_outcome(
+                    CallCancelledError(f"the broker reset the call of {stream.path} (HTTP/2 code {event.code})")
+                )
+
+    def _on_failed(self, event: StreamFailed) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            stream.deliver_outcome(event.error)
+
+    def _on_goaway(self, event: GoAwayReceived) -> None:
+        self._goaway = event.message or f"GOAWAY with code {event.code}"
+
+
+_DISPATCH: dict[type[Event], Callable[[Channel, Any], None]] = {
+    MessageReceived: Channel._on_message,
+    TrailersReceived: Channel._on_trailers,
+    StreamReset: Channel._on_reset,
+    StreamFailed: Channel._on_failed,
+    GoAwayReceived: Channel._on_goaway,
+}
+
+
+@asynccontextmanager
+async def connect_channel(
+    host: str,
+    port: int,
+    limits: Limits | None = None,
+    *,
+    connect: Connect | None = None,
+    codec: Codec = MSGPACK,
+    connect_timeout_s: float | None = None,
+) -> AsyncGenerator[Channel, None]:
+    """Connect to a broker, and close the connection at the end of the block.
+
+    ``connect`` opens the byte stream in place of TCP to ``host`` and ``port``, which then only name the broker. Raises
+    ConnectionLostError when there is no broker within ``connect_timeout_s`` seconds (default: the limit
+    ``handshake_timeout_s``). Losing the connection later does not disturb the block; the calls in it fail.
+    """
+    limits = limits or Limits()
+    timeout_s = connect_timeout_s if connect_timeout_s is not None else limits.handshake_timeout_s
+    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    deadline = anyio.current_time() + timeout_s
+    stream: anyio.abc.ByteStream | None = None
+    try:
+        with anyio.CancelScope(deadline=deadline):
+            stream = await (connect() if connect is not None else anyio.connect_tcp(host, port))
+    except OSError as exc:
+        raise ConnectionLostError(f"no connection to {authority}: {exc}; is a broker running there?") from exc
+    if stream is None:
+        raise ConnectionLostError(f"no connection to {authority} within {timeout_s} s; is a broker running there?")
+    channel = Channel(stream, authority, limits, codec)
+    failure: Exception | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(channel._run)
+            with anyio.CancelScope(deadline=deadline):
+                await channel._established.wait()
+            if not channel._established.is_set():
+                channel.close(ConnectionLostError(f"{authority} did not speak HTTP/2 within {timeout_s} s"))
+            failure = channel.error
+            try:
+                if failure is None:
+                    yield channel
+            except Exception as exc:  # noqa: BLE001
+                # Raised again below, outside the task group, which would wrap it into an ExceptionGroup.
+                failure = exc
+            finally:
+                channel.close()
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1.0):
+                    while channel.protocol.wants_write:
+                        await anyio.sleep(0)
+                tasks.cancel_scope.cancel()
+    finally:
+        await anyio.aclose_forcefully(stream)
+    if failure is not None:
+        raise failure

@@ -1,0 +1,168 @@
+"""The Trio server: listeners in, calls of handlers out.
+
+One task accepts, one task looks after the timeouts of all connections, and each connection has its own reader and
+writer. A handler's exception ends its own call with a status and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import trio
+
+from danube.model.errors import ConfigurationError
+from danube.model.limits import Limits
+from danube.wire._server_connection import ServerConnection
+from danube.wire._server_stream import Context, Handler, Method, ServerStream, Service
+from danube.wire.codec import DEFAULT_CODECS, Codec
+
+__all__ = ["Context", "Handler", "Method", "Server", "ServerStream", "Service", "serve"]
+
+CHECK_INTERVAL_S = 1.0
+"""How often timeouts are looked at: they act up to this much late."""
+
+log = logging.getLogger("danube.wire")
+
+
+class Server:
+    """Serves methods on listeners until it is cancelled or drained. Use :func:`serve`, or :meth:`run` yourself."""
+
+    def __init__(
+        self, services: Iterable[Service], limits: Limits | None = None, *, codecs: Mapping[str, Codec] = DEFAULT_CODECS
+    ) -> None:
+        self.limits = limits or Limits()
+        self.codecs = codecs
+        self.methods: dict[str, Method] = {}
+        for service in services:
+            for path, method in service.items():
+                if path != method.path or path in self.methods:
+                    raise ConfigurationError(f"method {method.path} is registered twice, or under the path {path}")
+                self.methods[path] = method
+        self.draining = trio.Event()
+        """Set when :meth:`drain` begins; handlers of long streams may watch it."""
+        self._connections: set[ServerConnection] = set()
+        self._accepting = trio.CancelScope()
+        self._next_connection_id = 1
+        self._changed = trio.Event()
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    def message_limit(self, path: str) -> int:
+        """Return the largest request message in bytes for a path."""
+        method = self.methods.get(path)
+        limit = method.max_request_bytes if method is not None else None
+        return limit if limit is not None else self.limits.max_request_bytes
+
+    async def run(
+        self,
+        listeners: Sequence[trio.abc.Listener[Any]],
+        *,
+        task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept and serve; ``task_status`` gets the server once it listens.
+
+        Returns after :meth:`drain`. Cancelling it closes listeners and connections at once.
+        """
+        async with trio.open_nursery() as connections, trio.open_nursery() as nursery:
+            nursery.start_soon(self._check_timeouts)
+            nursery.start_soon(self._accept, listeners, connections)
+            task_status.started(self)
+            await self.draining.wait()
+            while self._connections or not self._accepting.cancel_called:
+                await self._changed.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _accept(self, listeners: Sequence[trio.abc.Listener[Any]], connections: trio.Nursery) -> None:
+        with self._accepting:
+            await trio.serve_listeners(self.serve_stream, list(listeners), handler_nursery=connections)
+
+    async def serve_stream(self, stream: trio.abc.Stream) -> None:
+        """Serve one connection on any byte stream, until it ends. The timeouts need :meth:`run` beside it."""
+        if len(self._connections) >= self.limits.max_connections or self.draining.is_set():
+            log.warning("a connection is refused: max_connections is %d", self.limits.max_connections)
+            await trio.aclose_forcefully(stream)
+            return
+        connection = ServerConnection(self, stream, self._next_connection_id, _peer_name(stream))
+        self._next_connection_id += 1
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        except Exception:
+            # A bug here must cost one connection, not the broker: serve_listeners would let it through.
+            log.exception("connection %d of %s failed", connection.connection_id, connection.peer)
+        finally:
+            self._connections.discard(connection)
+            self._notify()
+
+    def stream_ended(self, connection: ServerConnection) -> None:
+        """Connection: one of its streams has ended."""
+        if self.draining.is_set():
+            self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def _check_timeouts(self) -> None:
+        while True:
+            await trio.sleep(CHECK_INTERVAL_S)
+            now = trio.current_time()
+            for connection in list(self._connections):
+                connection.check(now)
+
+    async def drain(self, grace_s: float) -> None:
+        """Stop serving without breaking a call that can still end.
+
+        No new connections and streams; open streams have ``grace_s`` seconds to end. Those that do not are cancelled and
+        their callers get UNAVAILABLE (``broker-draining``), which tells them to reconnect. Returns when every
+        connection is closed; :meth:`run` returns then, too.
+        """
+        self.draining.set()
+        self._accepting.cancel()
+        for connection in self._connections:
+            connection.drain()
+        with trio.move_on_after(grace_s):
+            while not all(connection.idle for connection in self._connections):
+                await self._changed.wait()
+        for connection in self._connections:
+            connection.end_streams()
+        # Handlers may shield the settling of what they have begun; the check of timeouts bounds the writing.
+        while not all(connection.idle for connection in self._connections):
+            await self._changed.wait()
+        for connection in self._connections:
+            connection.close_when_written()
+        while self._connections:
+            await self._changed.wait()
+        self._notify()
+
+
+async def serve(
+    listeners: Sequence[trio.abc.Listener[Any]],
+    services: Iterable[Service],
+    limits: Limits | None = None,
+    *,
+    codecs: Mapping[str, Codec] = DEFAULT_CODECS,
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve ``services`` on ``listeners`` until cancelled or drained; start it with ``await nursery.start(serve, ...)``.
+
+    ``nursery.start`` returns the :class:`Server`, whose :meth:`Server.drain` ends it gracefully.
+    """
+    await Server(services, limits, codecs=codecs).run(listeners, task_status=task_status)
+
+
+def _peer_name(stream: trio.abc.Stream) -> str:
+    transport = getattr(stream, "transport_stream", stream)
+    socket = getattr(transport, "socket", None)
+    if socket is None:
+        return type(stream).__name__
+    try:
+        name = socket.getpeername()
+    except OSError:
+        return "(gone)"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else (str(name) or "unix")
