@@ -1,0 +1,60 @@
+"""Metadata: who exists, who owns what, and who is alive.
+
+:class:`MetadataStore` is the contract that the rest of the broker is written against; its module says why it has this
+shape. :func:`open_store` opens the engine that a URL names: ``memory://``, ``embedded://``, or one that a plugin
+brings.
+"""
+
+from __future__ import annotations
+
+from danube.metadata._contract import (
+    Capabilities,
+    Condition,
+    Delete,
+    DeleteEvent,
+    Event,
+    EventBatch,
+    KeyValue,
+    LeaseId,
+    MetadataStore,
+    Put,
+    PutEvent,
+    TransactionResult,
+    Watch,
+)
+from danube.metadata._keys import covers, validate_key, validate_prefix
+from danube.metadata._plugins import (
+    InstalledPlugin,
+    MetadataPlugin,
+    Surroundings,
+    installed_plugins,
+    open_store,
+)
+from danube.metadata.embedded import EmbeddedStore
+from danube.metadata.memory import MemoryStore
+
+__all__ = [
+    "MetadataStore",
+    "Watch",
+    "Capabilities",
+    "KeyValue",
+    "LeaseId",
+    "Condition",
+    "Put",
+    "Delete",
+    "TransactionResult",
+    "Event",
+    "EventBatch",
+    "PutEvent",
+    "DeleteEvent",
+    "covers",
+    "validate_key",
+    "validate_prefix",
+    "MemoryStore",
+    "EmbeddedStore",
+    "open_store",
+    "installed_plugins",
+    "InstalledPlugin",
+    "MetadataPlugin",
+    "Surroundings",
+]

@@ -1,0 +1,340 @@
+"""What the built-in stores share: the shell around a :class:`~danube.metadata._machine.Machine`.
+
+A store gives its machine calls to do (:meth:`LocalStore._call`); how, is all that distinguishes one built-in store from
+another. The shell keeps what is not data: the deadlines of leases and the positions of watches.
+
+Leases. Deadlines live here, on the injected clock; the machine only learns that a lease has ended. A lease leaves the
+table of deadlines before its end is handed to the machine, so :meth:`keep_alive` either comes in time, and then the
+lease lives on for its full time, or is told that the lease has ended: there is no moment between.
+
+Watches. A watch is a position. When a change arrives, a watch that has seen everything so far either moves on (the
+change is not under its prefix) or becomes *behind*, stays where it is, and is woken. A watch that is behind reads the
+history from its position, page by page. So an idle watch never falls out of the history because of what others change,
+a slow one costs no memory, and nobody has to poll.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self, TypeVar
+
+import trio
+
+from danube.metadata._contract import (
+    Condition,
+    Delete,
+    EventBatch,
+    KeyValue,
+    LeaseId,
+    MetadataStore,
+    Put,
+    TransactionResult,
+    Watch,
+)
+from danube.metadata._keys import covers
+from danube.metadata._machine import HistoryPage, Machine, lease_ended
+from danube.model.errors import ClosedError, DanubeError, FailedPreconditionError, InvalidArgumentError
+from danube.model.limits import Limits
+
+__all__ = ["Clock", "LocalStore"]
+
+Clock = Callable[[], float]
+"""Seconds on a clock that never goes back; only differences count."""
+
+_Result = TypeVar("_Result")
+
+_EXPIRY_RETRY_S = 1.0
+"""When ending a lease fails (a full disk, say), the time until it is tried again."""
+
+
+class LocalStore(MetadataStore):
+    """Base of the stores whose machine runs in this process."""
+
+    def __init__(self, *, limits: Limits | None = None, clock: Clock = trio.current_time) -> None:
+        self._limits = limits if limits is not None else Limits()
+        self._clock = clock
+        self._opened = False
+        self._closed = False
+        self._revision = 0
+        self._deadlines: dict[LeaseId, float] = {}
+        self._ttls: dict[LeaseId, float] = {}
+        self._expiry: list[tuple[float, LeaseId]] = []  # heap; entries are hints, the deadlines decide
+        self._expiry_changed = trio.Event()
+        self._watches: set[_LocalWatch] = set()
+        self._nursery: trio.Nursery | None = None
+        self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
+
+    # How a store does its work
+
+    @property
+    @abstractmethod
+    def _machine(self) -> Machine:
+        """The machine. Its ``check_`` methods may be called at any time, all others only from within a call."""
+
+    @abstractmethod
+    async def _call(self, work: Callable[[Machine], _Result]) -> _Result:
+        """Do ``work`` with the machine, keep what it changed as the capabilities promise, :meth:`_publish`, return.
+
+        A cancelled call was done or not done, and is published in either case if it was.
+        """
+
+    @abstractmethod
+    async def _open(self, nursery: trio.Nursery) -> list[tuple[LeaseId, float]]:
+        """Open what there is to open, set ``_revision``, start tasks, and return the living leases."""
+
+    @abstractmethod
+    async def _shut(self) -> None:
+        """Settle or fail the calls in progress and close what was opened."""
+
+    def _publish(self) -> None:
+        """Tell watches and leases what the machine's calls have brought about. Called in the order of the calls."""
+        effects = self._machine.take_effects()
+        for batch in effects.batches:
+            self._revision = batch.revision
+            for watch in self._watches:
+                watch.notice(batch)
+        now = self._clock() if effects.granted else 0.0
+        for lease, ttl_s in effects.granted:
+            self._arm(lease, ttl_s, now)
+        for lease in effects.revoked:
+            self._disarm(lease)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the metadata store is closed; open it again")
+        if not self._opened:
+            raise FailedPreconditionError("the metadata store is not open; use it inside `async with`")
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        if self._opened or self._closed:
+            raise FailedPreconditionError("a metadata store can be entered once; make a new one")
+        manager = trio.open_nursery()
+        nursery = await manager.__aenter__()
+        try:
+            now = self._clock()
+            for lease, ttl_s in await self._open(nursery):
+                self._arm(lease, ttl_s, now)
+            nursery.start_soon(self._expire_leases, name="metadata leases")
+        except BaseException:
+            nursery.cancel_scope.cancel()
+            await manager.__aexit__(None, None, None)
+            raise
+        self._nursery, self._nursery_manager = nursery, manager
+        self._opened = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with trio.CancelScope(shield=True):  # bounded by the one transaction that may be under way
+            await self.aclose()
+        if self._nursery is not None and self._nursery_manager is not None:
+            self._nursery.cancel_scope.cancel()
+            # The body's exception is not the nursery's business: it would come out wrapped in a group.
+            await self._nursery_manager.__aexit__(None, None, None)
+
+    async def aclose(self) -> None:
+        """See :meth:`MetadataStore.aclose`."""
+        if not self._closed:
+            self._closed = True
+            for watch in self._watches:
+                watch.wake()
+        await self._shut()
+
+    # Keys
+
+    async def get(self, key: str) -> KeyValue | None:
+        """See :meth:`MetadataStore.get`."""
+        self._check_open()
+        self._machine.check_key(key)
+        return await self._call(lambda machine: machine.get(key))
+
+    async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
+        """See :meth:`MetadataStore.list`."""
+        self._check_open()
+        self._machine.check_prefix(prefix)
+        return await self._call(lambda machine: machine.scan(prefix))
+
+    async def put(
+        self, key: str, value: bytes, *, expected_revision: int | None = None, lease: LeaseId | None = None
+    ) -> int:
+        """See :meth:`MetadataStore.put`."""
+        result = await self.transact(_conditions(key, expected_revision), [Put(key, value, lease)])
+        return result.revision
+
+    async def delete(self, key: str, *, expected_revision: int | None = None) -> int | None:
+        """See :meth:`MetadataStore.delete`."""
+        result = await self.transact(_conditions(key, expected_revision), [Delete(key)])
+        return result.revision if result.replaced[0] else None
+
+    async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
+        """See :meth:`MetadataStore.transact`."""
+        self._check_open()
+        conditions, operations = tuple(conditions), tuple(operations)  # the caller may change its lists while we wait
+        self._machine.check_transaction(conditions, operations)
+        for operation in operations:
+            if isinstance(operation, Put) and operation.lease is not None and operation.lease not in self._deadlines:
+                raise lease_ended(operation.lease)
+        return await self._call(lambda machine: machine.transact(conditions, operations))
+
+    # Leases
+
+    async def grant_lease(self, ttl_s: float) -> LeaseId:
+        """See :meth:`MetadataStore.grant_lease`."""
+        self._check_open()
+        self._machine.check_ttl(ttl_s)
+        return await self._call(lambda machine: machine.grant(ttl_s))
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        """See :meth:`MetadataStore.keep_alive`."""
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+        self._check_open()
+        if self._deadlines.get(lease, -math.inf) <= self._clock():
+            raise lease_ended(lease)
+        self._deadlines[lease] = self._clock() + self._ttls[lease]
+
+    async def revoke(self, lease: LeaseId) -> int | None:
+        """See :meth:`MetadataStore.revoke`."""
+        self._check_open()
+        return await self._call(lambda machine: machine.revoke(lease))
+
+    def _arm(self, lease: LeaseId, ttl_s: float, now: float) -> None:
+        self._ttls[lease] = ttl_s
+        self._deadlines[lease] = now + ttl_s
+        heapq.heappush(self._expiry, (now + ttl_s, lease))
+        self._expiry_changed.set()
+
+    def _disarm(self, lease: LeaseId) -> None:
+        self._ttls.pop(lease, None)
+        self._deadlines.pop(lease, None)
+
+    async def _expire_leases(self) -> None:
+        """End leases whose deadline has passed. Entries of the heap are looked at again when they come up."""
+        while not self._closed:
+            self._expiry_changed = trio.Event()
+            now = self._clock()
+            while self._expiry and self._expiry[0][0] <= now:
+                _, lease = heapq.heappop(self._expiry)
+                if lease not in self._ttls:
+                    continue  # revoked
+                deadline = self._deadlines.get(lease, now)
+                if deadline > now:
+                    heapq.heappush(self._expiry, (deadline, lease))  # kept alive
+                    continue
+                self._deadlines.pop(lease, None)  # from here on keep_alive and put are refused
+                try:
+                    await self._call(lambda machine, lease=lease: machine.revoke(lease))  # type: ignore[misc]
+                except ClosedError:
+                    return
+                except DanubeError:
+                    heapq.heappush(self._expiry, (now + _EXPIRY_RETRY_S, lease))
+            with trio.move_on_after(self._expiry[0][0] - self._clock() if self._expiry else math.inf):
+                await self._expiry_changed.wait()
+
+    # Watches
+
+    def watch(self, prefix: str, start_revision: int | None = None) -> Watch:
+        """See :meth:`MetadataStore.watch`."""
+        self._machine.check_prefix(prefix)
+        if start_revision is not None and start_revision < 1:
+            raise InvalidArgumentError(
+                f"a metadata watch cannot start at revision {start_revision}; the first one is 1"
+            )
+        return _LocalWatch(self, prefix, start_revision)
+
+
+class _LocalWatch(Watch):
+    """A position in the history of a :class:`LocalStore`."""
+
+    __slots__ = ("_behind", "_busy", "_entered", "_news", "_position", "_prefix", "_ready", "_start", "_store")
+
+    def __init__(self, store: LocalStore, prefix: str, start_revision: int | None) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._start = start_revision
+        self._position = 0
+        self._behind = False  # there is something to read after the position
+        self._ready: deque[EventBatch] = deque()  # read from the history, not yet returned: one page
+        self._news = trio.Event()
+        self._busy = False
+        self._entered = False
+
+    async def __aenter__(self) -> Self:
+        store = self._store
+        store._check_open()
+        if self._entered:
+            raise FailedPreconditionError("a metadata watch can be entered once; make a new one")
+        self._entered = True
+        if self._start is None:
+            await trio.lowlevel.checkpoint()
+            self._position = store._revision
+        else:
+            self._position = self._start - 1
+            self._behind = True
+            await self._read()
+        # No await since the position was taken from the store: nothing can have changed in between.
+        store._watches.add(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._store._watches.discard(self)
+        self._ready.clear()
+        self._entered = False
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def notice(self, batch: EventBatch) -> None:
+        """Take note of a new revision."""
+        if self._behind:
+            return
+        if any(covers(self._prefix, event.key) for event in batch.events):
+            self._behind = True
+            self._news.set()
+        else:
+            self._position = batch.revision
+
+    def wake(self) -> None:
+        """Make a waiting iterator look again."""
+        self._news.set()
+
+    async def __anext__(self) -> EventBatch:
+        if self not in self._store._watches:
+            raise FailedPreconditionError("the metadata watch is not open; iterate inside its `async with`")
+        if self._busy:
+            raise FailedPreconditionError("two tasks iterate the same metadata watch; open one for each")
+        self._busy = True
+        try:
+            if self._ready:
+                await trio.lowlevel.checkpoint()
+            while not self._ready:
+                self._store._check_open()
+                if self._behind:
+                    await self._read()
+                else:
+                    self._news = trio.Event()
+                    await self._news.wait()
+            return self._ready.popleft()
+        finally:
+            self._busy = False
+
+    async def _read(self) -> None:
+        """Read the next page of history. Cancelled, it has not moved."""
+        prefix, position = self._prefix, self._position
+        page: HistoryPage = await self._store._call(lambda machine: machine.history(prefix, position))
+        self._position = page.position
+        self._ready.extend(page.batches)
+        self._behind = page.position < self._store._revision
+
+
+def _conditions(key: str, expected_revision: int | None) -> tuple[Condition, ...]:
+    return () if expected_revision is None else (Condition(key, expected_revision),)

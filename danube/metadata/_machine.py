@@ -1,0 +1,325 @@
+"""The rules of a metadata store as a pure state machine over a table.
+
+:class:`Machine` knows what a put, a condition, a lease and a revision mean. :class:`Table` is the little it needs from
+where the data is: a dict, an SQLite file. It does no I/O of its own, has no clock and no randomness, so the same
+sequence of calls gives the same table everywhere: what a replicated log needs from what it applies. Conditions and
+arguments are checked before the first write, so a call that raises has changed nothing (unless the table itself failed;
+then its owner rolls back).
+
+What a call has brought about (event batches, leases) gathers in :attr:`Machine.effects` until the owner takes it, after
+the change is as durable as it promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from danube.metadata._contract import (
+    Condition,
+    DeleteEvent,
+    Event,
+    EventBatch,
+    KeyValue,
+    LeaseId,
+    Put,
+    PutEvent,
+    TransactionResult,
+)
+from danube.metadata._contract import Delete as DeleteOperation
+from danube.metadata._keys import covers, validate_key, validate_prefix
+from danube.model.errors import (
+    InvalidArgumentError,
+    LimitExceededError,
+    MetadataConflictError,
+    NotFoundError,
+    WatchCompactedError,
+)
+from danube.model.limits import KIB, Limits
+
+__all__ = ["HISTORY_PAGE_BYTES", "HISTORY_PAGE_REVISIONS", "Effects", "HistoryPage", "Machine", "Table", "lease_ended"]
+
+HISTORY_PAGE_REVISIONS = 256
+"""Most revisions that a watch reads from the history in one step."""
+HISTORY_PAGE_BYTES = 512 * KIB
+"""Bytes of events at which such a step ends early; the revision that reaches it is still read whole."""
+
+
+class Table(Protocol):
+    """Where a machine keeps its data. Calls are synchronous; none may change anything else than it says."""
+
+    revision: int
+    """Last revision given out; 0 in a new table."""
+    compacted: int
+    """Last revision whose events are gone."""
+    next_lease: int
+    """Number of the next lease; 1 in a new table."""
+    history_bytes: int
+    """Bytes of events that are kept."""
+
+    @property
+    def lease_count(self) -> int:
+        """Number of living leases."""
+
+    def lookup(self, key: str) -> KeyValue | None:
+        """Return an item."""
+
+    def scan(self, prefix: str) -> list[KeyValue]:
+        """Return the items that a prefix covers, sorted by key."""
+
+    def write(self, item: KeyValue) -> None:
+        """Create or replace an item."""
+
+    def erase(self, key: str) -> None:
+        """Remove an item that exists."""
+
+    def record(self, batch: EventBatch) -> None:
+        """Append a revision to the history; its number is ``revision``."""
+
+    def replay(self, after: int, max_revisions: int, max_bytes: int) -> list[EventBatch]:
+        """Return the revisions after ``after``: at most so many, ending with the one that exceeds ``max_bytes``."""
+
+    def forget(self, upto: int) -> None:
+        """Drop the history up to and including a revision, and set ``compacted`` to it."""
+
+    def add_lease(self, lease: LeaseId, ttl_s: float) -> None:
+        """Remember a lease."""
+
+    def drop_lease(self, lease: LeaseId) -> None:
+        """Forget a lease that exists."""
+
+    def has_lease(self, lease: LeaseId) -> bool:
+        """Return whether a lease lives."""
+
+    def leases(self) -> list[tuple[LeaseId, float]]:
+        """Return the living leases with their times to live."""
+
+    def keys_of(self, lease: LeaseId) -> list[str]:
+        """Return the keys attached to a lease, sorted."""
+
+
+class Effects(msgspec.Struct):
+    """What calls have brought about."""
+
+    batches: list[EventBatch] = []
+    granted: list[tuple[LeaseId, float]] = []
+    revoked: list[LeaseId] = []
+
+
+class HistoryPage(msgspec.Struct, frozen=True):
+    """A piece of history as one watch sees it."""
+
+    batches: list[EventBatch]
+    position: int
+    """Last revision that was looked at; nothing up to it is missing in ``batches``."""
+
+
+class Machine:
+    """A metadata store without concurrency, durability and time."""
+
+    __slots__ = ("_limits", "effects", "table")
+
+    def __init__(self, table: Table, limits: Limits) -> None:
+        self.table = table
+        self.effects = Effects()
+        self._limits = limits
+
+    def take_effects(self) -> Effects:
+        """Return what has been brought about since the last call."""
+        taken, self.effects = self.effects, Effects()
+        return taken
+
+    # Checks that need no table: a caller makes them before it queues anything.
+
+    def check_key(self, key: str) -> str:
+        """Raise :class:`InvalidArgumentError` unless ``key`` is one."""
+        return validate_key(key, self._limits.metadata_max_key_bytes)
+
+    def check_prefix(self, prefix: str) -> str:
+        """Raise :class:`InvalidArgumentError` unless ``prefix`` is one."""
+        return validate_prefix(prefix, self._limits.metadata_max_key_bytes)
+
+    def check_ttl(self, ttl_s: float) -> float:
+        """Raise :class:`InvalidArgumentError` unless a lease may have this time to live."""
+        longest = self._limits.metadata_max_lease_s
+        if not 0 < ttl_s <= longest:
+            raise InvalidArgumentError(
+                f"a metadata lease of {ttl_s} s is not possible: it must be more than 0 and at most"
+                f" metadata_max_lease_s = {longest} s"
+            )
+        return ttl_s
+
+    def check_transaction(self, conditions: Sequence[Condition], operations: Sequence[Put | DeleteOperation]) -> None:
+        """Raise :class:`InvalidArgumentError` unless the transaction is well-formed and within the limits."""
+        limits = self._limits
+        total = 0
+        for what, parts in (("conditions", conditions), ("operations", operations)):
+            if len(parts) > limits.metadata_max_transaction_changes:
+                raise InvalidArgumentError(
+                    f"a metadata transaction with {len(parts)} {what} is beyond"
+                    f" metadata_max_transaction_changes = {limits.metadata_max_transaction_changes}; split it"
+                )
+            seen: set[str] = set()
+            for part in parts:
+                self.check_key(part.key)
+                if part.key in seen:
+                    raise InvalidArgumentError(f"metadata key {part.key!r} is named by two {what} of one transaction")
+                seen.add(part.key)
+                total += len(part.key)
+                if isinstance(part, Put):
+                    if not isinstance(part.value, bytes):
+                        raise InvalidArgumentError(
+                            f"the value of metadata key {part.key!r} is {type(part.value).__name__}; it must be bytes"
+                        )
+                    if len(part.value) > limits.metadata_max_value_bytes:
+                        raise InvalidArgumentError(
+                            f"the value of metadata key {part.key!r} has {len(part.value)} bytes; at most"
+                            f" metadata_max_value_bytes = {limits.metadata_max_value_bytes} are allowed"
+                        )
+                    total += len(part.value)
+                elif isinstance(part, Condition) and part.mod_revision < 0:
+                    raise InvalidArgumentError(
+                        f"expected revision {part.mod_revision} of metadata key {part.key!r} is negative;"
+                        " use 0 for a key that must not exist"
+                    )
+        if total > limits.metadata_max_transaction_bytes:
+            raise InvalidArgumentError(
+                f"a metadata transaction of {total} bytes is beyond metadata_max_transaction_bytes ="
+                f" {limits.metadata_max_transaction_bytes}; split it"
+            )
+
+    # Reads
+
+    def get(self, key: str) -> KeyValue | None:
+        """Return an item."""
+        return self.table.lookup(key)
+
+    def scan(self, prefix: str) -> tuple[list[KeyValue], int]:
+        """Return the items that a prefix covers, sorted, and the present revision."""
+        return self.table.scan(prefix), self.table.revision
+
+    def history(self, prefix: str, after: int) -> HistoryPage:
+        """Return what the next revisions after ``after`` changed under ``prefix``, a bounded number of them.
+
+        Raises :class:`WatchCompactedError` if some of them are gone, or if ``after`` lies in the future.
+        """
+        table = self.table
+        if after < table.compacted:
+            raise WatchCompactedError(
+                f"the metadata watch of {prefix!r} needs revision {after + 1}, but history begins at"
+                f" {table.compacted + 1}; list again and watch from the revision after the list's"
+            )
+        if after > table.revision:
+            raise WatchCompactedError(
+                f"the metadata watch of {prefix!r} asks for revision {after + 1}, but the store is at {table.revision}:"
+                " the revision comes from another history; list again and watch from there"
+            )
+        found: list[EventBatch] = []
+        position = after
+        for batch in table.replay(after, HISTORY_PAGE_REVISIONS, HISTORY_PAGE_BYTES):
+            position = batch.revision
+            events = tuple([event for event in batch.events if covers(prefix, event.key)])
+            if len(events) == len(batch.events):
+                found.append(batch)
+            elif events:
+                found.append(EventBatch(batch.revision, events))
+        return HistoryPage(found, position)
+
+    # Changes
+
+    def transact(
+        self, conditions: Sequence[Condition], operations: Sequence[Put | DeleteOperation]
+    ) -> TransactionResult:
+        """Do a transaction that :meth:`check_transaction` has accepted."""
+        table = self.table
+        for condition in conditions:
+            item = table.lookup(condition.key)
+            present = item.mod_revision if item else 0
+            if present != condition.mod_revision:
+                raise MetadataConflictError(_conflict(condition.key, condition.mod_revision, present))
+        for operation in operations:
+            if isinstance(operation, Put) and operation.lease is not None and not table.has_lease(operation.lease):
+                raise lease_ended(operation.lease)
+        revision = table.revision + 1
+        events: list[Event] = []
+        replaced: list[int] = []
+        for operation in operations:
+            old = table.lookup(operation.key)
+            replaced.append(old.mod_revision if old else 0)
+            if isinstance(operation, Put):
+                item = KeyValue(
+                    operation.key,
+                    operation.value,
+                    old.create_revision if old else revision,
+                    revision,
+                    old.version + 1 if old else 1,
+                    operation.lease,
+                )
+                table.write(item)
+                events.append(PutEvent(item, replaced[-1]))
+            elif old is not None:
+                table.erase(operation.key)
+                events.append(DeleteEvent(operation.key, revision, old.mod_revision))
+        self._commit(events)
+        return TransactionResult(table.revision, tuple(replaced))
+
+    def grant(self, ttl_s: float) -> LeaseId:
+        """Create a lease."""
+        table = self.table
+        if table.lease_count >= self._limits.metadata_max_leases:
+            raise LimitExceededError(
+                f"there are {table.lease_count} metadata leases, as many as metadata_max_leases allows;"
+                " revoke some or raise the limit"
+            )
+        lease = LeaseId(table.next_lease)
+        table.next_lease += 1
+        table.add_lease(lease, ttl_s)
+        self.effects.granted.append((lease, ttl_s))
+        return lease
+
+    def revoke(self, lease: LeaseId) -> int | None:
+        """End a lease: delete the keys that are attached to it now. Nothing happens if it has ended."""
+        table = self.table
+        if not table.has_lease(lease):
+            return None
+        revision = table.revision + 1
+        events: list[Event] = []
+        for key in table.keys_of(lease):
+            old = table.lookup(key)
+            if old is None or old.lease != lease:
+                continue
+            table.erase(key)
+            events.append(DeleteEvent(key, revision, old.mod_revision))
+        table.drop_lease(lease)
+        self.effects.revoked.append(lease)
+        self._commit(events)
+        return revision if events else None
+
+    def _commit(self, events: list[Event]) -> None:
+        """Give the events the next revision, unless there are none, and keep the history within its bounds."""
+        if not events:
+            return
+        table, limits = self.table, self._limits
+        table.revision += 1
+        batch = EventBatch(table.revision, tuple(events))
+        table.record(batch)
+        self.effects.batches.append(batch)
+        while (kept := table.revision - table.compacted) > 1 and (
+            kept > limits.metadata_history_revisions or table.history_bytes > limits.metadata_history_bytes
+        ):
+            # An eighth at a time: trimming costs little per change, and the bound still holds after every change.
+            table.forget(table.compacted + max(1, kept // 8))
+
+
+def lease_ended(lease: LeaseId) -> NotFoundError:
+    """Return the error for a lease that does not live."""
+    return NotFoundError(f"metadata lease {lease} has ended or never existed; grant a new one and put its keys again")
+
+
+def _conflict(key: str, expected: int, present: int) -> str:
+    if expected == 0:
+        return f"metadata key {key!r} exists already (revision {present}); read it and try again"
+    found = f"it is at {present}" if present else "it does not exist"
+    return f"metadata key {key!r} was expected at revision {expected}, but {found}; read it and try again"

@@ -1,0 +1,161 @@
+"""Metadata engines are plugins, chosen by the scheme of a URL.
+
+A plugin is a class registered in the entry-point group ``danube.metadata`` under its scheme::
+
+    [project.entry-points."danube.metadata"]
+    etcd = "danube_metadata_etcd:EtcdPlugin"
+
+The built-in ones register the same way; a source checkout that is not installed has no entry points, so their entries
+are also written down here and used if the installed ones are missing.
+
+The URL ``scheme://host:port/path?option=value`` is taken apart once, here. Options come from its query and from the
+configuration file's table; together they are validated by the plugin's config Struct.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+import trio
+
+from danube.metadata._contract import MetadataStore
+from danube.metadata._local import Clock
+from danube.model.errors import ConfigurationError
+from danube.model.limits import Limits
+
+__all__ = ["GROUP", "InstalledPlugin", "MetadataPlugin", "Surroundings", "installed_plugins", "open_store"]
+
+GROUP = "danube.metadata"
+"""Entry-point group of metadata engines."""
+
+_BUILT_IN = (
+    EntryPoint("memory", "danube.metadata.memory:MemoryPlugin", GROUP),
+    EntryPoint("embedded", "danube.metadata.embedded:EmbeddedPlugin", GROUP),
+)
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plugin is given beside its own options."""
+
+    scheme: str
+    location: str = ""
+    """Host and port of the URL, as written; user information included."""
+    path: str = ""
+    """Path of the URL, decoded."""
+    data_directory: Path | None = None
+    """The broker's data directory, for engines that keep files; None if there is none."""
+    limits: Limits = Limits()
+    clock: Clock = trio.current_time
+
+
+Config = TypeVar("Config", bound=msgspec.Struct)
+
+
+class MetadataPlugin(ABC, Generic[Config]):
+    """Base class of a metadata engine's plugin."""
+
+    name: ClassVar[str]
+    """The URL scheme."""
+    summary: ClassVar[str]
+    """Half a line for ``danube plugins``."""
+    config: ClassVar[type[msgspec.Struct]]
+    """The engine's options; unknown ones should be forbidden."""
+
+    @abstractmethod
+    def open(self, config: Config, surroundings: Surroundings) -> AbstractAsyncContextManager[MetadataStore]:
+        """Return a context manager that opens the store, entered and ready for use, and closes it."""
+
+
+class InstalledPlugin(msgspec.Struct, frozen=True):
+    """One metadata engine that can be used."""
+
+    scheme: str
+    target: str
+    """``module:Class``."""
+    distribution: str | None
+    """The package that brought it; None for a built-in one in a source checkout."""
+    version: str | None
+    built_in: bool
+
+
+def installed_plugins() -> list[InstalledPlugin]:
+    """Return the metadata engines that are installed, sorted by scheme. Does not import them."""
+    built_in = {entry.value for entry in _BUILT_IN}
+    return [
+        InstalledPlugin(
+            entry.name,
+            entry.value,
+            entry.dist.name if entry.dist else None,
+            entry.dist.version if entry.dist else None,
+            entry.value in built_in,
+        )
+        for entry in sorted(_entries().values())
+    ]
+
+
+@asynccontextmanager
+async def open_store(
+    url: str,
+    *,
+    data_directory: Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    clock: Clock = trio.current_time,
+) -> AsyncIterator[MetadataStore]:
+    """Open the metadata store that a URL names, and close it at the end of the block.
+
+    ``memory://`` and ``embedded://`` (in the data directory) or ``embedded:///a/directory`` are built in. ``options``
+    are options of the engine from a configuration file; options in the URL's query win. Raises
+    :class:`ConfigurationError` for a URL, scheme or option that is wrong, and whatever the engine raises if it cannot
+    open.
+    """
+    parts = urlsplit(url)
+    if not parts.scheme or "://" not in url:
+        raise ConfigurationError(f"metadata URL {url!r} is not valid: write scheme://..., for example embedded://")
+    plugin = _load(parts.scheme)
+    given = dict(options or {}) | dict(parse_qsl(parts.query, keep_blank_values=True))
+    try:
+        # Not strict: what comes from a query is text.
+        config = msgspec.convert(given, plugin.config, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"options of the metadata engine {parts.scheme!r} are wrong: {error}") from error
+    surroundings = Surroundings(
+        scheme=parts.scheme,
+        location=parts.netloc,
+        path=unquote(parts.path),
+        data_directory=data_directory,
+        limits=limits if limits is not None else Limits(),
+        clock=clock,
+    )
+    async with plugin.open(config, surroundings) as store:
+        yield store
+
+
+def _entries() -> dict[str, EntryPoint]:
+    found = {entry.name: entry for entry in _BUILT_IN}
+    found.update({entry.name: entry for entry in entry_points(group=GROUP)})
+    return found
+
+
+def _load(scheme: str) -> MetadataPlugin[Any]:
+    entries = _entries()
+    entry = entries.get(scheme)
+    if entry is None:
+        raise ConfigurationError(
+            f"there is no metadata engine for {scheme!r}; installed: {', '.join(sorted(entries))};"
+            f" to add one: pip install danube-metadata-{scheme}"
+        )
+    try:
+        plugin = entry.load()()
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"the metadata engine {scheme!r} ({entry.value}) cannot be loaded: {error}") from error
+    if not isinstance(plugin, MetadataPlugin):
+        raise ConfigurationError(f"the metadata engine {scheme!r} ({entry.value}) is not a MetadataPlugin")
+    return plugin

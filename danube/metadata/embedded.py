@@ -1,0 +1,222 @@
+"""The embedded metadata store: durable, for one broker, in one SQLite file.
+
+The event loop never touches the file. Calls queue up; one task takes everything that has queued, hands it to a worker
+thread, and there it is one SQLite transaction: one sync of the disk for all of it (group commit without a timer: load
+itself makes the groups). Calls are done in the order in which they were made, reads among them, which makes the store
+linearizable. Only when the transaction is on disk are the calls answered and the watches told.
+
+A cancelled call that is still in the queue has not happened; one that has been handed over will happen. The caller
+cannot tell which, and neither leaves the store unusable.
+
+What can go wrong, and what comes of it:
+
+* The disk is full: the transaction is rolled back, its calls raise LimitExceededError, later ones may succeed.
+* A row does not match its checksum, or SQLite finds its file malformed: its calls raise DataLossError.
+* Anything else that SQLite reports about the file, a failed sync above all: its calls raise DataDirectoryError.
+
+After the last two the store is broken: every later call raises the same. After a failed sync nobody knows what the
+disk holds; only a restart, which reads it, does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, cast
+
+import msgspec
+import trio
+
+from danube.metadata._contract import Capabilities, LeaseId, MetadataStore
+from danube.metadata._local import Clock, LocalStore
+from danube.metadata._machine import Machine
+from danube.metadata._plugins import MetadataPlugin, Surroundings
+from danube.metadata._sqlite import SqliteTable
+from danube.model.errors import (
+    ClosedError,
+    ConfigurationError,
+    DanubeError,
+    DataLossError,
+    InternalError,
+    LimitExceededError,
+)
+from danube.model.limits import Limits
+
+__all__ = ["EmbeddedConfig", "EmbeddedPlugin", "EmbeddedStore"]
+
+_Result = TypeVar("_Result")
+
+_GROUP_CALLS = 1_000
+"""Most calls in one transaction: bounds how long the first of them waits for the last."""
+
+
+class _Job:
+    """One call on its way through the queue."""
+
+    __slots__ = ("done", "error", "result", "withdrawn", "work")
+
+    def __init__(self, work: Callable[[Machine], Any]) -> None:
+        self.work = work
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.done = trio.Event()
+        self.withdrawn = False
+
+
+class EmbeddedStore(LocalStore):
+    """A durable metadata store in ``directory/metadata.db``.
+
+    The directory is made if it is missing. One process may have the store open. Opening raises
+    :class:`DataDirectoryError` if the file is in use, cannot be read or written, or has a newer format, and
+    :class:`DataLossError` if it is damaged.
+    """
+
+    def __init__(
+        self, directory: Path | str, *, limits: Limits | None = None, clock: Clock = trio.current_time
+    ) -> None:
+        super().__init__(limits=limits, clock=clock)
+        self._table = SqliteTable(Path(directory))
+        self._state = Machine(self._table, self._limits)
+        self._queue: deque[_Job] = deque()
+        self._work_arrived = trio.Event()
+        self._settled = trio.Event()
+        self._broken: DanubeError | None = None
+        self._limiter = trio.CapacityLimiter(1)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """All of them."""
+        return Capabilities(durable=True, linearizable=True, watch_replay=True, leases=True)
+
+    @property
+    def _machine(self) -> Machine:
+        return self._state
+
+    async def _open(self, nursery: trio.Nursery) -> list[tuple[LeaseId, float]]:
+        # Not abandoned when cancelled: a half-open database would be nobody's.
+        await trio.to_thread.run_sync(self._table.open, limiter=self._limiter)
+        try:
+            leases = await trio.to_thread.run_sync(self._table.leases, limiter=self._limiter)
+        except BaseException:
+            self._table.close()
+            raise
+        self._revision = self._table.revision
+        nursery.start_soon(self._commit_loop, name="metadata commits")
+        return leases
+
+    async def _shut(self) -> None:
+        if self._opened:
+            self._work_arrived.set()
+            await self._settled.wait()
+
+    async def _call(self, work: Callable[[Machine], _Result]) -> _Result:
+        self._check_open()
+        if self._broken is not None:
+            await trio.lowlevel.checkpoint()
+            raise _again(self._broken)
+        job = _Job(work)
+        self._queue.append(job)
+        self._work_arrived.set()
+        try:
+            await job.done.wait()
+        finally:
+            job.withdrawn = True  # of consequence only while it is still in the queue
+        if job.error is not None:
+            raise job.error
+        return cast("_Result", job.result)
+
+    async def _commit_loop(self) -> None:
+        """Take what has queued, do it in one transaction, answer; until the store is closed."""
+        # A transaction under way is short and its outcome must be known, so nothing here is cancelled. The loop ends
+        # when the store is closed, which is the first thing that leaving the store does.
+        with trio.CancelScope(shield=True):
+            try:
+                while not self._closed:
+                    if not self._queue:
+                        self._work_arrived = trio.Event()
+                        await self._work_arrived.wait()
+                        continue
+                    group: list[_Job] = []
+                    while self._queue and len(group) < _GROUP_CALLS:
+                        job = self._queue.popleft()
+                        if not job.withdrawn:
+                            group.append(job)
+                    if group:
+                        await self._commit(group)
+            finally:
+                closed = ClosedError("the metadata store was closed before the call was done")
+                for job in self._queue:
+                    job.error = closed
+                    job.done.set()
+                self._queue.clear()
+                await trio.to_thread.run_sync(self._table.close, limiter=self._limiter)
+                self._settled.set()
+
+    async def _commit(self, group: list[_Job]) -> None:
+        failure: DanubeError | None = InternalError(
+            "the metadata store met a bug and has stopped; see the broker's log"
+        )
+        try:
+            outcome = self._broken
+            if outcome is None:
+                outcome = await trio.to_thread.run_sync(self._execute, group, limiter=self._limiter)
+            if outcome is None:
+                self._publish()
+            else:
+                self._state.take_effects()  # of a transaction that was rolled back
+                if not isinstance(outcome, LimitExceededError):
+                    self._broken = outcome
+            failure = outcome
+        finally:  # whatever happens, nobody waits for ever
+            for job in group:
+                if failure is not None:
+                    job.error = _again(failure)
+                job.done.set()
+
+    def _execute(self, group: list[_Job]) -> DanubeError | None:
+        """Do a group of calls in one transaction, on the worker thread; return what made it fail as a whole."""
+        try:
+            with self._table.transaction():
+                for job in group:
+                    try:
+                        job.result = job.work(self._state)
+                    except DataLossError:
+                        raise
+                    except DanubeError as error:
+                        job.error = error  # refused; it has changed nothing
+        except DanubeError as error:
+            return error
+        return None
+
+
+def _again(error: DanubeError) -> DanubeError:
+    """Return a fresh exception of the same kind: one object raised in many tasks would gather all their tracebacks."""
+    return type(error)(error.message)
+
+
+class EmbeddedConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The embedded store has no options; the URL's path says where it is."""
+
+
+class EmbeddedPlugin(MetadataPlugin[EmbeddedConfig]):
+    """``embedded://``: metadata in the broker's data directory; ``embedded:///a/directory``: in that one."""
+
+    name: ClassVar[str] = "embedded"
+    summary: ClassVar[str] = "durable, for one broker, in its data directory"
+    config: ClassVar[type[EmbeddedConfig]] = EmbeddedConfig
+
+    @asynccontextmanager
+    async def open(self, config: EmbeddedConfig, surroundings: Surroundings) -> AsyncIterator[MetadataStore]:
+        """Open the store, and create it if it is missing."""
+        if surroundings.location:
+            raise ConfigurationError(
+                f"metadata URL embedded://{surroundings.location}{surroundings.path} names a host;"
+                f" for a directory write three slashes: embedded:///{surroundings.location}{surroundings.path}"
+            )
+        directory = Path(surroundings.path) if surroundings.path else surroundings.data_directory
+        if directory is None:
+            raise ConfigurationError("the metadata engine 'embedded' needs a directory: write embedded:///a/directory")
+        async with EmbeddedStore(directory, limits=surroundings.limits, clock=surroundings.clock) as store:
+            yield store
