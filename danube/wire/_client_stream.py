@@ -10,6 +10,7 @@ import anyio
 
 from danube.model.errors import CallCancelledError, DanubeError, DeadlineExceededError
 from danube.wire._message import Message
+from danube.wire._waker import EventWaker, Waker, new_waker
 
 if TYPE_CHECKING:
     from danube.wire.client import Channel
@@ -36,7 +37,7 @@ class ClientStream:
         self._inbox: deque[Message] = deque()
         self._over = False
         self._error: DanubeError | None = None
-        self._arrived: anyio.Event | None = None
+        self._arrived = new_waker()
         self._room: anyio.Event | None = None
 
     def __repr__(self) -> str:
@@ -108,8 +109,6 @@ class ClientStream:
                 if self._error is not None:
                     raise self._error
                 return None
-            if self._arrived is None:
-                self._arrived = anyio.Event()
             await self._wait(self._arrived)
         return self._inbox.popleft()
 
@@ -132,7 +131,7 @@ class ClientStream:
         """Decode a message with the channel's codec; InvalidArgumentError when it is not a ``kind``."""
         return self._channel.codec.decode(kind, data)
 
-    async def _wait(self, event: anyio.Event) -> None:
+    async def _wait(self, event: anyio.Event | Waker | EventWaker) -> None:
         if self._deadline is None:
             await event.wait()
             return
@@ -147,9 +146,7 @@ class ClientStream:
     def deliver(self, message: Message) -> None:
         """Channel: a message has arrived."""
         self._inbox.append(message)
-        if self._arrived is not None:
-            self._arrived.set()
-            self._arrived = None
+        self._arrived.wake()
 
     def check_room(self) -> None:
         """Channel: the send buffer may have become smaller."""
@@ -172,7 +169,5 @@ class ClientStream:
         self._over = True
         self._error = error
         self._channel.forget(self)
-        if self._arrived is not None:
-            self._arrived.set()
-            self._arrived = None
+        self._arrived.wake()
         self.check_room()

@@ -1,7 +1,8 @@
-"""One accepted connection: a reader task, a writer task, and a task for each stream.
+"""One accepted connection: a reader task, and a task for each stream.
 
-The reader turns bytes into events and hands them to streams. The writer sleeps until something waits for sending and then
-writes everything that has gathered, in one call: replies that many streams make in the same turn of the loop share it.
+The reader turns bytes into events and hands them to streams. Writing happens once in a turn of the loop, for everything
+that has gathered: the server's one flusher task calls :meth:`ServerConnection.flush` for each connection that has
+something to say. Only for a peer that does not read fast enough a task is started, which waits for it.
 Nobody here keeps a timer; the server's :meth:`ServerConnection.check` looks after all connections at once.
 """
 
@@ -16,6 +17,7 @@ import trio
 
 from danube.model.errors import (
     BrokerDrainingError,
+    ConnectionLostError,
     DanubeError,
     DeadlineExceededError,
     InternalError,
@@ -34,7 +36,7 @@ from danube.wire._events import (
 )
 from danube.wire._message import Message
 from danube.wire._server_stream import Context, Method, ServerStream
-from danube.wire._trio_waker import Waker
+from danube.wire._transport import transport_of
 from danube.wire.codec import choose_codec
 from danube.wire.connection import GrpcConnection
 
@@ -57,17 +59,18 @@ class ServerConnection:
     """The shell of one connection. Made and driven by :class:`danube.wire.server.Server`."""
 
     __slots__ = (
+        "_backlog",
+        "_closed",
         "_closing",
+        "_flushing",
+        "_header_block_began",
         "_keepalive_sent",
         "_last_read",
         "_nursery",
         "_opened",
-        "_stream",
         "_streams",
-        "_writable",
+        "_transport",
         "_write_began",
-        "_writing",
-        "_header_block_began",
         "connection_id",
         "limits",
         "peer",
@@ -82,12 +85,13 @@ class ServerConnection:
         self.peer = peer
         now = trio.current_time()
         self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
-        self._stream = stream
+        self._transport = transport_of(stream)
         self._streams: dict[int, ServerStream] = {}
         self._nursery: trio.Nursery | None = None
-        self._writable = Waker()
-        self._writing = False
+        self._backlog: memoryview | None = None
+        self._flushing = False
         self._closing = False
+        self._closed = False
         self._opened = self._last_read = now
         self._keepalive_sent = math.inf
         self._write_began = math.inf
@@ -101,33 +105,31 @@ class ServerConnection:
         """Whether no stream is open."""
         return not self._streams
 
-    # -- tasks
+    # -- bytes
 
     async def run(self) -> None:
         """Serve the connection until either side ends it. Stream handlers are cancelled then."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._write)
+                self.wake_writer()
                 await self._read()
                 # What the protocol still has to say (why it ended) is said before everything here is cancelled.
-                self._closing = True
-                self._write_began = min(self._write_began, trio.current_time())
+                self.close_when_written()
                 for stream in self._streams.values():
                     stream.abandon(None)
-                self._writable.wake()
         finally:
-            with trio.CancelScope(deadline=trio.current_time() + CLOSING_TIMEOUT_S, shield=True):
-                await trio.aclose_forcefully(self._stream)
+            self._closed = True
+            await self._transport.close()
 
     async def _read(self) -> None:
         protocol = self.protocol
-        receive_some = self._stream.receive_some
+        receive = self._transport.receive
         size = MIN_READ_BYTES
         while True:
             try:
-                data = await receive_some(size)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                data = await receive(size)
+            except ConnectionLostError:
                 return
             if not data:
                 return
@@ -139,7 +141,7 @@ class ServerConnection:
             elif length * 16 < size and size > MIN_READ_BYTES:
                 size //= 4
             now = self._last_read = trio.current_time()
-            for event in protocol.receive(bytes(data) if type(data) is bytearray else data, now):
+            for event in protocol.receive(data, now):
                 handler = _DISPATCH.get(type(event))
                 if handler is not None:
                     handler(self, event)
@@ -149,42 +151,63 @@ class ServerConnection:
                 log.info("connection %d of %s ends: %s", self.connection_id, self.peer, protocol.terminated.message)
                 return
 
-    async def _write(self) -> None:
-        protocol = self.protocol
-        send_all = self._stream.send_all
-        assert self._nursery is not None
-        while True:
-            data = protocol.data_to_send()
-            if not data:
-                if self._closing:
-                    self._nursery.cancel_scope.cancel()
-                    return
-                self._writing = False
-                await self._writable.wait()
-                self._writing = True
-                continue
-            try:
-                self._write_began = trio.current_time()
-                if len(data) <= WRITE_PIECE_BYTES:
-                    await send_all(data)
-                else:
-                    view = memoryview(data)
-                    for start in range(0, len(data), WRITE_PIECE_BYTES):
-                        self._write_began = trio.current_time()
-                        await send_all(view[start : start + WRITE_PIECE_BYTES])
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._nursery.cancel_scope.cancel()
-                return
-            self._write_began = math.inf
-            for stream in self._streams.values():
-                if stream.waits_for_room:
-                    stream.check_room()
-
     def wake_writer(self) -> None:
         """See that what waits for sending is sent, in the next turn of the loop."""
-        if not self._writing:
-            self._writing = True
-            self._writable.wake()
+        if not self._flushing:
+            self._flushing = True
+            self.server.flush_soon(self)
+
+    def flush(self) -> None:
+        """Send everything that has gathered; what the transport does not take at once is left to a task."""
+        self._flushing = False
+        if self._backlog is not None or self._closed or self._nursery is None:
+            return
+        protocol = self.protocol
+        while data := protocol.data_to_send():
+            try:
+                sent = self._transport.send_now(data)
+            except ConnectionLostError:
+                self._nursery.cancel_scope.cancel()
+                return
+            if sent < len(data):
+                self._backlog = memoryview(data)[sent:]
+                self._write_began = trio.current_time()
+                self._nursery.start_soon(self._write_backlog)
+                return
+            self._check_room()
+        if self._closing:
+            self._nursery.cancel_scope.cancel()
+
+    async def _write_backlog(self) -> None:
+        """Write on behalf of :meth:`flush` until the peer has taken everything."""
+        data = self._backlog
+        assert data is not None
+        assert self._nursery is not None
+        try:
+            while data:
+                for start in range(0, len(data), WRITE_PIECE_BYTES):
+                    self._write_began = trio.current_time()
+                    await self._transport.send(data[start : start + WRITE_PIECE_BYTES])
+                self._check_room()
+                data = memoryview(self.protocol.data_to_send())
+        except ConnectionLostError:
+            self._nursery.cancel_scope.cancel()
+            return
+        self._backlog = None
+        self._write_began = math.inf
+        if self._closing:
+            self._nursery.cancel_scope.cancel()
+
+    def _check_room(self) -> None:
+        for stream in self._streams.values():
+            if stream.waits_for_room:
+                stream.check_room()
+
+    def close_when_written(self) -> None:
+        """Close once everything that waits is written; a peer that does not read has a moment for it."""
+        self._closing = True
+        self._write_began = trio.current_time()
+        self.wake_writer()
 
     def check(self, now: float) -> None:
         """Enforce every timeout of the connection; the server calls this about once a second."""
@@ -222,12 +245,6 @@ class ServerConnection:
         """Cancel the handlers that still run; their callers are told to reconnect."""
         for stream in self._streams.values():
             stream.abandon(BrokerDrainingError("the broker is shutting down; reconnect"))
-
-    def close_when_written(self) -> None:
-        """Close once everything that waits is written."""
-        self._closing = True
-        self._write_began = min(self._write_began, trio.current_time())
-        self._writable.wake()
 
     # -- events
 

@@ -12,7 +12,7 @@ import trio
 
 from danube.model.errors import CallCancelledError, DanubeError
 from danube.wire._message import Message
-from danube.wire._trio_waker import Waker
+from danube.wire._waker import Waker
 from danube.wire.codec import Codec
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.abc
+import trio
 
 from danube.model.errors import (
     CallCancelledError,
@@ -35,6 +36,8 @@ from danube.wire._events import (
     TrailersReceived,
 )
 from danube.wire._message import Message
+from danube.wire._transport import AnyioTransport, Transport, transport_of
+from danube.wire._waker import new_waker
 from danube.wire.codec import MSGPACK, Codec
 from danube.wire.connection import GrpcConnection
 
@@ -44,6 +47,8 @@ T = TypeVar("T")
 
 MIN_READ_BYTES = 16 * 1024
 MAX_READ_BYTES = 1024 * 1024
+WRITE_PIECE_BYTES = 256 * 1024
+CLOSING_TIMEOUT_S = 1.0
 _REFUSED_STREAM = 7
 
 Connect = Callable[[], Awaitable[anyio.abc.ByteStream]]
@@ -53,17 +58,19 @@ Connect = Callable[[], Awaitable[anyio.abc.ByteStream]]
 class Channel:
     """One connection to a broker. Made by :func:`connect_channel`."""
 
-    def __init__(self, stream: anyio.abc.ByteStream, authority: str, limits: Limits, codec: Codec) -> None:
+    def __init__(self, transport: Transport, authority: str, limits: Limits, codec: Codec) -> None:
         self.limits = limits
         self.codec = codec
         self.protocol = GrpcConnection("client", limits, now=anyio.current_time())
         self._authority = authority
         self._content_type = f"application/grpc+{codec.subtype}"
-        self._stream = stream
+        self._transport = transport
         self._streams: dict[int, ClientStream] = {}
-        self._writable: anyio.Event | None = None
+        self._writable = new_waker()
+        self._flushing = False
         self._established = anyio.Event()
         self._closed = anyio.Event()
+        self._written = anyio.Event()
         self._error: DanubeError | None = None
         self._goaway = ""
         self._last_read = anyio.current_time()
@@ -200,9 +207,9 @@ class Channel:
 
     def wake_writer(self) -> None:
         """See that what waits for sending is sent, in the next turn of the loop."""
-        if self._writable is not None:
-            self._writable.set()
-            self._writable = None
+        if not self._flushing:
+            self._flushing = True
+            self._writable.wake()
 
     def forget(self, stream: ClientStream) -> None:
         """Stream: the call is over."""
@@ -211,32 +218,28 @@ class Channel:
 
     # -- tasks
 
-    async def _run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._write)
             tasks.start_soon(self._keep_alive)
-            task_status.started()
             await self._read()
-            # The last words (why this side gave up) are written within a moment, or not at all.
-            with anyio.move_on_after(1.0):
-                while self.protocol.wants_write:
-                    await anyio.sleep(0.001)
+            # The writer ends by itself once its last words (why this side gave up) are written.
+            with anyio.move_on_after(CLOSING_TIMEOUT_S):
+                await self._written.wait()
             tasks.cancel_scope.cancel()
 
     async def _read(self) -> None:
         protocol = self.protocol
-        receive = self._stream.receive
+        receive = self._transport.receive
         size = MIN_READ_BYTES
         while not self.closed:
             try:
                 data = await receive(size)
-            except anyio.EndOfStream:
-                self.close(ConnectionLostError(f"the broker at {self._authority} closed the connection{self._hint()}"))
+            except ConnectionLostError as exc:
+                self._lose(exc.message)
                 return
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:
-                self.close(
-                    ConnectionLostError(f"the connection to {self._authority} broke{self._hint()}: {type(exc).__name__}")
-                )
+            if not data:
+                self._lose("the broker closed the connection")
                 return
             length = len(data)
             if length == size:
@@ -252,37 +255,39 @@ class Channel:
             if not self._established.is_set() and protocol.established:
                 self._established.set()
             if protocol.terminated is not None:
-                self.close(
-                    ConnectionLostError(f"the connection to {self._authority} ends: {protocol.terminated.message}")
-                )
+                self._lose(protocol.terminated.message)
                 return
-            if self._writable is not None and protocol.wants_write:
+            if protocol.wants_write:
                 self.wake_writer()
 
-    def _hint(self) -> str:
-        return f" ({self._goaway})" if self._goaway else ""
+    def _lose(self, reason: str) -> None:
+        hint = f" ({self._goaway})" if self._goaway else ""
+        self.close(ConnectionLostError(f"{self._authority}: {reason}{hint}"))
 
     async def _write(self) -> None:
         protocol = self.protocol
-        send = self._stream.send
-        while True:
-            data = protocol.data_to_send()
-            if not data:
-                event = self._writable = anyio.Event()
-                await event.wait()
-                continue
-            try:
-                self._write_began = anyio.current_time()
-                await send(data)
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:
-                self.close(
-                    ConnectionLostError(f"the connection to {self._authority} broke{self._hint()}: {type(exc).__name__}")
-                )
-                return
-            self._write_began = math.inf
-            for stream in list(self._streams.values()):
-                if stream.waits_for_room:
-                    stream.check_room()
+        transport = self._transport
+        try:
+            while True:
+                while data := protocol.data_to_send():
+                    sent = transport.send_now(data)
+                    if sent < len(data):
+                        view = memoryview(data)
+                        for start in range(sent, len(data), WRITE_PIECE_BYTES):
+                            self._write_began = anyio.current_time()
+                            await transport.send(view[start : start + WRITE_PIECE_BYTES])
+                        self._write_began = math.inf
+                    for stream in list(self._streams.values()):
+                        if stream.waits_for_room:
+                            stream.check_room()
+                self._flushing = False
+                if self.closed:
+                    return
+                await self._writable.wait()
+        except ConnectionLostError as exc:
+            self._lose(exc.message)
+        finally:
+            self._written.set()
 
     async def _keep_alive(self) -> None:
         limits = self.limits
@@ -303,7 +308,7 @@ class Channel:
 
     async def _give_up(self, reason: str) -> None:
         self.close(ConnectionLostError(f"the broker at {self._authority} {reason}"))
-        await anyio.aclose_forcefully(self._stream)
+        await self._transport.close()
 
     # -- events
 
@@ -366,19 +371,19 @@ async def connect_channel(
     timeout_s = connect_timeout_s if connect_timeout_s is not None else limits.handshake_timeout_s
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     deadline = anyio.current_time() + timeout_s
-    stream: anyio.abc.ByteStream | None = None
+    transport: Transport | None = None
     try:
         with anyio.CancelScope(deadline=deadline):
-            stream = await (connect() if connect is not None else anyio.connect_tcp(host, port))
+            transport = await _open(host, port, connect)
     except OSError as exc:
         raise ConnectionLostError(f"no connection to {authority}: {exc}; is a broker running there?") from exc
-    if stream is None:
+    if transport is None:
         raise ConnectionLostError(f"no connection to {authority} within {timeout_s} s; is a broker running there?")
-    channel = Channel(stream, authority, limits, codec)
+    channel = Channel(transport, authority, limits, codec)
     failure: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:
-            await tasks.start(channel._run)
+            tasks.start_soon(channel._run)
             with anyio.CancelScope(deadline=deadline):
                 await channel._established.wait()
             if not channel._established.is_set():
@@ -392,11 +397,18 @@ async def connect_channel(
                 failure = exc
             finally:
                 channel.close()
-                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1.0):
-                    while channel.protocol.wants_write:
-                        await anyio.sleep(0)
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSING_TIMEOUT_S):
+                    await channel._written.wait()
                 tasks.cancel_scope.cancel()
     finally:
-        await anyio.aclose_forcefully(stream)
+        await transport.close()
     if failure is not None:
         raise failure
+
+
+async def _open(host: str, port: int, connect: Connect | None) -> Transport:
+    if connect is not None:
+        return AnyioTransport(await connect())
+    if trio.lowlevel.in_trio_run():
+        return transport_of(await trio.open_tcp_stream(host, port))
+    return AnyioTransport(await anyio.connect_tcp(host, port))

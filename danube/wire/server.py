@@ -1,7 +1,7 @@
 """The Trio server: listeners in, calls of handlers out.
 
-One task accepts, one task looks after the timeouts of all connections, and each connection has its own reader and
-writer. A handler's exception ends its own call with a status and nothing else.
+One task accepts, one looks after the timeouts of all connections, one writes for all of them, and each connection has
+its own reader. A handler's exception ends its own call with a status and nothing else.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
 from danube.wire._server_connection import ServerConnection
 from danube.wire._server_stream import Context, Handler, Method, ServerStream, Service
+from danube.wire._waker import Waker
 from danube.wire.codec import DEFAULT_CODECS, Codec
 
 __all__ = ["Context", "Handler", "Method", "Server", "ServerStream", "Service", "serve"]
@@ -46,6 +47,8 @@ class Server:
         self._accepting = trio.CancelScope()
         self._next_connection_id = 1
         self._changed = trio.Event()
+        self._unflushed: list[ServerConnection] = []
+        self._flush_wanted = Waker()
 
     @property
     def connections(self) -> int:
@@ -70,6 +73,7 @@ class Server:
         """
         async with trio.open_nursery() as connections, trio.open_nursery() as nursery:
             nursery.start_soon(self._check_timeouts)
+            nursery.start_soon(self._flush)
             nursery.start_soon(self._accept, listeners, connections)
             task_status.started(self)
             await self.draining.wait()
@@ -82,7 +86,7 @@ class Server:
             await trio.serve_listeners(self.serve_stream, list(listeners), handler_nursery=connections)
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
-        """Serve one connection on any byte stream, until it ends. The timeouts need :meth:`run` beside it."""
+        """Serve one connection on any byte stream, until it ends, beside :meth:`run`, which writes and keeps its time."""
         if len(self._connections) >= self.limits.max_connections or self.draining.is_set():
             log.warning("a connection is refused: max_connections is %d", self.limits.max_connections)
             await trio.aclose_forcefully(stream)
@@ -103,6 +107,20 @@ class Server:
         """Connection: one of its streams has ended."""
         if self.draining.is_set():
             self._notify()
+
+    def flush_soon(self, connection: ServerConnection) -> None:
+        """Connection: it has something to write."""
+        self._unflushed.append(connection)
+        self._flush_wanted.wake()
+
+    async def _flush(self) -> None:
+        # One task for all connections: what they have to say in one turn of the loop costs one wake-up.
+        while True:
+            while self._unflushed:
+                connections, self._unflushed = self._unflushed, []
+                for connection in connections:
+                    connection.flush()
+            await self._flush_wanted.wait()
 
     def _notify(self) -> None:
         self._changed.set()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import anyio
 import trio
 from trio.lowlevel import Abort, RaiseCancelT, Task
 
-__all__ = ["Waker"]
+__all__ = ["EventWaker", "Waker", "new_waker"]
 
 
 class Waker:
@@ -36,3 +37,29 @@ class Waker:
         if task is not None:
             self._task = None
             trio.lowlevel.reschedule(task)
+
+
+class EventWaker:
+    """The same under asyncio."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event: anyio.Event | None = None
+
+    async def wait(self) -> None:
+        """Sleep until :meth:`wake`. A checkpoint; cancellation is safe."""
+        event = self._event = anyio.Event()
+        await event.wait()
+
+    def wake(self) -> None:
+        """Wake the sleeper in the next turn of the loop."""
+        event = self._event
+        if event is not None:
+            self._event = None
+            event.set()
+
+
+def new_waker() -> Waker | EventWaker:
+    """Return a waker for the event loop that runs here."""
+    return Waker() if trio.lowlevel.in_trio_run() else EventWaker()

@@ -1,0 +1,169 @@
+"""How a connection reads and writes: a real socket under Trio directly, everything else through its stream.
+
+Trio's SocketStream tries each call, then makes a checkpoint, then perhaps waits: three trips through the scheduler for
+an answer of 100 bytes. A connection knows better: it reads when the socket is readable and writes without waiting
+while the kernel takes the bytes. That halves the cost of a small message. TLS, simulated networks, memory
+streams and asyncio have no such socket and are used as streams.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from typing import Protocol
+
+import anyio
+import anyio.abc
+import trio
+
+from danube.model.errors import ConnectionLostError
+
+__all__ = ["AnyioTransport", "SocketTransport", "StreamTransport", "Transport", "transport_of"]
+
+
+class Transport(Protocol):
+    """Bytes in and out. Every method raises ConnectionLostError when that is over."""
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Return the next bytes; empty at the end."""
+
+    def send_now(self, data: bytes) -> int:
+        """Send what can be sent without waiting; return how many bytes that was."""
+
+    async def send(self, data: memoryview) -> None:
+        """Send all of ``data``."""
+
+    async def close(self) -> None:
+        """Close at once."""
+
+
+class StreamTransport:
+    """Any Trio stream."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Return the next bytes; empty at the end."""
+        try:
+            return bytes(await self._stream.receive_some(max_bytes))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            raise _lost(exc) from exc
+
+    def send_now(self, data: bytes) -> int:
+        """Send nothing: a stream can only be awaited."""
+        return 0
+
+    async def send(self, data: memoryview) -> None:
+        """Send all of ``data``."""
+        try:
+            await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            raise _lost(exc) from exc
+
+    async def close(self) -> None:
+        """Close at once, without a goodbye."""
+        await trio.aclose_forcefully(self._stream)
+
+
+class SocketTransport:
+    """A non-blocking socket of the operating system, owned by this object."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Return the next bytes; empty at the end."""
+        while True:
+            try:
+                await trio.lowlevel.wait_readable(self._socket)
+                return self._socket.recv(max_bytes)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except (OSError, trio.ClosedResourceError) as exc:
+                raise _lost(exc) from exc
+
+    def send_now(self, data: bytes) -> int:
+        """Send what the kernel takes at once."""
+        try:
+            return self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as exc:
+            raise _lost(exc) from exc
+
+    async def send(self, data: memoryview) -> None:
+        """Send all of ``data``, waiting for the peer to read."""
+        while data:
+            try:
+                await trio.lowlevel.wait_writable(self._socket)
+                data = data[self._socket.send(data) :]
+            except (BlockingIOError, InterruptedError):
+                continue
+            except (OSError, trio.ClosedResourceError) as exc:
+                raise _lost(exc) from exc
+
+    async def close(self) -> None:
+        """Close at once; what the kernel has taken is still delivered."""
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class AnyioTransport:
+    """Any anyio byte stream, under either event loop."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: anyio.abc.ByteStream) -> None:
+        self._stream = stream
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Return the next bytes; empty at the end."""
+        try:
+            return await self._stream.receive(max_bytes)
+        except anyio.EndOfStream:
+            return b""
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:
+            raise _lost(exc) from exc
+
+    def send_now(self, data: bytes) -> int:
+        """Send nothing: a stream can only be awaited."""
+        return 0
+
+    async def send(self, data: memoryview) -> None:
+        """Send all of ``data``."""
+        try:
+            await self._stream.send(bytes(data))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:
+            raise _lost(exc) from exc
+
+    async def close(self) -> None:
+        """Close at once, without a goodbye."""
+        await anyio.aclose_forcefully(self._stream)
+
+
+def _lost(exc: Exception) -> ConnectionLostError:
+    return ConnectionLostError(f"the connection broke: {exc or type(exc).__name__}")
+
+
+def transport_of(stream: trio.abc.Stream) -> Transport:
+    """Return the transport for an accepted stream, and take the stream over."""
+    if type(stream) is trio.SocketStream and _is_real(stream.socket):
+        sock = socket.socket(fileno=stream.socket.detach())
+        sock.setblocking(False)
+        return SocketTransport(sock)
+    return StreamTransport(stream)
+
+
+def _is_real(sock: trio.socket.SocketType) -> bool:
+    # A socket of a custom socket factory (a simulated network) has no file descriptor, or none that is a socket.
+    try:
+        return stat.S_ISSOCK(os.fstat(sock.fileno()).st_mode)
+    except (OSError, AttributeError, NotImplementedError, TypeError, ValueError):
+        return False
