@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from danube.cli import doctor, info, serve
+from danube.cli import bench, consume, doctor, info, produce, serve
 from danube.cli._root import EXIT_CODES, RootGroup, root
 from danube.cli.context import context_app
 from danube.cli.namespaces import namespaces_app
@@ -25,9 +25,12 @@ app = typer.Typer(
 )
 
 app.command("serve")(serve.serve)
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
 app.add_typer(topics_app, name="topics")
 app.add_typer(namespaces_app, name="namespaces")
 app.add_typer(subscriptions_app, name="subscriptions")
+app.add_typer(bench.bench_app, name="bench")
 app.add_typer(context_app, name="context")
 app.command("info")(info.info)
 app.command("doctor")(doctor.doctor)

@@ -12,12 +12,12 @@ __all__ = ["info", "version"]
 
 
 def info(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show what the broker says about itself: version, uptime, journal use, counters."""
+    """Show what the broker says about itself."""
     show_record(to_plain(run_with_client(lambda client: client.info(), url, context)), output)
 
 
 def version(output: OutputOption = Output.TABLE) -> None:
-    """Show the version of Danube and of the parts that matter in a bug report."""
+    """Show the versions that matter in a bug report."""
     import platform
     from importlib.metadata import version as installed
 

@@ -33,9 +33,10 @@ def serve(
     ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Run a broker. It prints one line when it is ready, and drains on SIGTERM or Ctrl-C.
+    """Run a broker in the foreground.
 
-    Options win over the configuration file, which wins over the defaults.
+    It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Options win over the configuration file, which
+    wins over the defaults.
     """
     from danube.broker.config import load_config, parse_size
 

@@ -12,7 +12,6 @@ from danube.cli._output import Output, OutputOption, print_json, show_record, sh
 from danube.model.policies import Durability
 
 if TYPE_CHECKING:
-    from danube.client import Client
     from danube.model.api import TopicInfo
 
 __all__ = ["TopicArgument", "topics_app"]
@@ -48,12 +47,11 @@ def create_topic(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a topic."""
-
-    async def create(client: Client) -> TopicInfo:
-        await client.create_topic(topic, partitions=partitions, durability=durability)
-        return await client.describe_topic(topic)
-
-    made = _row(run_with_client(create, url, context))
+    made = _row(
+        run_with_client(
+            lambda client: client.create_topic(topic, partitions=partitions, durability=durability), url, context
+        )
+    )
     if output is Output.JSON:
         print_json(made)
     else:

@@ -1,0 +1,394 @@
+"""The work of ``danube produce``: read blocks of lines, route them, keep a few sends in flight, tally the receipts.
+
+::
+
+    file or pipe --thread--> blocks of lines --count, rate, keys, skip--> send_many ... a few in flight --> tally
+
+Order is kept: a send is started only after the one before it has handed all its messages to the producer, which it
+does without waiting as long as the producer's buffer has room; :data:`_IN_FLIGHT` blocks are far below that buffer.
+
+**Resuming.** The n-th message of a named producer on a partition has sequence n, and the broker remembers how many it
+has. The same input is routed the same way again, so the first that many messages of each partition are skipped. For
+this, messages without a key must not be routed by what is in flight at the moment, as the client does: a named producer
+is opened once for each partition, and they take turns message by message.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+import trio
+
+from danube.cli._client import run_with_client
+from danube.cli._lines import BLOCK_BYTES, KeyField, repeat_texts, split_blocks
+from danube.cli._output import Output, human_bytes, human_rate, print_json
+from danube.model.errors import TopicNotFoundError
+from danube.model.names import route_key
+from danube.model.policies import Durability
+
+if TYPE_CHECKING:
+    from danube.client import Client, Producer, RangeReceipt
+
+__all__ = ["Plan", "run"]
+
+_IN_FLIGHT: Final = 3
+"""Blocks that may wait for their receipts at the same time."""
+
+_BLOCK_RECORDS: Final = 100_000
+"""Most messages that are sent in one go."""
+
+_PIPE_READ_BYTES: Final = 64 * 1024
+_RECONNECT_S: Final = 60.0
+_MAX_CACHED_KEYS: Final = 65_536
+_STEPS_PER_SECOND: Final = 20
+"""With a rate: how often a second a group of messages is sent, if the rate asks for more than that."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options of the command ask for."""
+
+    topic: str
+    file: Path | None = None
+    """None for standard input, unless there are texts."""
+    texts: list[bytes] = []
+    key: str | None = None
+    key_field: str | None = None
+    rate: float | None = None
+    count: int | None = None
+    producer_name: str | None = None
+    resume: bool = False
+    durability: Durability | None = None
+    partitions: int = 0
+    compression: Literal["lz4", "zstd"] | None = None
+
+
+class _Lane:
+    """A producer, and how many messages it still has to skip."""
+
+    def __init__(self, producer: Producer, skip: int) -> None:
+        self.producer = producer
+        self.skip = skip
+
+
+class _Tally:
+    """What has been acknowledged."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.size_bytes = 0
+        self.skipped = 0
+        self.interrupted = False
+        self._topics: dict[str, tuple[int, int, int]] = {}
+
+    def add(self, receipt: RangeReceipt, size_bytes: int) -> None:
+        """Count a receipt."""
+        self.size_bytes += size_bytes
+        for part in receipt.ranges:
+            self.messages += part.count
+            count, first, last = self._topics.get(part.topic, (0, part.start, part.end - 1))
+            self._topics[part.topic] = (count + part.count, min(first, part.start), max(last, part.end - 1))
+
+    def summary(self, seconds: float) -> dict[str, Any]:
+        """Return the figures as plain data."""
+        return {
+            "messages": self.messages,
+            "skipped": self.skipped,
+            "bytes": self.size_bytes,
+            "seconds": round(seconds, 6),
+            "messages_per_s": round(self.messages / seconds, 1) if seconds > 0 else 0.0,
+            "interrupted": self.interrupted,
+            "topics": [
+                {"topic": topic, "messages": count, "first_offset": first, "last_offset": last}
+                for topic, (count, first, last) in sorted(self._topics.items())
+            ],
+        }
+
+
+def run(plan: Plan, url: str | None, context: str | None, output: Output) -> bool:
+    """Produce, print the summary; False if a signal ended it early.
+
+    Raises:
+        DanubeError: the broker refused, or did not come back; what was acknowledged is said on standard error.
+        OSError: the input cannot be read.
+    """
+    tally = _Tally()
+    progress = _Progress(plan, output)
+    began = time.perf_counter()
+    try:
+        with progress:
+            run_with_client(lambda client: _Job(client, plan, tally, progress).run(), url, context, _RECONNECT_S)
+    except BaseException:
+        if tally.messages:
+            print(f"{tally.messages} messages had been acknowledged before the failure", file=sys.stderr)
+        raise
+    _show(tally.summary(time.perf_counter() - began), output)
+    return not tally.interrupted
+
+
+class _Job:
+    """One run of the command with a connected client."""
+
+    def __init__(self, client: Client, plan: Plan, tally: _Tally, progress: _Progress) -> None:
+        self._client = client
+        self._plan = plan
+        self._tally = tally
+        self._progress = progress
+        self._slots = trio.Semaphore(_IN_FLIGHT)
+        self._feeding = trio.CancelScope()
+        self._lanes: list[_Lane] = []
+        self._key_field = KeyField(plan.key_field) if plan.key_field is not None else None
+        self._partition_of: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Open the producers, send everything, wait for all receipts."""
+        async with AsyncExitStack() as stack:
+            await self._open_lanes(stack)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._watch_signals)
+                async with trio.open_nursery() as sends:
+                    await self._feed(sends)
+                nursery.cancel_scope.cancel()
+
+    async def _watch_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """First signal: read no more, finish what is under way. Second: leave at once."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                if self._tally.interrupted:
+                    raise KeyboardInterrupt
+                self._tally.interrupted = True
+                self._feeding.cancel()
+
+    # --- Producers ---------------------------------------------------------------------------------------------------
+
+    async def _open_lanes(self, stack: AsyncExitStack) -> None:
+        plan = self._plan
+        topics = [plan.topic]
+        if plan.producer_name is not None:
+            topics = await self._partition_topics()
+        for index, topic in enumerate(topics):
+            name = plan.producer_name
+            if name is not None and topic != plan.topic:
+                name = f"{name}-{index}"
+            producer = await stack.enter_async_context(
+                self._client.producer(
+                    topic,
+                    name=name,
+                    durability=plan.durability,
+                    compression=plan.compression,
+                    partitions=plan.partitions if topic == plan.topic else 0,
+                )
+            )
+            self._lanes.append(_Lane(producer, sum(producer.stored_before) if plan.resume else 0))
+
+    async def _partition_topics(self) -> list[str]:
+        plan = self._plan
+        try:
+            return (await self._client.lookup_topic(plan.topic)).topics
+        except TopicNotFoundError:
+            if not plan.partitions:
+                return [plan.topic]
+        await self._client.create_topic(plan.topic, partitions=plan.partitions, durability=plan.durability)
+        return (await self._client.lookup_topic(plan.topic)).topics
+
+    # --- Input -------------------------------------------------------------------------------------------------------
+
+    async def _feed(self, sends: trio.Nursery) -> None:
+        """Read, cut, pace and send until the input ends, the count is reached, or the user has had enough."""
+        plan = self._plan
+        left = math.inf if plan.count is None else plan.count
+        done = 0
+        began = trio.current_time()
+        with _open_input(plan) as (blocks, queue_size):
+            sender, receiver = trio.open_memory_channel[list[bytes]](queue_size)
+            async with trio.open_nursery() as nursery:
+                self._feeding = nursery.cancel_scope
+                if self._tally.interrupted:
+                    nursery.cancel_scope.cancel()
+                nursery.start_soon(_read, blocks, sender)
+                while left > 0 and (lines := await _gather(receiver)):
+                    if len(lines) > left:
+                        lines = lines[: int(left)]
+                    left -= len(lines)
+                    for piece in self._pieces(lines):
+                        if plan.rate is not None:
+                            await trio.sleep_until(began + done / plan.rate)
+                        await self._dispatch(sends, piece, done)
+                        done += len(piece)
+                nursery.cancel_scope.cancel()
+
+    def _pieces(self, lines: list[bytes]) -> Iterator[list[bytes]]:
+        size = _BLOCK_RECORDS
+        if self._plan.rate is not None:
+            size = max(1, min(size, int(self._plan.rate / _STEPS_PER_SECOND)))
+        for start in range(0, len(lines), size):
+            yield lines[start : start + size]
+
+    # --- Sending -----------------------------------------------------------------------------------------------------
+
+    async def _dispatch(self, sends: trio.Nursery, lines: list[bytes], lines_before: int) -> None:
+        keys: Sequence[str | None] | None = None
+        if self._key_field is not None:
+            keys = self._key_field.keys(lines, lines_before + 1)
+        if len(self._lanes) == 1:
+            await self._start_send(sends, self._lanes[0], lines, keys)
+            return
+        groups: list[tuple[list[bytes], list[str | None]]] = [([], []) for _ in self._lanes]
+        each_key = keys if keys is not None else [self._plan.key] * len(lines)
+        for number, (line, key) in enumerate(zip(lines, each_key, strict=True), lines_before):
+            group = groups[number % len(groups) if key is None else self._route(key)]
+            group[0].append(line)
+            group[1].append(key)
+        for lane, (payloads, their_keys) in zip(self._lanes, groups, strict=True):
+            if payloads:
+                await self._start_send(sends, lane, payloads, None if keys is None else their_keys)
+
+    def _route(self, key: str) -> int:
+        index = self._partition_of.get(key)
+        if index is None:
+            if len(self._partition_of) >= _MAX_CACHED_KEYS:
+                self._partition_of.clear()
+            index = self._partition_of[key] = route_key(key, len(self._lanes))
+        return index
+
+    async def _start_send(
+        self, sends: trio.Nursery, lane: _Lane, payloads: list[bytes], keys: Sequence[str | None] | None
+    ) -> None:
+        if lane.skip:
+            skipped = min(lane.skip, len(payloads))
+            lane.skip -= skipped
+            self._tally.skipped += skipped
+            payloads = payloads[skipped:]
+            keys = None if keys is None else keys[skipped:]
+            if not payloads:
+                return
+        await self._slots.acquire()
+        # start() returns when the task has said "started"; the task then goes on to hand its messages to the producer
+        # without a pause, so that the next one cannot overtake it.
+        await sends.start(self._send, lane.producer, payloads, keys)
+
+    async def _send(
+        self,
+        producer: Producer,
+        payloads: list[bytes],
+        keys: Sequence[str | None] | None,
+        *,
+        task_status: trio.TaskStatus[None],
+    ) -> None:
+        task_status.started()
+        try:
+            if keys is not None:
+                receipt = await producer.send_many(payloads, keys=keys)
+            else:
+                receipt = await producer.send_many(payloads, key=self._plan.key)
+        finally:
+            self._slots.release()
+        size_bytes = sum(map(len, payloads))
+        self._tally.add(receipt, size_bytes)
+        self._progress.advance(size_bytes + len(payloads))
+
+
+# --- Input helpers ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _open_input(plan: Plan) -> Iterator[tuple[Iterator[list[bytes]], int]]:
+    """Give the blocks of the input, and how many of them may wait to be sent."""
+    if plan.texts:
+        yield repeat_texts(plan.texts, len(plan.texts) if plan.count is None else plan.count), 1
+        return
+    if plan.file is not None:
+        with open(plan.file, "rb", buffering=0) as file:
+            yield _blocks_of(file.fileno())
+        return
+    descriptor = sys.stdin.fileno()
+    if os.isatty(descriptor):
+        print("reading lines from the terminal; Ctrl-D ends", file=sys.stderr)
+    yield _blocks_of(descriptor)
+
+
+def _blocks_of(descriptor: int) -> tuple[Iterator[list[bytes]], int]:
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return split_blocks(descriptor, BLOCK_BYTES), 1
+    # A pipe gives small pieces, each as soon as it is there; what has queued up meanwhile is sent together.
+    return split_blocks(descriptor, _PIPE_READ_BYTES), BLOCK_BYTES // _PIPE_READ_BYTES
+
+
+async def _read(blocks: Iterator[list[bytes]], sender: trio.MemorySendChannel[list[bytes]]) -> None:
+    async with sender:
+        # A read from a silent pipe cannot be interrupted: on Ctrl-C its (daemon) thread is left behind.
+        while (block := await trio.to_thread.run_sync(next, blocks, None, abandon_on_cancel=True)) is not None:
+            await sender.send(block)
+
+
+async def _gather(receiver: trio.MemoryReceiveChannel[list[bytes]]) -> list[bytes]:
+    """Return the lines of all blocks that are there, at least one; an empty list at the end of the input."""
+    lines: list[bytes] = []
+    try:
+        lines = await receiver.receive()
+        while len(lines) < _BLOCK_RECORDS:
+            lines += receiver.receive_nowait()
+    except (trio.EndOfChannel, trio.WouldBlock):
+        pass
+    return lines
+
+
+# --- Showing ---------------------------------------------------------------------------------------------------------
+
+
+class _Progress:
+    """A progress bar on standard error, for a person who watches; otherwise nothing."""
+
+    def __init__(self, plan: Plan, output: Output) -> None:
+        self._bar: Any = None
+        if output is not Output.TABLE or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn, TransferSpeedColumn
+
+        columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        known = plan.file is not None and plan.count is None
+        self._task = self._bar.add_task("", total=plan.file.stat().st_size if known and plan.file else None)
+
+    def __enter__(self) -> None:
+        if self._bar is not None:
+            self._bar.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, size_bytes: int) -> None:
+        """Bytes of the input are acknowledged."""
+        if self._bar is not None:
+            self._bar.advance(self._task, size_bytes)
+
+
+def _show(summary: dict[str, Any], output: Output) -> None:
+    if output is Output.JSON:
+        print_json(summary, indent=0)
+        return
+    if output is Output.RAW:
+        for part in summary["topics"]:
+            print(f"{part['topic']}\t{part['messages']}\t{part['first_offset']}\t{part['last_offset']}")
+        return
+    seconds = summary["seconds"]
+    print(
+        f"{summary['messages']:,} messages, {human_bytes(summary['bytes'])} in {seconds:.2f} s:"
+        f" {human_rate(summary['messages'], seconds, 'messages')}"
+        + (f"; {summary['skipped']:,} skipped, stored before" if summary["skipped"] else "")
+        + ("; interrupted" if summary["interrupted"] else "")
+    )
+    for part in summary["topics"]:
+        print(f"  {part['topic']}: {part['messages']:,} messages, offsets {part['first_offset']}-{part['last_offset']}")

@@ -1,0 +1,92 @@
+"""``danube bench``: how fast a running broker is, seen from here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from danube.cli._context import ContextOption, UrlOption
+from danube.cli._output import Output, OutputOption, show_record
+from danube.model.policies import Durability
+
+__all__ = ["bench_app"]
+
+bench_app = typer.Typer(no_args_is_help=True, help="Measure a running broker: publish, consume, latency.")
+
+_Topic = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="Use and keep this topic; else one is made and deleted afterwards."),
+]
+_Size = Annotated[int, typer.Option("--size", min=16, help="Payload of a message in bytes.")]
+_Count = Annotated[int, typer.Option("-n", "--count", min=1, help="Messages.")]
+_Batch = Annotated[int, typer.Option("--batch", min=1, help="Messages in one call of the client.")]
+_InFlight = Annotated[int, typer.Option("--in-flight", min=1, help="Calls that wait for their receipt at a time.")]
+_Durability = Annotated[
+    Durability | None, typer.Option("--durability", help="Of the topic that is made; else the broker's default.")
+]
+
+
+@bench_app.command("publish")
+def bench_publish(
+    topic: _Topic = None,
+    size: _Size = 128,
+    count: _Count = 200_000,
+    batch: _Batch = 1_000,
+    in_flight: _InFlight = 8,
+    durability: _Durability = None,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Publish as fast as acknowledgements allow: rate, and latency of a call of --batch messages."""
+    from danube.cli import _bench
+
+    plan = _bench.Plan(topic=topic, size=size, count=count, batch=batch, in_flight=in_flight, durability=durability)
+    _show(_bench.run(_bench.publish, plan, url, context), output)
+
+
+@bench_app.command("consume")
+def bench_consume(
+    topic: _Topic = None,
+    size: _Size = 128,
+    count: _Count = 200_000,
+    durability: _Durability = None,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Read a topic from its beginning as fast as possible, acknowledging batch by batch.
+
+    Without --topic, --count messages are published first (and not timed).
+    """
+    from danube.cli import _bench
+
+    plan = _bench.Plan(topic=topic, size=size, count=count, durability=durability)
+    _show(_bench.run(_bench.consume, plan, url, context), output)
+
+
+@bench_app.command("latency")
+def bench_latency(
+    topic: _Topic = None,
+    size: _Size = 128,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, help="Messages a second, sent one by one.")] = 1_000.0,
+    duration: Annotated[float, typer.Option("--duration", min=0.1, metavar="SECONDS", help="How long.")] = 5.0,
+    durability: _Durability = None,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Send at a fixed rate and measure the time to the receipt and to a consumer in this process.
+
+    Both are counted from the moment a message was due to be sent, not from when it was sent: a stall is paid by every
+    message that should have gone out meanwhile (no coordinated omission).
+    """
+    from danube.cli import _bench
+
+    plan = _bench.Plan(topic=topic, size=size, count=max(1, int(rate * duration)), rate=rate, durability=durability)
+    _show(_bench.run(_bench.latency, plan, url, context), output)
+
+
+def _show(result: dict[str, Any], output: Output) -> None:
+    show_record(result, output)

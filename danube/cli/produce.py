@@ -1,0 +1,103 @@
+"""``danube produce``: send lines, one message each."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from danube.cli._context import ContextOption, UrlOption
+from danube.cli._output import Output, OutputOption
+from danube.cli.topics import TopicArgument
+from danube.model.policies import Durability
+
+__all__ = ["Compression", "produce"]
+
+
+class Compression(enum.StrEnum):
+    """How batches are packed."""
+
+    NONE = "none"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+_CODECS: Final[dict[Compression, Literal["lz4", "zstd"] | None]] = {
+    Compression.NONE: None,
+    Compression.LZ4: "lz4",
+    Compression.ZSTD: "zstd",
+}
+
+
+def produce(
+    topic: TopicArgument,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", metavar="FILE", help="Lines to send; '-' or none: standard input.")
+    ] = None,
+    message: Annotated[
+        list[str] | None, typer.Option("-m", "--message", metavar="TEXT", help="A message; repeat for more.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("-k", "--key", help="Key of every message.")] = None,
+    key_field: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Lines are JSON objects; the value of this field is the message's key."),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Messages a second; as fast as possible if not given.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", min=0, help="Stop after this many; -m texts go round until then.")
+    ] = None,
+    producer_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Identity: only one such producer at a time, and --resume works.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Skip what this producer name has stored already: same input again, no duplicates."
+        ),
+    ] = False,
+    durability: Annotated[
+        Durability | None, typer.Option(help="What the topic must have, or gets if it is created now.")
+    ] = None,
+    partitions: Annotated[int, typer.Option(min=0, help="Create the topic with this many, if it is missing.")] = 0,
+    compression: Annotated[Compression, typer.Option(help="Packing of batches.")] = Compression.NONE,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Send lines, one message each.
+
+    They come from a file or from standard input. Each is acknowledged before it counts. When the broker goes away, the
+    command waits for it to come back (up to a minute) and goes on without loss or repetition. Ctrl-C stops reading,
+    waits for what is under way and prints the summary.
+
+    With --producer-name and --resume an interrupted command can be run again on the same input: messages that the
+    broker has are skipped. Without a key, messages of a named producer go to the partitions in turn.
+    """
+    from danube.cli import _produce
+
+    if file is not None and message:
+        raise typer.BadParameter("give --file or --message, not both")
+    if key is not None and key_field is not None:
+        raise typer.BadParameter("give --key or --key-field, not both")
+    if resume and producer_name is None:
+        raise typer.BadParameter("--resume needs --producer-name: the broker remembers producers by their name")
+    plan = _produce.Plan(
+        topic=topic,
+        file=None if file is None or str(file) == "-" else file,
+        texts=[text.encode("utf-8", "surrogateescape") for text in message or []],
+        key=key,
+        key_field=key_field,
+        rate=rate,
+        count=count,
+        producer_name=producer_name,
+        resume=resume,
+        durability=durability,
+        partitions=partitions,
+        compression=_CODECS[compression],
+    )
+    if not _produce.run(plan, url, context, output):
+        raise typer.Exit(130)
