@@ -1,0 +1,31 @@
+"""The client library: for Trio and asyncio, with a blocking facade in :mod:`danube.client.sync`.
+
+:func:`connect` opens a :class:`Client`, which opens producers and consumers. The parts with rules are pure and small
+(`_outbox` for batches and their sequence, `_acks` for acknowledgements); the rest are thin shells around them.
+"""
+
+from __future__ import annotations
+
+from danube.client._client import Client, connect
+from danube.client._consumer import Consumer
+from danube.client._message import Batch, Message
+from danube.client._options import ClientOptions, Environment
+from danube.client._producer import Producer
+from danube.client._receipt import OffsetRange, Pending, RangeReceipt, Receipt
+from danube.client._url import DEFAULT_PORT
+
+__all__ = [
+    "Batch",
+    "Client",
+    "ClientOptions",
+    "Consumer",
+    "DEFAULT_PORT",
+    "Environment",
+    "Message",
+    "OffsetRange",
+    "Pending",
+    "Producer",
+    "RangeReceipt",
+    "Receipt",
+    "connect",
+]

@@ -1,0 +1,147 @@
+"""What a consumer tells the broker, gathered between two turns of the loop. Pure: no I/O, no clock.
+
+Acknowledgements are ranges and most come in order, so :meth:`AckLedger.add` usually moves one integer. An
+acknowledgement that was sent is kept until the broker has confirmed it (with a FlushAcks token): if the connection
+breaks before, it is sent again on the next one, and what the broker delivers again is dropped::
+
+    collected --take()--> sent --token()--> awaiting --confirmed()--> forgotten
+        ^                   |                   |
+        +---------------- lost() ---------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from danube.model.ranges import RangeSet
+
+__all__ = ["AckLedger"]
+
+
+class AckLedger:
+    """Acknowledged offsets of one topic, on their way to the broker."""
+
+    __slots__ = (
+        "_awaiting",
+        "_cumulative",
+        "_cumulative_awaiting",
+        "_cumulative_sent",
+        "_end",
+        "_next_token",
+        "_ranges",
+        "_sent",
+        "_start",
+        "_token",
+    )
+
+    def __init__(self) -> None:
+        self._start = self._end = -1
+        self._ranges = RangeSet()
+        self._sent = RangeSet()
+        self._awaiting = RangeSet()
+        self._cumulative = self._cumulative_sent = self._cumulative_awaiting = -1
+        self._token = 0
+        self._next_token = 1
+
+    def add(self, start: int, end: int) -> bool:
+        """Acknowledge ``[start, end)``. True if nothing was collected before, that is: wake the sender."""
+        if start == self._end:
+            self._end = end
+            return False
+        first = self._end < 0
+        if not first:
+            self._ranges.add(self._start, self._end)
+        self._start, self._end = start, end
+        return first
+
+    def add_cumulative(self, offset: int) -> None:
+        """Acknowledge everything up to and including ``offset``."""
+        self._cumulative = max(self._cumulative, offset)
+
+    @property
+    def collected(self) -> bool:
+        """Whether there is something to send."""
+        return self._end >= 0 or self._cumulative >= 0
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether something was sent after the last token."""
+        return bool(self._sent) or self._cumulative_sent >= 0
+
+    @property
+    def sent_ranges(self) -> int:
+        """How many separate ranges were sent after the last token: what it costs to remember them."""
+        return len(self._sent)
+
+    @property
+    def token_pending(self) -> bool:
+        """Whether a token is on its way."""
+        return self._token != 0
+
+    @property
+    def next_token(self) -> int:
+        """The number of the next token."""
+        return self._next_token
+
+    @property
+    def settled(self) -> bool:
+        """Whether the broker has confirmed everything."""
+        return not (self.collected or self.unconfirmed or self._token)
+
+    def take(self) -> tuple[list[int], int]:
+        """Return ``(ranges to acknowledge, offset to acknowledge up to or -1)`` and count them as sent."""
+        if self._end >= 0:
+            self._ranges.add(self._start, self._end)
+            self._start = self._end = -1
+        flat = self._ranges.to_flat()
+        for start, end in self._ranges:
+            self._sent.add(start, end)
+        self._ranges.clear()
+        cumulative, self._cumulative = self._cumulative, -1
+        self._cumulative_sent = max(self._cumulative_sent, cumulative)
+        return flat, cumulative
+
+    def token(self) -> int:
+        """Return a token that, when it comes back, confirms everything sent so far."""
+        self._token = self._next_token
+        self._next_token += 1
+        if self._awaiting:
+            for start, end in self._sent:
+                self._awaiting.add(start, end)
+        else:
+            self._awaiting = self._sent
+        self._sent = RangeSet()
+        self._cumulative_awaiting = max(self._cumulative_awaiting, self._cumulative_sent)
+        self._cumulative_sent = -1
+        return self._token
+
+    def confirmed(self, token: int) -> None:
+        """Take note that the broker has answered ``token``; an older one than the last changes nothing."""
+        if token == self._token:
+            self._token = 0
+            self._awaiting = RangeSet()
+            self._cumulative_awaiting = -1
+
+    def lost(self) -> None:
+        """Collect again what the broker may not have seen: the connection broke."""
+        for pairs in (self._awaiting, self._sent):
+            for start, end in pairs:
+                self._ranges.add(start, end)
+        if self._ranges and self._end < 0:
+            self._start, self._end = self._ranges.first()
+        self._cumulative = max(self._cumulative, self._cumulative_sent, self._cumulative_awaiting)
+        self._sent, self._awaiting = RangeSet(), RangeSet()
+        self._cumulative_sent = self._cumulative_awaiting = -1
+        self._token = 0
+
+    def unacknowledged(self, pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Yield the parts of ``pairs`` that have not been acknowledged here, for a delivery that comes again."""
+        known = RangeSet(self._ranges)
+        for others in (self._sent, self._awaiting):
+            for start, end in others:
+                known.add(start, end)
+        if self._end >= 0:
+            known.add(self._start, self._end)
+        known.add(0, max(self._cumulative, self._cumulative_sent, self._cumulative_awaiting) + 1)
+        for start, end in pairs:
+            yield from known.gaps(start, end)

@@ -1,0 +1,160 @@
+"""The calls that manage topics, namespaces and subscriptions, as methods of the client.
+
+Calls that only read are repeated when the connection breaks; the others are not, because they may have been done.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from danube.client._retry import Retry
+from danube.model import api
+from danube.model.errors import DanubeError, InvalidArgumentError
+from danube.model.names import validate_name, validate_namespace, validate_topic
+from danube.model.policies import EARLIEST, LATEST, Durability
+
+if TYPE_CHECKING:
+    from danube.client._connection import Connection
+
+__all__ = ["AdminCalls", "start_position"]
+
+T = TypeVar("T")
+
+
+def start_position(start: str | int | datetime) -> tuple[str | int, int]:
+    """Return ``(position, time_us)`` for ``"earliest"``, ``"latest"``, an offset, or a date with a time zone.
+
+    Raises:
+        InvalidArgumentError: anything else.
+    """
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidArgumentError(f"start {start} has no time zone; use datetime(..., tzinfo=timezone.utc)")
+        return LATEST, max(1, round(start.timestamp() * 1_000_000))
+    if start in (EARLIEST, LATEST) or (type(start) is int and start >= 0):
+        return start, 0
+    raise InvalidArgumentError(f"start {start!r} is not 'earliest', 'latest', an offset >= 0 or a datetime")
+
+
+class AdminCalls:
+    """The administrative half of :class:`Client`."""
+
+    _connection: Connection
+
+    async def info(self) -> api.BrokerInfo:
+        """Return what the broker says about itself."""
+        return await self._read(api.Method.INFO, api.Empty(), api.BrokerInfo)
+
+    async def lookup_topic(self, topic: str) -> api.TopicPartitions:
+        """Return where the messages of a topic are: the topic itself, or its partitions.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+        """
+        validate_topic(topic)
+        return await self._read(api.Method.LOOKUP_TOPIC, api.LookupTopic(topic), api.TopicPartitions)
+
+    async def create_topic(
+        self, topic: str, *, partitions: int = 0, durability: Durability | str | None = None
+    ) -> api.TopicInfo:
+        """Create a topic; 0 partitions make a plain one, and durability None takes the broker's default.
+
+        Raises:
+            AlreadyExistsError: the name is taken.
+        """
+        validate_topic(topic)
+        request = api.CreateTopic(topic, partitions, as_durability(durability))
+        return await self._change(api.Method.CREATE_TOPIC, request, api.TopicInfo)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic (a partitioned one whole) with its messages and subscriptions."""
+        validate_topic(topic)
+        await self._change(api.Method.DELETE_TOPIC, api.DeleteTopic(topic), api.Done)
+
+    async def list_topics(self, namespace: str | None = None) -> list[api.TopicInfo]:
+        """Return the topics of a namespace, or of all."""
+        request = api.ListTopics(namespace or "")
+        return (await self._read(api.Method.LIST_TOPICS, request, api.TopicList)).topics
+
+    async def describe_topic(self, topic: str) -> api.TopicInfo:
+        """Return one topic; for a partitioned one, the sums over its partitions."""
+        validate_topic(topic)
+        return await self._read(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(topic), api.TopicInfo)
+
+    async def create_namespace(self, namespace: str) -> None:
+        """Create a namespace."""
+        validate_namespace(namespace)
+        await self._change(api.Method.CREATE_NAMESPACE, api.CreateNamespace(namespace), api.Done)
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Delete an empty namespace."""
+        validate_namespace(namespace)
+        await self._change(api.Method.DELETE_NAMESPACE, api.DeleteNamespace(namespace), api.Done)
+
+    async def list_namespaces(self) -> list[str]:
+        """Return the names of all namespaces."""
+        return (await self._read(api.Method.LIST_NAMESPACES, api.ListNamespaces(), api.NamespaceList)).namespaces
+
+    async def list_subscriptions(self, topic: str) -> list[api.SubscriptionInfo]:
+        """Return the subscriptions of a topic, one row for each partition."""
+        validate_topic(topic)
+        request = api.ListSubscriptions(topic)
+        return (await self._read(api.Method.LIST_SUBSCRIPTIONS, request, api.SubscriptionList)).subscriptions
+
+    async def describe_subscription(self, topic: str, subscription: str) -> list[api.SubscriptionInfo]:
+        """Return a subscription as it stands, one row for each partition."""
+        request = _reference(topic, subscription)
+        return (await self._read(api.Method.DESCRIBE_SUBSCRIPTION, request, api.SubscriptionList)).subscriptions
+
+    async def explain_subscription(self, topic: str, subscription: str) -> api.Explanation:
+        """Return, in a sentence, why a subscription moves or does not."""
+        request = _reference(topic, subscription)
+        return await self._read(api.Method.EXPLAIN_SUBSCRIPTION, request, api.Explanation)
+
+    async def seek_subscription(self, topic: str, subscription: str, position: str | int | datetime) -> None:
+        """Move a subscription to ``"earliest"``, ``"latest"``, an offset, or the first message from a time on."""
+        _reference(topic, subscription)
+        where, time_us = start_position(position)
+        request = api.SeekSubscription(topic, subscription, where, time_us)
+        await self._change(api.Method.SEEK_SUBSCRIPTION, request, api.Done)
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        """Delete a subscription and its cursor; connected consumers are disconnected."""
+        _reference(topic, subscription)
+        request = api.DeleteSubscription(topic, subscription)
+        await self._change(api.Method.DELETE_SUBSCRIPTION, request, api.Done)
+
+    async def _change(self, path: str, request: Any, kind: type[T]) -> T:
+        channel = await self._connection.channel()
+        return await channel.unary(path, request, kind, timeout_s=self._connection.options.request_timeout_s)
+
+    async def _read(self, path: str, request: Any, kind: type[T]) -> T:
+        retry = Retry(self._connection.options)
+        while True:
+            try:
+                return await self._change(path, request, kind)
+            except DanubeError as error:
+                if not error.retryable or not await retry.wait(error):
+                    raise
+
+
+def as_durability(name: Durability | str | None) -> Durability | None:
+    """Return the durability of that name; None stays None.
+
+    Raises:
+        InvalidArgumentError: there is none of that name.
+    """
+    if name is None:
+        return None
+    try:
+        return Durability(name)
+    except ValueError:
+        known = ", ".join(repr(one.value) for one in Durability)
+        raise InvalidArgumentError(f"durability {name!r} is unknown; known are {known}") from None
+
+
+def _reference(topic: str, subscription: str) -> api.SubscriptionRef:
+    validate_topic(topic)
+    validate_name("subscription", subscription)
+    return api.SubscriptionRef(topic, subscription)

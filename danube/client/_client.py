@@ -1,0 +1,286 @@
+"""The client: one connection, and what is opened over it."""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import Literal, TypeVar
+
+import anyio
+
+from danube.client._admin import AdminCalls, as_durability, start_position
+from danube.client._connection import Connection
+from danube.client._consumer import Consumer
+from danube.client._feed import Feed
+from danube.client._lane import Lane
+from danube.client._options import ClientOptions, Environment
+from danube.client._outbox import Budget, Outbox
+from danube.client._producer import Producer
+from danube.client._tasks import background_tasks, start_all
+from danube.client._url import parse_url
+from danube.model import api
+from danube.model.batch import Codec
+from danube.model.errors import DanubeError, DeadlineExceededError, InvalidArgumentError, NotFoundError
+from danube.model.limits import MIB, Limits
+from danube.model.names import partition_name, validate_name, validate_topic
+from danube.model.policies import LATEST, Durability, ProducerAccess, SubscriptionType
+
+__all__ = ["Client", "connect"]
+
+E = TypeVar("E", bound=enum.Enum)
+
+_CREDIT_MESSAGES = {
+    SubscriptionType.EXCLUSIVE: 200_000,
+    SubscriptionType.FAILOVER: 200_000,
+    SubscriptionType.SHARED: 2_000,
+    SubscriptionType.KEY_SHARED: 2_000,
+}
+"""Read-ahead in messages: wide for one ordered reader, narrow where consumers share the work."""
+
+
+@asynccontextmanager
+async def connect(
+    url: str = "danube://127.0.0.1:6650",
+    *,
+    connect_timeout_s: float = 5.0,
+    request_timeout_s: float = 30.0,
+    reconnect_initial_s: float = 0.1,
+    reconnect_max_s: float = 5.0,
+    reconnect_timeout_s: float | None = 60.0,
+    close_timeout_s: float = 10.0,
+    limits: Limits | None = None,
+    environment: Environment | None = None,
+) -> AsyncIterator[Client]:
+    """Connect to a broker: ``async with danube.connect("danube://127.0.0.1:6650") as client``.
+
+    Works under Trio and asyncio. When the connection breaks it is restored in the background; producers and consumers
+    go on by themselves, and calls wait.
+
+    Args:
+        url: ``danube://host[:port]``, default port 6650; several addresses separated by commas are tried in turn.
+        connect_timeout_s: for the connection and handshake with one address.
+        request_timeout_s: for one call, and for opening a producer or consumer.
+        reconnect_initial_s: delay before the second attempt to reconnect; it doubles, with jitter ...
+        reconnect_max_s: ... up to this.
+        reconnect_timeout_s: how long a lost connection may take to come back before producers and consumers fail with
+            ConnectionLostError; None means for ever.
+        close_timeout_s: how long leaving a producer waits for its messages, or a consumer for its acknowledgements.
+        limits: sizes and keep-alive times of this side.
+        environment: clock, randomness and network, for tests and simulations.
+
+    Raises:
+        ConfigurationError: the URL or an option is wrong.
+        ConnectionLostError: no address answers now; there is no waiting for a broker that never was there.
+    """
+    options = ClientOptions(
+        connect_timeout_s=connect_timeout_s,
+        request_timeout_s=request_timeout_s,
+        reconnect_initial_s=reconnect_initial_s,
+        reconnect_max_s=reconnect_max_s,
+        reconnect_timeout_s=reconnect_timeout_s,
+        close_timeout_s=close_timeout_s,
+        limits=limits or Limits(),
+        environment=environment or Environment(),
+    )
+    connection = Connection(parse_url(url), options)
+    async with background_tasks() as group:
+        await group.start(connection.run)
+        yield Client(connection)
+
+
+class Client(AdminCalls):
+    """A connection to a broker; made by :func:`connect`. Use it in the event loop where it was made."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._options = connection.options
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a live connection at this moment."""
+        return self._connection.connected
+
+    @asynccontextmanager
+    async def producer(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        durability: Durability | str | None = None,
+        access: ProducerAccess | str = ProducerAccess.SHARED,
+        compression: Literal["lz4", "zstd"] | None = None,
+        batch_max_bytes: int = 1 * MIB,
+        batch_max_messages: int = 50_000,
+        max_in_flight_batches: int = 8,
+        max_buffered_bytes: int = 64 * MIB,
+        partitions: int = 0,
+        send_timeout_s: float | None = None,
+    ) -> AsyncIterator[Producer]:
+        """Open a producer: ``async with client.producer("/default/orders") as producer``.
+
+        Leaving the block waits until all messages are settled, at most ``close_timeout_s``, and raises the first
+        failure that nobody has seen. Leaving it by an exception abandons what is not settled.
+
+        Args:
+            topic: ``/namespace/topic``; created if it does not exist and the broker allows that.
+            name: identity for idempotence across runs, with one live session at a time; None makes one up.
+            durability: what the topic must have (``"none"``, ``"os"``, ``"disk"``); None takes what it has.
+            access: ``"shared"`` or ``"exclusive"`` (the only producer of the topic).
+            compression: of batches.
+            batch_max_bytes: aim of a batch; one larger message travels alone.
+            batch_max_messages: most messages of a batch.
+            max_in_flight_batches: unanswered batches of each partition.
+            max_buffered_bytes: limit of accepted and unsettled bytes; beyond it ``send`` waits and ``send_nowait``
+                raises LimitExceededError.
+            partitions: partitions of a topic that opening creates; 0 makes a plain topic.
+            send_timeout_s: bound of one ``send`` or ``send_many``; None waits as long as the connection is kept.
+
+        Raises:
+            DurabilityMismatchError, TopicNotFoundError, InvalidNameError, ProducerFencedError, DanubeError: the
+                broker does not open the producer.
+        """
+        validate_topic(topic)
+        if name is not None:
+            validate_name("producer", name)
+        for option, value in (
+            ("batch_max_bytes", batch_max_bytes),
+            ("batch_max_messages", batch_max_messages),
+            ("max_in_flight_batches", max_in_flight_batches),
+            ("max_buffered_bytes", max_buffered_bytes),
+        ):
+            if value < 1:
+                raise InvalidArgumentError(f"{option} must be at least 1, got {value}")
+        base_name = name or self._options.environment.made_up_name("producer")
+        topics = await self._topics(topic, partitions)
+        partitioned = topics != [topic]
+        open_message = api.PublishOpen(
+            topic,
+            base_name,
+            anonymous=name is None,
+            access=_choice(ProducerAccess, "access", access),
+            durability=as_durability(durability),
+            partitions=partitions,
+        )
+        budget = Budget(max_buffered_bytes)
+        lanes: list[Lane] = []
+        producer = Producer(topic, base_name, lanes, budget, send_timeout_s)
+        for index, one in enumerate(topics):
+            outbox = Outbox(
+                budget,
+                codec=Codec[compression.upper()] if compression else Codec.NONE,
+                batch_max_bytes=batch_max_bytes,
+                batch_max_messages=min(batch_max_messages, self._options.limits.max_batch_records),
+                max_in_flight=max_in_flight_batches,
+            )
+            message = copy.copy(open_message)
+            message.topic = one
+            if partitioned:
+                message.producer_name = f"{base_name}-{index}"
+            lanes.append(Lane(self._connection, index, message, outbox, producer._wake))
+        async with background_tasks() as group:
+            await group.start(producer._run_sender)
+            await start_all(group, [lane.run for lane in lanes])
+            producer._opened()
+            try:
+                yield producer
+                with anyio.move_on_after(self._options.close_timeout_s) as scope:
+                    await producer.flush()
+                producer._check_flushed(timed_out=scope.cancelled_caught)
+            finally:
+                producer._close()
+
+    @asynccontextmanager
+    async def consumer(
+        self,
+        topic: str,
+        *,
+        subscription: str,
+        type: SubscriptionType | str = SubscriptionType.EXCLUSIVE,  # noqa: A002 - the word of the API
+        start: str | int | datetime = LATEST,
+        name: str | None = None,
+        credit_messages: int | None = None,
+        credit_bytes: int = 16 * MIB,
+    ) -> AsyncIterator[Consumer]:
+        """Open a consumer: ``async with client.consumer("/default/orders", subscription="billing") as consumer``.
+
+        Leaving the block sends the acknowledgements and waits until they are durable, at most ``close_timeout_s`` (one
+        second if it is left by an exception).
+
+        Args:
+            topic: ``/namespace/topic``; of a partitioned topic, all partitions are consumed.
+            subscription: the name whose place in the topic the broker remembers.
+            type: ``"exclusive"``, ``"failover"``, ``"shared"`` or ``"key_shared"``.
+            start: where a new subscription starts: ``"earliest"``, ``"latest"``, an offset, or a date with time zone.
+            name: of this consumer; a consumer that comes back under its name takes over at once. None makes one up.
+            credit_messages: read-ahead of each partition in messages; None means 200,000 for exclusive and failover,
+                2,000 for shared and key_shared.
+            credit_bytes: read-ahead of each partition in bytes.
+
+        Raises:
+            SubscriptionBusyError: an exclusive subscription has a consumer already.
+            SubscriptionTypeMismatchError, TopicNotFoundError, InvalidNameError, DanubeError: the broker refuses.
+        """
+        validate_topic(topic)
+        validate_name("subscription", subscription)
+        kind = _choice(SubscriptionType, "type", type)
+        position, time_us = start_position(start)
+        messages = _CREDIT_MESSAGES[kind] if credit_messages is None else credit_messages
+        if messages < 1 or credit_bytes < 1:
+            raise InvalidArgumentError("credit_messages and credit_bytes must be at least 1")
+        if name is not None:
+            validate_name("consumer", name)
+        name = name or self._options.environment.made_up_name("consumer")
+        topics = await self._topics(topic, 0)
+        consumer = Consumer(topic, subscription, name, self._options.limits.max_batch_bytes)
+        feeds = [
+            Feed(
+                self._connection,
+                index,
+                api.ConsumeOpen(one, subscription, name, kind, position, time_us),
+                credit_messages=messages,
+                credit_bytes=credit_bytes,
+                arrived=consumer._arrived,
+                restarted=consumer._restarted,
+                wake=consumer._wake,
+            )
+            for index, one in enumerate(topics)
+        ]
+        consumer._start(feeds)
+        async with background_tasks() as group:
+            await group.start(consumer._run_sender)
+            await start_all(group, [feed.run for feed in feeds])
+            try:
+                yield consumer
+                with anyio.move_on_after(self._options.close_timeout_s) as scope:
+                    await consumer.flush_acks()
+                if scope.cancelled_caught:
+                    raise DeadlineExceededError(
+                        f"{topic}: acknowledgements not confirmed within close_timeout_s ="
+                        f" {self._options.close_timeout_s:g} s; these messages may be delivered again"
+                    )
+            except BaseException:
+                # What was acknowledged before the error should still count; if it cannot be told, the error at hand
+                # says more than that.
+                with anyio.move_on_after(min(1.0, self._options.close_timeout_s), shield=True), suppress(DanubeError):
+                    await consumer.flush_acks()
+                raise
+            finally:
+                consumer._close()
+
+    async def _topics(self, topic: str, partitions: int) -> list[str]:
+        """Return the topics behind a name; of one that does not exist yet, those that opening will create."""
+        try:
+            return (await self.lookup_topic(topic)).topics
+        except NotFoundError:
+            return [partition_name(topic, index) for index in range(partitions)] or [topic]
+
+
+def _choice(kind: type[E], option: str, value: E | str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(repr(one.value) for one in kind)
+        raise InvalidArgumentError(f"{option} {value!r} is unknown; known are {known}") from None

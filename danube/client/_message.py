@@ -1,0 +1,250 @@
+"""What a consumer hands out: batches, and messages made from them on demand.
+
+A delivery is opened in one go by msgspec. A :class:`Message` is built only when somebody iterates; the fast path is
+:meth:`Batch.payloads`, which builds nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+import msgspec
+
+from danube.model.batch import BatchFlags, Record, check_part, open_records
+from danube.model.errors import CorruptBatchError
+
+if TYPE_CHECKING:
+    from danube.client._feed import Feed
+    from danube.model.api import Delivery
+
+__all__ = ["Batch", "Message", "open_delivery"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+M = TypeVar("M", bound="BareMessage")
+
+
+class BareMessage(msgspec.Struct, gc=False, eq=False):
+    """What the messages of the asynchronous and of the blocking client have in common."""
+
+    payload: bytes
+    offset: int
+    """Position in its topic (partition)."""
+    _batch: DeliveredBatch
+    key: str | None = None
+    attributes: dict[str, str] | None = None
+    _delta_us: int = 0
+
+    @property
+    def topic(self) -> str:
+        """The topic; of a partitioned topic, the partition."""
+        return self._batch.topic
+
+    @property
+    def partition(self) -> int:
+        """Index of the partition; 0 in a plain topic."""
+        return self._batch.partition
+
+    @property
+    def publish_time_us(self) -> int:
+        """When the producer made the message's batch: microseconds since the epoch, by the producer's clock."""
+        return self._batch.publish_time_us + self._delta_us
+
+    @property
+    def publish_time(self) -> datetime:
+        """The same as a date with time zone UTC."""
+        return _EPOCH + timedelta(microseconds=self.publish_time_us)
+
+    @property
+    def append_time_us(self) -> int:
+        """When the broker stored the message: microseconds since the epoch, by the broker's clock."""
+        return self._batch.append_time_us
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first delivery, 2 for the second ..."""
+        return self._batch.attempt
+
+    @property
+    def producer(self) -> str:
+        """Name of the producer."""
+        return self._batch.producer
+
+    def ack_nowait(self) -> None:
+        """Acknowledge the message; the acknowledgement goes out at the end of this turn of the loop."""
+        offset = self.offset
+        self._batch.feed.ack(offset, offset + 1)
+
+
+class DeliveredBatch:
+    """What the batches of the asynchronous and of the blocking client have in common."""
+
+    __slots__ = (
+        "_payloads",
+        "_records",
+        "append_time_us",
+        "attempt",
+        "feed",
+        "generation",
+        "offsets",
+        "producer",
+        "publish_time_us",
+        "ranges",
+    )
+
+    def __init__(
+        self,
+        feed: Feed,
+        delivery: Delivery,
+        publish_time_us: int,
+        ranges: list[int],
+        opened: list[bytes] | list[Record],
+        *,
+        plain: bool,
+    ) -> None:
+        self.feed = feed
+        self.generation = feed.generation
+        self.ranges = ranges
+        """Offsets of the messages as ``[start, end, start, end, ...]``."""
+        self.offsets: Sequence[int] = (
+            range(ranges[0], ranges[1]) if len(ranges) == 2 else list(chain.from_iterable(map(range, *_pairs(ranges))))
+        )
+        """Offset of each message."""
+        self.append_time_us = delivery.append_time_us
+        """When the broker stored the batch: microseconds since the epoch."""
+        self.attempt = delivery.attempt
+        """1 for the first delivery."""
+        self.producer = delivery.producer_name
+        """Name of the producer."""
+        self.publish_time_us = publish_time_us
+        """When the producer made the batch: microseconds since the epoch."""
+        self._payloads: list[bytes] | None = cast("list[bytes]", opened) if plain else None
+        self._records: list[Record] | None = None if plain else cast("list[Record]", opened)
+
+    @property
+    def topic(self) -> str:
+        """The topic; of a partitioned topic, the partition."""
+        return self.feed.topic
+
+    @property
+    def partition(self) -> int:
+        """Index of the partition; 0 in a plain topic."""
+        return self.feed.partition
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads, without building messages. The list belongs to the batch: do not change it."""
+        if self._payloads is None:
+            self._payloads = [record.payload for record in self._records or ()]
+        return self._payloads
+
+    def keys(self) -> list[str | None]:
+        """Return the key of each message."""
+        if self._records is None:
+            return [None] * len(self.offsets)
+        return [record.key for record in self._records]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def build(self, kind: type[M]) -> Iterator[M]:
+        """Build the messages one by one, as objects of ``kind``."""
+        make: Any = kind
+        if self._records is None:
+            return map(make, self._payloads or (), self.offsets, repeat(self))
+        return map(make, self.payloads(), self.offsets, repeat(self), *zip(*map(_rest, self._records), strict=True))
+
+    def ack_nowait(self) -> None:
+        """Acknowledge all messages; the acknowledgement goes out at the end of this turn of the loop."""
+        ranges = self.ranges
+        for index in range(0, len(ranges), 2):
+            self.feed.ack(ranges[index], ranges[index + 1])
+
+
+class Message(BareMessage, gc=False, eq=False):
+    """One message. ``payload``, ``offset``, ``key`` and ``attributes`` are plain fields, the rest is computed."""
+
+    async def ack(self) -> None:
+        """Acknowledge the message: it is not delivered to this subscription again.
+
+        Returns as soon as the acknowledgement is on its way; :meth:`Consumer.flush_acks` waits until it is durable.
+        """
+        offset = self.offset
+        self._batch.feed.ack(offset, offset + 1)
+
+    async def nack(self, delay_s: float = 0.0) -> None:
+        """Ask for the message to be delivered again, after ``delay_s`` seconds."""
+        self._batch.feed.nack([self.offset, self.offset + 1], delay_s)
+
+
+class Batch(DeliveredBatch, Sequence[Message]):
+    """Messages that were delivered together: a sequence of :class:`Message`, built when you look at them."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        if self._records is None:
+            assert self._payloads is not None
+            return Message(self._payloads[index], self.offsets[index], self)
+        record = self._records[index]
+        return Message(
+            record.payload, self.offsets[index], self, record.key, record.attributes, record.publish_delta_us
+        )
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.build(Message)
+
+    async def ack(self) -> None:
+        """Acknowledge all messages of the batch; as :meth:`Message.ack`."""
+        self.ack_nowait()
+
+    async def nack(self, delay_s: float = 0.0) -> None:
+        """Ask for all messages of the batch to be delivered again, after ``delay_s`` seconds."""
+        self.feed.nack(self.ranges, delay_s)
+
+
+B = TypeVar("B", bound=DeliveredBatch)
+
+
+def open_delivery(kind: type[B], feed: Feed, delivery: Delivery, max_batch_bytes: int) -> B:
+    """Verify a delivery and open it.
+
+    Raises:
+        CorruptBatchError: the checksum is wrong, the records do not decode, or the ranges do not fit.
+    """
+    header = check_part(delivery.part)
+    opened: list[Any] = open_records(delivery.part, header, max_batch_bytes)
+    base, count = delivery.base_offset, header.record_count
+    ranges = delivery.ranges or [base, base + count]
+    wanted = sum(ranges[1::2]) - sum(ranges[::2])
+    if header.flags & BatchFlags.SLICE:
+        if wanted != count:
+            raise CorruptBatchError(f"the delivery names {wanted} offsets for {count} records")
+    elif wanted != count or ranges[0] != base:
+        if len(ranges) % 2 or ranges[0] < base or ranges[-1] > base + count:
+            raise CorruptBatchError(f"the delivery names offsets outside its {count} records")
+        opened = [
+            record
+            for start, end in zip(ranges[::2], ranges[1::2], strict=True)
+            for record in opened[start - base : end - base]
+        ]
+    plain = bool(header.flags & BatchFlags.PAYLOADS_ONLY)
+    return kind(feed, delivery, header.publish_time_us, ranges, opened, plain=plain)
+
+
+def _pairs(flat: list[int]) -> tuple[Iterable[int], Iterable[int]]:
+    return flat[::2], flat[1::2]
+
+
+def _rest(record: Record) -> tuple[str | None, dict[str, str] | None, int]:
+    return record.key, record.attributes, record.publish_delta_us

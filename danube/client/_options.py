@@ -1,0 +1,92 @@
+"""What a client can be told: its options, its retry delays, and the seams that a simulation replaces."""
+
+from __future__ import annotations
+
+import random as _random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+from anyio.abc import ByteStream
+
+from danube.model.errors import ConfigurationError
+from danube.model.limits import Limits
+
+__all__ = ["Backoff", "ClientOptions", "Connect", "Environment"]
+
+Connect: TypeAlias = Callable[[str, int], Awaitable[ByteStream]]
+"""Opens a byte stream to ``(host, port)``."""
+
+
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """The outside world as a client sees it: the seams that tests and simulations replace."""
+
+    connect: Connect | None = None
+    """Opens the connection; None opens a TCP connection."""
+    clock_us: Callable[[], int] = _wall_clock_us
+    """Wall clock for publish times, in microseconds since the epoch."""
+    random: _random.Random = msgspec.field(default_factory=_random.SystemRandom)
+    """For made-up names and jitter."""
+
+    def made_up_name(self, kind: str) -> str:
+        """Return a name that nobody else has, such as ``producer-1f0c...`` (64 random bits)."""
+        return f"{kind}-{self.random.getrandbits(64):016x}"
+
+
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client behaves; :func:`danube.connect` takes the same names as keyword arguments."""
+
+    connect_timeout_s: float = 5.0
+    """For one address: TCP connection and HTTP/2 handshake."""
+    request_timeout_s: float = 30.0
+    """For one unary call, and for opening a producer or consumer."""
+    reconnect_initial_s: float = 0.1
+    """Delay before the second attempt to reconnect; it doubles with each further one, and is jittered."""
+    reconnect_max_s: float = 5.0
+    """Longest delay between two attempts."""
+    reconnect_timeout_s: float | None = 60.0
+    """How long the client tries to get a lost connection back before its users see the loss; None: for ever."""
+    close_timeout_s: float = 10.0
+    """How long leaving a producer waits for its messages, and leaving a consumer for its acknowledgements."""
+    limits: Limits = Limits()
+    """Sizes and keep-alive times of this side of the connection."""
+    environment: Environment = msgspec.field(default_factory=Environment)
+    """Seams for tests and simulations."""
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout_s", "request_timeout_s", "reconnect_initial_s", "reconnect_max_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
+
+    def backoff(self) -> Backoff:
+        """Return the delays of one series of attempts."""
+        return Backoff(self.reconnect_initial_s, self.reconnect_max_s, self.environment.random)
+
+
+class Backoff:
+    """Delays between attempts: doubling up to a maximum, each shortened by up to half at random.
+
+    The jitter keeps a thousand clients from coming back to a restarted broker in step.
+    """
+
+    __slots__ = ("_initial_s", "_max_s", "_next_s", "_random")
+
+    def __init__(self, initial_s: float, max_s: float, random: _random.Random) -> None:
+        self._initial_s = self._next_s = initial_s
+        self._max_s = max_s
+        self._random = random
+
+    def next_delay_s(self) -> float:
+        """Return how long to wait before the next attempt."""
+        delay_s = min(self._next_s, self._max_s)
+        self._next_s = delay_s * 2
+        return delay_s * (1 - self._random.random() / 2)
+
+    def reset(self) -> None:
+        """Start again from the first delay, after a success."""
+        self._next_s = self._initial_s

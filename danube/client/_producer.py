@@ -1,0 +1,436 @@
+"""The producer: gives messages to the outboxes of its partitions, and waits for their receipts."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, repeat
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+
+from danube.client._outbox import RECORD_OVERHEAD, Budget, OutBatch, record_size
+from danube.client._receipt import OffsetRange, Pending, RangeReceipt, Receipt, settled
+from danube.client._router import Router
+from danube.client._tasks import copy_error
+from danube.model.batch import Record
+from danube.model.errors import (
+    ClosedError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    LimitExceededError,
+    MessageTooLargeError,
+)
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from danube.client._lane import Lane
+    from danube.model.policies import Durability
+
+__all__ = ["Producer"]
+
+BytesLike = bytes | bytearray | memoryview
+
+
+class Producer:
+    """Sends messages to one topic; made by :meth:`Client.producer`.
+
+    Safe to use from many tasks of one event loop. Order: messages that one task sends to one partition are stored in
+    the order of its calls. A message counts as accepted when ``send_nowait`` returns, or ``send`` has found room for
+    it; from then on it is sent whatever happens to the caller, and a retry never stores it twice.
+    """
+
+    def __init__(
+        self, topic: str, name: str, lanes: Sequence[Lane], budget: Budget, send_timeout_s: float | None
+    ) -> None:
+        self.topic = topic
+        """The topic as it was asked for."""
+        self.name = name
+        """Identity towards the broker."""
+        self._lanes = lanes
+        self._single: Lane | None = None
+        self._sticky = 0
+        self._sticky_batch: OutBatch | None = None
+        self._router = Router(1)
+        self._budget = budget
+        self._send_timeout_s = send_timeout_s
+        self._closed = False
+        self._wake_event = anyio.Event()
+
+    # --- Facts -------------------------------------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions; 0 for a plain topic."""
+        return 0 if self._single is not None and self._single.topic == self.topic else len(self._lanes)
+
+    @property
+    def durability(self) -> Durability | None:
+        """When the topic acknowledges."""
+        return self._lanes[0].durability
+
+    @property
+    def stored_before(self) -> list[int]:
+        """For each partition: how many messages of this producer name the broker had when it was opened.
+
+        A named producer that repeats its work after a crash skips that many messages of each partition.
+        """
+        return [lane.first_sequence for lane in self._lanes]
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes accepted and not yet settled."""
+        return self._budget.used
+
+    def partition_for(self, key: str) -> int:
+        """Return the index of the partition that messages with ``key`` go to."""
+        return self._router.partition(key)
+
+    # --- Sending -----------------------------------------------------------------------------------------------------
+
+    async def send(
+        self, payload: BytesLike, *, key: str | None = None, attributes: dict[str, str] | None = None
+    ) -> Receipt:
+        """Send one message and wait until it is as durable as its topic promises.
+
+        Calls that overlap travel together. Cancelling before there is room in the buffer sends nothing; cancelling
+        later gives up the receipt, not the message.
+
+        Raises:
+            InvalidArgumentError: the payload is not bytes; or :class:`MessageTooLargeError`, naming the limit.
+            DeadlineExceededError: no answer within ``send_timeout_s``; the message may still be stored.
+            DanubeError: the broker refused the message, or this producer has failed for good.
+        """
+        if self._send_timeout_s is None:
+            if self._budget.used >= self._budget.limit:
+                await self._room()
+            return await self._accept(payload, key, attributes)
+        with anyio.move_on_after(self._send_timeout_s):
+            if self._budget.used >= self._budget.limit:
+                await self._room()
+            return await self._accept(payload, key, attributes)
+        raise self._timed_out("the message")
+
+    def send_nowait(
+        self, payload: BytesLike, *, key: str | None = None, attributes: dict[str, str] | None = None
+    ) -> Pending:
+        """Accept one message and return at once; ``await`` the result or :meth:`flush` later.
+
+        The event loop must get its turns: a loop that only calls ``send_nowait`` sends nothing until it awaits
+        something, and meets the limit in the end.
+
+        Raises:
+            LimitExceededError: ``max_buffered_bytes`` are waiting already; ``await producer.flush()``, or use
+                :meth:`send`, which waits.
+            InvalidArgumentError, MessageTooLargeError, DanubeError: as :meth:`send`.
+        """
+        if self._budget.used >= self._budget.limit:
+            self._check_usable()
+            raise LimitExceededError(
+                f"producer on {self.topic}: max_buffered_bytes = {self._budget.limit} are waiting for the broker;"
+                " await flush() or send(), or raise the limit"
+            )
+        return self._accept(payload, key, attributes)
+
+    def _accept(self, payload: BytesLike, key: str | None, attributes: dict[str, str] | None) -> Pending:
+        if type(payload) is not bytes:
+            payload = _to_bytes(payload)
+        lane = self._single
+        if lane is None:
+            lane = self._lane_for(key)
+        outbox = lane.outbox
+        size = len(payload)
+        if size > outbox.max_message_bytes:
+            raise _too_large(size, outbox.max_message_bytes, None)
+        if key is None and attributes is None:
+            item: bytes | Record = payload
+            size += RECORD_OVERHEAD
+        else:
+            item = _to_record(payload, key, attributes)
+            size = record_size(size, key, attributes)
+        before = outbox.open
+        if before is None:
+            # Only the first message of a batch can find the lane closed, and has to start the sending.
+            self._check_usable(lane)
+        batch, index = outbox.add(item, size)
+        pending = Pending(batch, index, lane.topic, lane.partition)
+        if key is None:
+            self._sticky_batch = batch
+        if batch is not before:
+            lane.kick()
+        return pending
+
+    async def send_many(
+        self,
+        payloads: Sequence[bytes],
+        *,
+        key: str | None = None,
+        keys: Sequence[str | None] | None = None,
+        attributes: dict[str, str] | None = None,
+    ) -> RangeReceipt:
+        """Send many messages in one call, and wait until all are durable. The fastest way to publish.
+
+        ``key`` and ``attributes`` are for all of them, ``keys`` has one for each. Messages without a key are spread
+        over the partitions batch by batch. All payloads are checked before the first is accepted. If there are more
+        than the buffer takes, they are accepted batch by batch: a cancelled call may have sent the first ones.
+
+        Raises:
+            InvalidArgumentError: a payload is not bytes (the message names its index), or ``keys`` has another length.
+            MessageTooLargeError, DeadlineExceededError, DanubeError: as :meth:`send`.
+        """
+        if self._send_timeout_s is None:
+            return await self._send_many(payloads, key, keys, attributes)
+        with anyio.move_on_after(self._send_timeout_s):
+            return await self._send_many(payloads, key, keys, attributes)
+        raise self._timed_out(f"{len(payloads)} messages")
+
+    async def _send_many(
+        self,
+        payloads: Sequence[bytes],
+        key: str | None,
+        keys: Sequence[str | None] | None,
+        attributes: dict[str, str] | None,
+    ) -> RangeReceipt:
+        self._check_usable()
+        lengths = self._checked_lengths(payloads)
+        if not lengths:
+            await anyio.lowlevel.checkpoint()
+            return RangeReceipt([])
+        segments: list[_Segment] = []
+        if key is None and keys is None and attributes is None:
+            for start, end, size in self._pieces(lengths):
+                await self._extend(self._lane_for(None), payloads[start:end], size, segments, plain=True)
+        else:
+            if key is not None and keys is not None:
+                raise InvalidArgumentError("send_many takes either key (for all messages) or keys (one for each)")
+            for lane, records, sizes in self._keyed(payloads, lengths, key, keys, attributes):
+                for start, end, size in self._pieces(sizes):
+                    chosen = lane or self._lane_for(None)
+                    await self._extend(chosen, records[start:end], size, segments, plain=False)
+        for segment in segments:
+            await settled(segment[1])
+        return RangeReceipt(_join(segments))
+
+    async def _extend(
+        self,
+        lane: Lane,
+        items: Sequence[bytes] | Sequence[Record],
+        size: int,
+        segments: list[_Segment],
+        *,
+        plain: bool,
+    ) -> None:
+        if self._budget.used >= self._budget.limit:
+            await self._room()
+        self._check_usable(lane)
+        before = lane.outbox.open
+        batch, index = lane.outbox.extend(items, size, plain=plain)
+        segments.append((lane, batch, index, len(items)))
+        if lane is self._lanes[self._sticky]:
+            self._sticky_batch = batch
+        if batch is not before:
+            lane.kick()
+
+    def _checked_lengths(self, payloads: Sequence[bytes]) -> list[int]:
+        kinds = set(map(type, payloads))
+        if kinds - {bytes}:
+            for index, payload in enumerate(payloads):
+                if type(payload) is not bytes:
+                    raise InvalidArgumentError(
+                        f"payload {index} of send_many is {type(payload).__name__}, not bytes; encode it first,"
+                        " for example text.encode()"
+                    )
+        lengths = list(map(len, payloads))
+        limit = self._lanes[0].outbox.max_message_bytes
+        if lengths and max(lengths) > limit:
+            index = next(index for index, size in enumerate(lengths) if size > limit)
+            raise _too_large(lengths[index], limit, index)
+        return lengths
+
+    def _pieces(self, lengths: list[int]) -> list[tuple[int, int, int]]:
+        """Cut messages into pieces ``(start, end, size)`` of at most one batch each."""
+        count = len(lengths)
+        total = sum(lengths) + RECORD_OVERHEAD * count
+        outbox = self._lanes[0].outbox
+        max_bytes, max_messages = outbox.max_bytes, outbox.max_messages
+        if total <= max_bytes and count <= max_messages:
+            return [(0, count, total)]
+        ends = list(accumulate(lengths))
+        pieces = []
+        start, done = 0, 0
+        while start < count:
+            # The overhead per message is part of the limit; a bisection on the payload bytes finds the longest piece
+            # that fits after at most a few corrections, because the overhead of a shorter piece is smaller.
+            end = min(bisect_right(ends, done + max_bytes, start), start + max_messages, count)
+            while end > start + 1 and ends[end - 1] - done + RECORD_OVERHEAD * (end - start) > max_bytes:
+                room = max_bytes - RECORD_OVERHEAD * (end - start)
+                end = max(min(bisect_right(ends, done + room, start, end), end - 1), start + 1)
+            end = max(end, start + 1)
+            size = ends[end - 1] - done + RECORD_OVERHEAD * (end - start)
+            pieces.append((start, end, size))
+            start, done = end, ends[end - 1]
+        return pieces
+
+    def _keyed(
+        self,
+        payloads: Sequence[bytes],
+        lengths: list[int],
+        key: str | None,
+        keys: Sequence[str | None] | None,
+        attributes: dict[str, str] | None,
+    ) -> list[tuple[Lane | None, list[Record], list[int]]]:
+        """Make records and group them by lane; None stands for "any": messages without a key."""
+        count = len(payloads)
+        if keys is not None and len(keys) != count:
+            raise InvalidArgumentError(f"send_many got {count} payloads and {len(keys)} keys; give one key for each")
+        each_key: Sequence[str | None] = keys if keys is not None else [key] * count
+        _check_keys(each_key)
+        extra = record_size(0, None, _checked_attributes(attributes)) - RECORD_OVERHEAD
+        records = list(map(Record, payloads, each_key, repeat(attributes)))
+        sizes = [
+            size + extra if one is None else size + extra + RECORD_OVERHEAD + len(one)
+            for size, one in zip(lengths, each_key, strict=True)
+        ]
+        if self._single is not None:
+            return [(self._single, records, sizes)]
+        route = self._router.partition
+        groups: dict[int, tuple[list[Record], list[int]]] = {}
+        for record, one, size in zip(records, each_key, sizes, strict=True):
+            group = groups.setdefault(-1 if one is None else route(one), ([], []))
+            group[0].append(record)
+            group[1].append(size)
+        return [(None if index < 0 else self._lanes[index], *group) for index, group in groups.items()]
+
+    def _lane_for(self, key: str | None) -> Lane:
+        if self._single is not None:
+            return self._single
+        if key is not None:
+            return self._lanes[self._router.partition(key)]
+        lane = self._lanes[self._sticky]
+        if lane.outbox.open is not self._sticky_batch:  # the batch that the last message joined has left
+            self._sticky = (self._sticky + 1) % len(self._lanes)
+            lane = self._lanes[self._sticky]
+            self._sticky_batch = lane.outbox.open
+        return lane
+
+    # --- Waiting -----------------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Wait until every message accepted so far is settled.
+
+        Raises:
+            DanubeError: the first failure of a message that nobody was waiting for (it is raised once).
+        """
+        for lane in self._lanes:
+            for batch in lane.outbox.unsettled():
+                if not batch.settled:
+                    if batch.event is None:
+                        batch.event = anyio.Event()
+                    await batch.event.wait()
+        await anyio.lowlevel.checkpoint()
+        for lane in self._lanes:
+            error, lane.outbox.unreported = lane.outbox.unreported, None
+            if error is not None:
+                raise copy_error(error)
+
+    async def _room(self) -> None:
+        budget = self._budget
+        while budget.used >= budget.limit:
+            self._check_usable()
+            if budget.changed is None:
+                budget.changed = anyio.Event()
+            await budget.changed.wait()
+
+    def _timed_out(self, what: str) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"{self.topic}: {what} not acknowledged within send_timeout_s = {self._send_timeout_s}; it may still be"
+            " stored later, so do not send it again under another name"
+        )
+
+    def _check_usable(self, lane: Lane | None = None) -> None:
+        if self._closed:
+            raise ClosedError(f"the producer on {self.topic} is closed; open a new one")
+        for one in self._lanes if lane is None else (lane,):
+            if one.error is not None:
+                raise copy_error(one.error)
+
+    # --- Life --------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self._wake_event.set()
+
+    async def _run_sender(self, *, task_status: TaskStatus[None]) -> None:
+        """Send, once per turn of the loop, what was gathered in it."""
+        task_status.started()
+        while True:
+            await self._wake_event.wait()
+            self._wake_event = anyio.Event()
+            for lane in self._lanes:
+                lane.pump()
+
+    def _opened(self) -> None:
+        """All lanes are there, and open."""
+        self._single = self._lanes[0] if len(self._lanes) == 1 else None
+        self._router = Router(len(self._lanes))
+
+    def _check_flushed(self, *, timed_out: bool) -> None:
+        if timed_out:
+            raise DeadlineExceededError(
+                f"{self.topic}: {self._budget.used} bytes not acknowledged within close_timeout_s; they may or may not"
+                " be stored"
+            )
+
+    def _close(self) -> None:
+        self._closed = True
+
+
+_Segment = tuple["Lane", OutBatch, int, int]
+
+
+def _join(segments: list[_Segment]) -> list[OffsetRange]:
+    ranges: list[OffsetRange] = []
+    for lane, batch, index, count in segments:
+        start = batch.base_offset + index if batch.base_offset >= 0 else batch.base_offset
+        if ranges and start >= 0 and ranges[-1].topic == lane.topic and ranges[-1].end == start:
+            last = ranges.pop()
+            start, count = last.start, last.count + count
+        ranges.append(OffsetRange(lane.topic, start, count, lane.partition))
+    return ranges
+
+
+def _to_bytes(payload: Any) -> bytes:
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise InvalidArgumentError(
+        f"a payload is bytes, not {type(payload).__name__}; encode it first, for example text.encode()"
+    )
+
+
+def _to_record(payload: bytes, key: str | None, attributes: dict[str, str] | None) -> Record:
+    _check_keys((key,))
+    return Record(payload, key, _checked_attributes(attributes))
+
+
+def _check_keys(keys: Sequence[str | None]) -> None:
+    wrong = set(map(type, keys)) - {str, type(None)}
+    if wrong:
+        names = ", ".join(sorted(kind.__name__ for kind in wrong))
+        raise InvalidArgumentError(f"a key is text (str) or None, not {names}")
+
+
+def _checked_attributes(attributes: dict[str, str] | None) -> dict[str, str] | None:
+    if not attributes:
+        return None
+    for name, value in attributes.items():
+        if type(name) is not str or type(value) is not str:
+            raise InvalidArgumentError(f"attributes are text: {name!r} has the value {value!r}; use strings for both")
+    return dict(attributes)
+
+
+def _too_large(size: int, limit: int, index: int | None) -> MessageTooLargeError:
+    which = "a message" if index is None else f"message {index} of send_many"
+    return MessageTooLargeError(
+        f"{which} has {size} bytes, more than max_message_bytes = {limit}; split it, or raise the broker's limit"
+    )

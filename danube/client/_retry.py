@@ -1,0 +1,95 @@
+"""What publish and consume streams have in common: opening them, reading replies, and trying again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import msgspec
+
+from danube.model.errors import ConnectionLostError, DanubeError, DeadlineExceededError, ProtocolError
+
+if TYPE_CHECKING:
+    from danube.client._options import ClientOptions
+    from danube.wire.client import Channel, ClientStream
+
+__all__ = ["Retry", "ask", "receive_reply"]
+
+T = TypeVar("T")
+
+
+class Retry:
+    """When to open a stream again, and when to give up."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self.succeeded_once = False
+        self._options = options
+        self._backoff = options.backoff()
+        self._refused_backoff = options.backoff()
+        self._failing_since: float | None = None
+
+    @contextmanager
+    def opening(self, what: str) -> Iterator[None]:
+        """Bound one attempt by ``request_timeout_s``."""
+        limit_s = self._options.request_timeout_s
+        with anyio.move_on_after(limit_s) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise DeadlineExceededError(f"{what}: no answer within request_timeout_s = {limit_s:g} s")
+
+    def succeeded(self) -> None:
+        """The stream is open."""
+        self.succeeded_once = True
+        self._failing_since = None
+        self._backoff.reset()
+
+    async def wait(self, error: DanubeError) -> bool:
+        """Wait before the next attempt; False if it is time to give up."""
+        now_s = anyio.current_time()
+        if self._failing_since is None:
+            self._failing_since = now_s
+        limit_s = self._options.reconnect_timeout_s if self.succeeded_once else self._options.request_timeout_s
+        delay_s = self._backoff.next_delay_s()
+        if limit_s is not None and now_s + delay_s - self._failing_since > limit_s:
+            return False
+        await anyio.sleep(delay_s)
+        return True
+
+    def refused_delay_s(self) -> float:
+        """Return how long to wait after a batch was refused for the time being."""
+        return self._refused_backoff.next_delay_s()
+
+    def accepted(self) -> None:
+        """A batch was stored: the next refusal starts from the first delay again."""
+        self._refused_backoff.reset()
+
+
+@asynccontextmanager
+async def ask(channel: Channel, path: str) -> AsyncIterator[ClientStream]:
+    """Open a stream and make sure that it is gone afterwards."""
+    stream = channel.open_stream(path)
+    try:
+        yield stream
+    finally:
+        stream.cancel()
+
+
+async def receive_reply(stream: ClientStream, decode: Callable[[bytes], T], topic: str) -> T:
+    """Return the next reply of a stream.
+
+    Raises:
+        DanubeError: the error with which the broker ended the stream.
+        ConnectionLostError: it ended the stream without an error, or the connection broke.
+        ProtocolError: the reply does not decode.
+    """
+    message = await stream.receive()
+    if message is None:
+        raise ConnectionLostError(f"the broker ended the stream of {topic}")
+    try:
+        return decode(message.data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"a reply for {topic} does not decode: {error}") from error
+    finally:
+        message.release()

@@ -1,0 +1,63 @@
+"""A task group that shows an application only its own exceptions.
+
+A plain task group wraps whatever leaves its body in an ``ExceptionGroup``. Here the body's own exception comes out as
+it was raised, and background tasks report through the calls of the application instead of crashing its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from danube.model.errors import DanubeError
+
+__all__ = ["background_tasks", "copy_error", "start_all"]
+
+
+@asynccontextmanager
+async def background_tasks() -> AsyncIterator[TaskGroup]:
+    """Open a task group for background tasks; they are cancelled when the body ends, however it ends.
+
+    The body's exception is raised unwrapped. An exception of a background task (only a bug lets one escape) ends the
+    body and is raised as it is if it is the only one.
+    """
+    body_error: Exception | None = None
+    try:
+        async with anyio.create_task_group() as group:
+            try:
+                yield group
+            except Exception as error:  # noqa: BLE001 - raised again below, outside the group that would wrap it
+                body_error = error
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failures:
+        if body_error is None and len(failures.exceptions) == 1:
+            raise failures.exceptions[0] from None
+        raise
+    if body_error is not None:
+        raise body_error
+
+
+async def start_all(group: TaskGroup, tasks: Sequence[Callable[..., Coroutine[Any, Any, None]]]) -> None:
+    """Start tasks in ``group`` and wait until all have called ``started()``; raise the first failure as it is.
+
+    The first task starts alone, because it may have to create what the others use, and the others together: a
+    thousand partitions shall not take a thousand round trips one after the other.
+    """
+    await group.start(tasks[0])
+    try:
+        async with anyio.create_task_group() as starters:
+            for task in tasks[1:]:
+                starters.start_soon(group.start, task)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+
+
+def copy_error(error: DanubeError) -> DanubeError:
+    """Return a fresh exception like ``error``: one outage is raised in many tasks, each with its own traceback."""
+    copy = type(error)(error.message)
+    copy.__cause__ = error.__cause__
+    return copy
