@@ -101,8 +101,8 @@ class ClientStream:
     async def receive(self) -> Message | None:
         """Return the next message, or None after the last when the call ended well.
 
-        Raises the DanubeError that the broker ended it with, ConnectionLostError, or DeadlineExceededError. A checkpoint
-        only if it has to wait.
+        Raises the DanubeError that the broker ended it with, ConnectionLostError, or DeadlineExceededError. It is a
+        checkpoint only if it has to wait.
         """
         while not self._inbox:
             if self._over:

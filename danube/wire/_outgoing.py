@@ -126,7 +126,7 @@ class Outgoing:
         self._h2.outbound_flow_control_window -= size
         flags = 0
         if stream.ending and not stream.queued and stream.trailers is None:
-            # h2 ends a stream with an empty DATA frame. It learns that the stream has ended; the flag goes with the data.
+            # h2 ends a stream with an empty DATA frame. It learns of the end; the flag itself goes with the data.
             self._h2.end_stream(stream.stream_id)
             self._h2.clear_outbound_data_buffer()
             stream.ending = False

@@ -301,10 +301,10 @@ class ServerConnection:
                         await self._serve_unary(stream, method, content_type)
                     else:
                         self.protocol.send_response_headers(stream.stream_id, content_type)
-                        await method.handler(stream, stream.context)  # type: ignore[arg-type]
+                        await method.handler(stream, stream.context)
                 except DanubeError as exc:
                     error = exc
-                except Exception as exc:  # noqa: BLE001
+                except Exception as exc:
                     # A bug in one handler costs its own call, never the connection or the broker.
                     log.exception("the handler of %s failed", method.path)
                     error = InternalError(to_wire(exc)[2])
@@ -324,7 +324,7 @@ class ServerConnection:
             raise InvalidArgumentError(f"a call of {method.path} needs one request message; it had none")
         context = stream.context
         request = context.codec.decode(method.request_type, message.data)
-        response = await method.handler(request, context)  # type: ignore[arg-type, misc]
+        response = await method.handler(request, context)
         self.protocol.send_response_headers(stream.stream_id, content_type)
         self.protocol.send_message(stream.stream_id, context.codec.encode(response))
 

@@ -56,7 +56,18 @@ class ServerStream:
     is cancelled, and sends go nowhere.
     """
 
-    __slots__ = ("_arrived", "_inbox", "_room", "connection", "context", "ended", "failure", "gone", "scope", "stream_id")
+    __slots__ = (
+        "_arrived",
+        "_inbox",
+        "_room",
+        "connection",
+        "context",
+        "ended",
+        "failure",
+        "gone",
+        "scope",
+        "stream_id",
+    )
 
     def __init__(self, connection: ServerConnection, stream_id: int, context: Context) -> None:
         self.connection = connection
@@ -122,7 +133,7 @@ class ServerStream:
             raise CallCancelledError(f"the caller of {self.context.path} is gone; its stream takes nothing more")
 
     async def wait_send_capacity(self) -> None:
-        """Wait until the stream's send buffer is below ``max_send_buffer_bytes``; returns at once if the peer is gone."""
+        """Wait until less than ``max_send_buffer_bytes`` wait for the peer; returns at once if it is gone."""
         protocol = self.connection.protocol
         limit = self.connection.limits.max_send_buffer_bytes
         while protocol.send_buffered(self.stream_id) >= limit:

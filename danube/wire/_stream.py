@@ -126,7 +126,8 @@ class WireStream:
             return ProtocolError(f"a gRPC message begins with {compressed}, which is neither 0 nor 1")
         if length > self.max_message_bytes:
             return MessageTooLargeError(
-                f"a message of {length} bytes exceeds this call's limit of {self.max_message_bytes} bytes; send less at a time"
+                f"a message of {length} bytes exceeds this call's limit of {self.max_message_bytes} bytes; "
+                "send less at a time"
             )
         return None
 

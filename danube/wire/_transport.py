@@ -149,7 +149,7 @@ class AnyioTransport:
 
 
 def _lost(exc: Exception) -> ConnectionLostError:
-    return ConnectionLostError(f"the connection broke: {exc or type(exc).__name__}")
+    return ConnectionLostError(f"the connection broke: {str(exc) or type(exc).__name__}")
 
 
 def transport_of(stream: trio.abc.Stream) -> Transport:

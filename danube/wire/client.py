@@ -1,8 +1,8 @@
 """The client's end: one connection, many calls, under Trio and asyncio (anyio).
 
-A channel has a reader task, a writer task and a keep-alive task; calls run in the tasks of their callers. Everything that
-calls queue in one turn of the event loop goes out in one write. A channel does not reconnect: when its connection
-breaks, every call fails with ConnectionLostError, and whoever owns the channel opens another one.
+A channel has a reader task, a writer task and a keep-alive task; calls run in the tasks of their callers. Everything
+that calls queue in one turn of the event loop goes out in one write. A channel does not reconnect: when its
+connection breaks, every call fails with ConnectionLostError, and whoever owns the channel opens another one.
 """
 
 from __future__ import annotations
@@ -120,9 +120,10 @@ class Channel:
         metadata: Mapping[str, str] | None = None,
         max_response_bytes: int | None = None,
     ) -> AsyncGenerator[AsyncGenerator[T, None], None]:
-        """Call a method that answers with a stream: ``async with channel.server_stream(...) as responses: async for ...``.
+        """Call a method that answers with a stream of messages.
 
-        Leaving the block cancels what is left of the call. Errors as in :meth:`unary`.
+        ``async with channel.server_stream(...) as responses: async for response in responses: ...``. Leaving the
+        block cancels what is left of the call. Errors as in :meth:`unary`.
         """
         data = self.codec.encode(request)
         stream = self.open_stream(path, timeout_s=timeout_s, metadata=metadata, max_message_bytes=max_response_bytes)
@@ -149,14 +150,15 @@ class Channel:
         metadata: Mapping[str, str] | None = None,
         max_message_bytes: int | None = None,
     ) -> ClientStream:
-        """Open a call with messages in both directions. End it with ``async with``, or with :meth:`ClientStream.cancel`.
+        """Open a call with messages in both directions.
 
-        ``max_message_bytes`` bounds a message of the response (default: the limit ``max_batch_bytes``, with room for
+        Close it with ``async with``, or with :meth:`ClientStream.cancel`. ``max_message_bytes`` bounds a message of
+        the response (default: the limit ``max_batch_bytes``, with room for
         what is around a batch). Raises ConnectionLostError, UnavailableError while the broker drains, or
         LimitExceededError when it takes no more streams.
         """
         if self._error is not None:
-            raise self._error
+            raise from_wire(self._error.status, self._error.code, self._error.message)
         limit = max_message_bytes if max_message_bytes is not None else self.limits.max_batch_bytes + 64 * 1024
         stream_id = self.protocol.send_request_headers(
             path,
@@ -327,7 +329,7 @@ class Channel:
         stream = self._streams.get(event.stream_id)
         if stream is not None:
             if event.code == _REFUSED_STREAM:
-                stream.deliver_outcome(UnavailableError(f"the broker did not take the call of {stream.path}; try again"))
+                stream.deliver_outcome(UnavailableError(f"the broker refused the call of {stream.path}; try again"))
             else:
                 stream.deliver_outcome(
                     CallCancelledError(f"the broker reset the call of {stream.path} (HTTP/2 code {event.code})")

@@ -86,7 +86,7 @@ class Server:
             await trio.serve_listeners(self.serve_stream, list(listeners), handler_nursery=connections)
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
-        """Serve one connection on any byte stream, until it ends, beside :meth:`run`, which writes and keeps its time."""
+        """Serve one connection on any byte stream, until it ends; :meth:`run` must run beside it."""
         if len(self._connections) >= self.limits.max_connections or self.draining.is_set():
             log.warning("a connection is refused: max_connections is %d", self.limits.max_connections)
             await trio.aclose_forcefully(stream)
@@ -136,8 +136,8 @@ class Server:
     async def drain(self, grace_s: float) -> None:
         """Stop serving without breaking a call that can still end.
 
-        No new connections and streams; open streams have ``grace_s`` seconds to end. Those that do not are cancelled and
-        their callers get UNAVAILABLE (``broker-draining``), which tells them to reconnect. Returns when every
+        No new connections and streams; open streams have ``grace_s`` seconds to end. Those that do not are cancelled
+        and their callers get UNAVAILABLE (``broker-draining``), which tells them to reconnect. Returns when every
         connection is closed; :meth:`run` returns then, too.
         """
         self.draining.set()
@@ -167,9 +167,10 @@ async def serve(
     codecs: Mapping[str, Codec] = DEFAULT_CODECS,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve ``services`` on ``listeners`` until cancelled or drained; start it with ``await nursery.start(serve, ...)``.
+    """Serve ``services`` on ``listeners`` until cancelled or drained.
 
-    ``nursery.start`` returns the :class:`Server`, whose :meth:`Server.drain` ends it gracefully.
+    ``server = await nursery.start(serve, ...)`` returns the :class:`Server`, whose :meth:`Server.drain` ends it
+    gracefully.
     """
     await Server(services, limits, codecs=codecs).run(listeners, task_status=task_status)
 

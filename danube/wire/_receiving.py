@@ -1,0 +1,198 @@
+"""The receiving half of a connection's streams: DATA into messages, and window credit back to the peer.
+
+The connection's window is given back on receipt, so no stream stalls another, as long as the bytes that the application
+holds stay within ``max_pending_bytes_per_connection``. A stream's window is given back message by message, when the
+application calls :meth:`Receiving.credit`: that is the back-pressure. A message larger than what is left of its
+stream's window gets the difference as a loan, at once, up to the stream's message limit; the loan is repaid out of
+later credit. So a message that has begun can always end, and a stream never holds more than one window and one message.
+"""
+
+from __future__ import annotations
+
+from h2.errors import ErrorCodes
+
+from danube.model.errors import DanubeError, LimitExceededError
+from danube.wire._core import ConnectionCore, FatalError, FrameType
+from danube.wire._events import MessageReceived, StreamFailed
+from danube.wire._outgoing import FRAME_HEADER, FRAME_HEADER_SIZE
+from danube.wire._stream import WireStream
+
+__all__ = ["Receiving"]
+
+
+class Receiving(ConnectionCore):
+    """DATA frames and flow control of what comes in."""
+
+    def _consume_window(self, stream: WireStream | None, size: int) -> None:
+        self._window -= size
+        if self._window < 0:
+            raise FatalError(ErrorCodes.FLOW_CONTROL_ERROR, "the peer sent more than the connection's window")
+        if stream is not None:
+            stream.window -= size
+            if stream.window < 0:
+                raise FatalError(
+                    ErrorCodes.FLOW_CONTROL_ERROR, f"the peer sent more than the window of stream {stream.stream_id}"
+                )
+
+    def _begin_data(self, stream: WireStream, length: int, flags: int) -> None:
+        if stream.remote_closed and not stream.discarding:
+            raise FatalError(ErrorCodes.STREAM_CLOSED, f"DATA on stream {stream.stream_id} after its end")
+        if length:
+            self._consume_window(stream, length)
+        elif not flags & FrameType.END_STREAM:
+            self._charge(self._empty, 1)
+
+    def _continue_data(self, data: bytes, end: int) -> int:
+        stream = self._in_data
+        assert stream is not None
+        stop = min(self._data_left, end)
+        self._data_left -= stop
+        self._payload(stream, data, 0, stop)
+        if self._data_left == 0:
+            self._in_data = None
+            if self._data_ends:
+                self._end_data(stream)
+        return stop
+
+    def _payload(self, stream: WireStream, data: bytes, position: int, stop: int) -> None:
+        size = stop - position
+        if stream.checked:
+            self._owed_by_h2 += size
+        else:
+            self._owed += size
+        if stream.discarding:
+            return
+        stream.pending += size
+        self._pending += size
+        messages: list[bytes] = []
+        error = stream.feed(data, position, stop, messages)
+        for message in messages:
+            flow_size = len(message) + 5
+            stream.complete += flow_size
+            self._complete += flow_size
+            self._events.append(MessageReceived(stream.stream_id, message, flow_size))
+        if error is not None:
+            self._fail(stream, error)
+        elif stream.missing > stream.window and not stream.remote_closed:
+            loan = stream.missing - stream.window
+            stream.loan += loan
+            self._open_window(stream, loan)
+
+    def _end_data(self, stream: WireStream) -> None:
+        # h2 must learn that the peer has closed its side: it gets an empty DATA frame that says so.
+        if stream.remote_closed:
+            return
+        self._pass_to_h2(FRAME_HEADER.pack(0, 0, FrameType.DATA, FrameType.END_STREAM, stream.stream_id))
+
+    def _odd_data(self, flags: int, stream_id: int, length: int, data: bytes, position: int) -> None:
+        """Handle the DATA frames that the hot path leaves: padded, with a content-length, or for no open stream."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if stream_id == 0 or stream_id > self._highest_stream_id:
+                raise FatalError(ErrorCodes.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which was never opened")
+            # The stream ended here and the peer may not know yet. The bytes cost it window, so they are given back.
+            self._consume_window(None, length)
+            self._owed += length
+            if not length:
+                self._charge(self._empty, 1)
+            return
+        self._begin_data(stream, length, flags)
+        start = position + FRAME_HEADER_SIZE
+        stop = start + length
+        padding = 0
+        if flags & FrameType.PADDED:
+            if not length or data[start] >= length:
+                raise FatalError(ErrorCodes.PROTOCOL_ERROR, f"DATA on stream {stream_id} is padded beyond its length")
+            padding = data[start] + 1
+            if padding == length:
+                self._charge(self._empty, 1)
+            start += 1
+            stop -= padding - 1
+        if padding:
+            if stream.checked:
+                self._owed_by_h2 += padding
+            else:
+                self._owed += padding
+            stream.owed += padding
+        if stream.checked:
+            # h2 compares the length with the content-length, and closes the stream if this is its end.
+            self._payload(stream, data, start, stop)
+            if not stream.h2.closed:
+                self._pass_to_h2(data[position : position + FRAME_HEADER_SIZE + length])
+        else:
+            self._payload(stream, data, start, stop)
+            if flags & FrameType.END_STREAM:
+                self._end_data(stream)
+
+    def _fail(self, stream: WireStream, error: DanubeError) -> None:
+        self._release(stream, stream.pending - stream.complete)
+        stream.drop_partial()
+        if self._client:
+            self._reset(stream, ErrorCodes.CANCEL)
+        self._events.append(StreamFailed(stream.stream_id, error))
+
+    def credit(self, stream_id: int, size: int) -> None:
+        """Give back ``size`` bytes: the application is done with messages of that ``flow_size``.
+
+        Nothing happens for a stream that is finished, because :meth:`finish` gives back everything.
+        """
+        stream = self._streams.get(stream_id)
+        if stream is None or self._terminated is not None:
+            return
+        size = min(size, stream.complete)
+        stream.complete -= size
+        self._complete -= size
+        self._release(stream, size)
+        repaid = min(size, stream.loan)
+        stream.loan -= repaid
+        stream.owed += size - repaid
+        if stream.owed * 4 >= self._window_size and not stream.remote_closed:
+            self._open_window(stream, 0)
+        self._return_connection_credit()
+
+    def _release(self, stream: WireStream, size: int) -> None:
+        stream.pending -= size
+        self._pending -= size
+
+    def _open_window(self, stream: WireStream, extra: int) -> None:
+        increment = stream.owed + extra
+        stream.owed = 0
+        stream.window += increment
+        if stream.checked:
+            self._h2.increment_flow_control_window(increment, stream.stream_id)
+            self._outgoing.take_h2()
+        else:
+            self._outgoing.raw(_window_update(stream.stream_id, increment))
+
+    def _return_connection_credit(self, *, receiving: bool = False) -> None:
+        owed = self._owed + self._owed_by_h2
+        if owed * 4 < self._connection_window or self._terminated is not None:
+            return
+        if self._pending > self._pending_limit:
+            if self._complete:
+                return  # until the application gives something back
+            # Only messages that are not complete: waiting would be for ever. If it goes on like this, one must go.
+            if receiving:
+                self._fail_largest()
+        if self._owed:
+            self._outgoing.raw(_window_update(0, self._owed))
+        if self._owed_by_h2:
+            self._h2.increment_flow_control_window(self._owed_by_h2)
+            self._outgoing.take_h2()
+        self._window += owed
+        self._owed = self._owed_by_h2 = 0
+
+    def _fail_largest(self) -> None:
+        largest = max(self._streams.values(), key=lambda stream: stream.pending)
+        allowed = self._limits.max_pending_bytes_per_connection
+        self._fail(
+            largest,
+            LimitExceededError(
+                f"the connection holds {self._pending} bytes of incomplete messages; max_pending_bytes_per_connection "
+                f"allows {allowed}. Send fewer large messages at a time"
+            ),
+        )
+
+
+def _window_update(stream_id: int, increment: int) -> bytes:
+    return FRAME_HEADER.pack(0, 4, FrameType.WINDOW_UPDATE, 0, stream_id) + increment.to_bytes(4, "big")
