@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 import msgspec
 
@@ -156,6 +156,29 @@ class DeliveredBatch:
             return map(make, self._payloads or (), self.offsets, repeat(self))
         return map(make, self.payloads(), self.offsets, repeat(self), *zip(*map(_rest, self._records), strict=True))
 
+    def pick(self, kind: type[M], index: int | slice) -> M | list[M]:
+        """Build the message at ``index``, or those of a slice, as objects of ``kind``."""
+        if isinstance(index, slice):
+            return [self._build_one(kind, position) for position in range(*index.indices(len(self)))]
+        return self._build_one(kind, index)
+
+    def _build_one(self, kind: type[M], index: int) -> M:
+        make: Any = kind
+        if self._records is None:
+            return cast("M", make(self.payloads()[index], self.offsets[index], self))
+        record = self._records[index]
+        rest = record.key, record.attributes, record.publish_delta_us
+        return cast("M", make(record.payload, self.offsets[index], self, *rest))
+
+    @classmethod
+    def adopt(cls, other: DeliveredBatch, feed: Feed) -> Self:
+        """Return a batch of this kind with the contents of another one, acknowledging through ``feed``."""
+        batch = cls.__new__(cls)
+        for name in DeliveredBatch.__slots__:
+            setattr(batch, name, getattr(other, name))
+        batch.feed = feed
+        return batch
+
     def ack_nowait(self) -> None:
         """Acknowledge all messages; the acknowledgement goes out at the end of this turn of the loop."""
         ranges = self.ranges
@@ -191,15 +214,7 @@ class Batch(DeliveredBatch, Sequence[Message]):
     def __getitem__(self, index: slice) -> list[Message]: ...
 
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(len(self)))]
-        if self._records is None:
-            assert self._payloads is not None
-            return Message(self._payloads[index], self.offsets[index], self)
-        record = self._records[index]
-        return Message(
-            record.payload, self.offsets[index], self, record.key, record.attributes, record.publish_delta_us
-        )
+        return self.pick(Message, index)
 
     def __iter__(self) -> Iterator[Message]:
         return self.build(Message)

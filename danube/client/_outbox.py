@@ -21,7 +21,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from danube.model.api import AckedSequence, PublishOpened
-from danube.model.batch import PART_HEADER_SIZE, PART_OVERHEAD, Codec, Record, encode_part, read_header, seal_part
+from danube.model.batch import (
+    PART_HEADER_SIZE,
+    PART_OVERHEAD,
+    Codec,
+    Record,
+    encode_records,
+    pack_part,
+    read_header,
+    seal_part,
+)
 from danube.model.errors import (
     DanubeError,
     DuplicateSequenceError,
@@ -78,6 +87,7 @@ class OutBatch:
     __slots__ = (
         "base_offset",
         "base_sequence",
+        "body",
         "count",
         "error",
         "event",
@@ -97,7 +107,10 @@ class OutBatch:
         self.plain = True
         self.size = 0
         self.count = 0
-        self.part: bytes = b""
+        self.body = b""
+        """The encoded records, of a batch that was encoded when it was accepted."""
+        self.part = b""
+        """The batch as it is sent; from its first sending on."""
         self.base_sequence = 0
         self.base_offset = UNKNOWN_OFFSET
         self.settled = False
@@ -184,6 +197,17 @@ class Outbox:
         self.budget.used += size
         return batch, index
 
+    def add_encoded(self, body: bytes, count: int) -> OutBatch:
+        """Put a batch of its own behind what has gathered: ``count`` bare payloads, encoded already."""
+        if self.open is not None:
+            self.queued.append(self.open)
+            self.open = None
+        batch = OutBatch(self)
+        batch.body, batch.count, batch.size = body, count, len(body)
+        self.queued.append(batch)
+        self.budget.used += batch.size
+        return batch
+
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight."""
@@ -242,11 +266,16 @@ class Outbox:
         return None
 
     def _encode(self, batch: OutBatch, now_us: int) -> bool:
-        items = batch.items
-        if not batch.plain:
-            items = [item if type(item) is Record else Record(cast("bytes", item)) for item in items]
-        part = encode_part(
-            cast("list[Record]", items),
+        body = batch.body
+        if not body:
+            items = batch.items
+            if not batch.plain:
+                items = [item if type(item) is Record else Record(cast("bytes", item)) for item in items]
+            body = encode_records(cast("list[Record]", items))
+        part = pack_part(
+            body,
+            batch.count,
+            plain=batch.plain,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=self.next_sequence,
@@ -263,7 +292,7 @@ class Outbox:
             )
             return False
         batch.part = part
-        batch.items = []  # the part holds them now
+        batch.items, batch.body = [], b""  # the part holds them now
         batch.base_sequence = self.next_sequence
         self.next_sequence += batch.count
         return True
@@ -329,7 +358,7 @@ class Outbox:
     def _settle(self, batch: OutBatch, error: DanubeError | None) -> None:
         batch.settled = True
         batch.error = error
-        batch.part = b""
+        batch.part = batch.body = b""
         batch.items = []
         if error is not None and not batch.waiters and self.unreported is None:
             self.unreported = error

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from danube.client._outbox import RECORD_OVERHEAD, Budget, OutBatch, record_size
 from danube.client._receipt import OffsetRange, Pending, RangeReceipt, Receipt, settled
 from danube.client._router import Router
 from danube.client._tasks import copy_error
-from danube.model.batch import Record
+from danube.model.batch import Record, encode_records
 from danube.model.errors import (
     ClosedError,
     DeadlineExceededError,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from danube.model.policies import Durability
 
 __all__ = ["Producer"]
+
+_ENCODE_AT_ONCE = 1_000
+"""A ``send_many`` of more bare payloads makes batches of its own, smaller ones join the open batch."""
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -104,12 +108,10 @@ class Producer:
             DanubeError: the broker refused the message, or this producer has failed for good.
         """
         if self._send_timeout_s is None:
-            if self._budget.used >= self._budget.limit:
-                await self._room()
+            await self._wait_for_room()
             return await self._accept(payload, key, attributes)
         with anyio.move_on_after(self._send_timeout_s):
-            if self._budget.used >= self._budget.limit:
-                await self._room()
+            await self._wait_for_room()
             return await self._accept(payload, key, attributes)
         raise self._timed_out("the message")
 
@@ -173,8 +175,9 @@ class Producer:
         """Send many messages in one call, and wait until all are durable. The fastest way to publish.
 
         ``key`` and ``attributes`` are for all of them, ``keys`` has one for each. Messages without a key are spread
-        over the partitions batch by batch. All payloads are checked before the first is accepted. If there are more
-        than the buffer takes, they are accepted batch by batch: a cancelled call may have sent the first ones.
+        over the partitions batch by batch. Nothing is accepted if a payload is not bytes. Batches are accepted one
+        after the other, as the buffer has room: a call that is cancelled, or meets a payload that is too large, may
+        have sent the messages before it.
 
         Raises:
             InvalidArgumentError: a payload is not bytes (the message names its index), or ``keys`` has another length.
@@ -194,24 +197,56 @@ class Producer:
         attributes: dict[str, str] | None,
     ) -> RangeReceipt:
         self._check_usable()
-        lengths = self._checked_lengths(payloads)
-        if not lengths:
+        checked = _check_payloads(payloads)
+        if not checked:
             await anyio.lowlevel.checkpoint()
             return RangeReceipt([])
         segments: list[_Segment] = []
         if key is None and keys is None and attributes is None:
-            for start, end, size in self._pieces(lengths):
-                await self._extend(self._lane_for(None), payloads[start:end], size, segments, plain=True)
+            if len(checked) > _ENCODE_AT_ONCE:
+                await self._send_encoded(checked, segments)
+            else:
+                for start, end, size in self._pieces(self._checked_lengths(checked)):
+                    await self._extend(self._lane_for(None), checked[start:end], size, segments, plain=True)
         else:
             if key is not None and keys is not None:
                 raise InvalidArgumentError("send_many takes either key (for all messages) or keys (one for each)")
-            for lane, records, sizes in self._keyed(payloads, lengths, key, keys, attributes):
+            lengths = self._checked_lengths(checked)
+            for lane, records, sizes in self._keyed(checked, lengths, key, keys, attributes):
                 for start, end, size in self._pieces(sizes):
                     chosen = lane or self._lane_for(None)
                     await self._extend(chosen, records[start:end], size, segments, plain=False)
         for segment in segments:
             await settled(segment[1])
         return RangeReceipt(_join(segments))
+
+    async def _send_encoded(self, payloads: list[bytes], segments: list[_Segment]) -> None:
+        """Send many bare payloads: every pass over them is one call into C.
+
+        A batch is encoded to see how large it is, and again if the guess of how many fit was wrong.
+        """
+        outbox = self._lanes[0].outbox
+        max_bytes, max_messages = outbox.max_bytes, outbox.max_messages
+        start = 0
+        step = max(1, min(max_messages, max_bytes // (len(payloads[0]) + RECORD_OVERHEAD)))
+        while start < len(payloads):
+            piece = payloads[start : start + step]
+            body = encode_records(piece)
+            if len(body) > outbox.max_message_bytes:
+                self._checked_lengths(payloads)  # names the message, if it is a single one that is too large
+            if len(body) > max_bytes and len(piece) > 1:
+                step = max(1, min(len(piece) - 1, len(piece) * max_bytes * 15 // (len(body) * 16)))
+                continue
+            start += len(piece)
+            if len(body) * 2 < max_bytes:
+                step = min(max_messages, len(piece) * 2)
+            await self._wait_for_room()
+            lane = self._lane_for(None)
+            self._check_usable(lane)
+            batch = lane.outbox.add_encoded(body, len(piece))
+            segments.append((lane, batch, 0, len(piece)))
+            self._sticky_batch = batch  # it is never the open one, so the next piece goes to the next partition
+            lane.kick()
 
     async def _extend(
         self,
@@ -222,8 +257,7 @@ class Producer:
         *,
         plain: bool,
     ) -> None:
-        if self._budget.used >= self._budget.limit:
-            await self._room()
+        await self._wait_for_room()
         self._check_usable(lane)
         before = lane.outbox.open
         batch, index = lane.outbox.extend(items, size, plain=plain)
@@ -234,14 +268,6 @@ class Producer:
             lane.kick()
 
     def _checked_lengths(self, payloads: Sequence[bytes]) -> list[int]:
-        kinds = set(map(type, payloads))
-        if kinds - {bytes}:
-            for index, payload in enumerate(payloads):
-                if type(payload) is not bytes:
-                    raise InvalidArgumentError(
-                        f"payload {index} of send_many is {type(payload).__name__}, not bytes; encode it first,"
-                        " for example text.encode()"
-                    )
         lengths = list(map(len, payloads))
         limit = self._lanes[0].outbox.max_message_bytes
         if lengths and max(lengths) > limit:
@@ -335,7 +361,7 @@ class Producer:
             if error is not None:
                 raise copy_error(error)
 
-    async def _room(self) -> None:
+    async def _wait_for_room(self) -> None:
         budget = self._budget
         while budget.used >= budget.limit:
             self._check_usable()
@@ -398,6 +424,16 @@ def _join(segments: list[_Segment]) -> list[OffsetRange]:
             start, count = last.start, last.count + count
         ranges.append(OffsetRange(lane.topic, start, count, lane.partition))
     return ranges
+
+
+def _check_payloads(payloads: Sequence[bytes]) -> list[bytes]:
+    """Return the payloads as a list of bytes: one pass in C over all of them (bytes-like ones are converted)."""
+    try:
+        return msgspec.convert(payloads, list[bytes], builtin_types=(bytes, bytearray, memoryview))
+    except msgspec.ValidationError as error:
+        raise InvalidArgumentError(
+            f"send_many takes a sequence of bytes ({error}); encode each payload first, for example text.encode()"
+        ) from None
 
 
 def _to_bytes(payload: Any) -> bytes:

@@ -86,9 +86,10 @@ class Pending(msgspec.Struct, gc=False, eq=False):
         return self._batch.settled
 
     def __await__(self) -> Generator[object, object, Receipt]:
-        return self._receipt().__await__()
+        return self.receipt().__await__()
 
-    async def _receipt(self) -> Receipt:
+    async def receipt(self) -> Receipt:
+        """Wait for the receipt; the same as awaiting the object itself."""
         batch = self._batch
         await settled(batch)
         base = batch.base_offset

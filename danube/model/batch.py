@@ -62,8 +62,10 @@ __all__ = [
     "check_part",
     "crc32c",
     "encode_part",
+    "encode_records",
     "open_raw",
     "open_records",
+    "pack_part",
     "read_header",
     "read_stamp",
     "seal_part",
@@ -240,7 +242,39 @@ def encode_part(
         raise InvalidArgumentError(
             f"a batch holds either bytes or Records, not {names}; encode payloads to bytes first"
         )
-    body = _ENCODER.encode(records)
+    return pack_part(
+        _ENCODER.encode(records),
+        len(records),
+        plain=bool(flags),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        publish_time_us=publish_time_us,
+        codec=codec,
+        schema_id=schema_id,
+        schema_version=schema_version,
+    )
+
+
+def encode_records(records: Sequence[bytes] | Sequence[Record]) -> bytes:
+    """Encode the records array alone, for :func:`pack_part`; the caller knows that all are of one kind."""
+    return _ENCODER.encode(records)
+
+
+def pack_part(
+    body: bytes,
+    record_count: int,
+    *,
+    plain: bool,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    publish_time_us: int,
+    codec: Codec = Codec.NONE,
+    schema_id: int = 0,
+    schema_version: int = 0,
+) -> bytes:
+    """Make a producer's part from an encoded records array; ``plain`` says that it holds bare payloads."""
     unpacked_size = len(body)
     if codec:
         body = _pack(codec, body)
@@ -248,8 +282,8 @@ def encode_part(
         BatchHeader(
             PART_VERSION,
             codec,
-            flags,
-            len(records),
+            BatchFlags.PAYLOADS_ONLY if plain else BatchFlags(0),
+            record_count,
             unpacked_size,
             len(body),
             publish_time_us,
