@@ -11,6 +11,8 @@ the bytes they are; a missing key is empty.
 
 from __future__ import annotations
 
+import datetime
+import functools
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -50,10 +52,14 @@ Formatter = Callable[[Shown], bytes]
 
 def iso_time(time_us: int) -> str:
     """Write microseconds since the epoch as ``2026-01-31T12:00:00.000000Z``."""
-    import datetime
+    seconds, rest_us = divmod(time_us, 1_000_000)
+    return f"{_iso_second(seconds)}.{rest_us:06d}Z"
 
-    moment = datetime.datetime.fromtimestamp(time_us // 1_000_000, datetime.UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_us % 1_000_000:06d}Z"
+
+@functools.lru_cache(maxsize=256)
+def _iso_second(seconds: int) -> str:
+    # Messages come in the order of their times: formatting a date for each would cost more than all the rest.
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 _FIELDS: Final[dict[str, Formatter]] = {

@@ -101,13 +101,14 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
     from rich.table import Table
     from rich.text import Text
 
-    # Away from a terminal nothing is wrapped or cut: the width is whatever the cells need.
-    terminal = sys.stdout.isatty()
-    console = Console(file=sys.stdout, width=None if terminal else 10_000, highlight=False)
+    # As wide as the cells need: a row stays one line, for eyes and for grep; a narrow terminal wraps it by itself.
+    console = Console(file=sys.stdout, width=100_000, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        numeric = bool(rows) and all(isinstance(row[column], int | float) for row in rows)
-        table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+        numeric = bool(rows) and all(type(row[column]) in (int, float) for row in rows)
+        table.add_column(column.replace("_", " "), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(_cell(row[column])) for column in columns))
-    console.print(table)
+    with console.capture() as capture:
+        console.print(table)
+    sys.stdout.write("".join(line.rstrip() + "\n" for line in capture.get().splitlines()))

@@ -88,18 +88,24 @@ class _Tally:
         self.size_bytes = 0
         self.skipped = 0
         self.interrupted = False
-        self._topics: dict[str, tuple[int, int, int]] = {}
+        self.seconds = 0.0
+        """From the first read to the last receipt."""
+        self._topics: dict[str, tuple[int, int | None, int | None]] = {}
 
     def add(self, receipt: RangeReceipt, size_bytes: int) -> None:
         """Count a receipt."""
         self.size_bytes += size_bytes
         for part in receipt.ranges:
             self.messages += part.count
-            count, first, last = self._topics.get(part.topic, (0, part.start, part.end - 1))
-            self._topics[part.topic] = (count + part.count, min(first, part.start), max(last, part.end - 1))
+            count, first, last = self._topics.get(part.topic, (0, None, None))
+            if part.start >= 0:  # else the broker has it, but no longer knows where
+                first = part.start if first is None else min(first, part.start)
+                last = part.end - 1 if last is None else max(last, part.end - 1)
+            self._topics[part.topic] = (count + part.count, first, last)
 
-    def summary(self, seconds: float) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return the figures as plain data."""
+        seconds = self.seconds
         return {
             "messages": self.messages,
             "skipped": self.skipped,
@@ -123,7 +129,6 @@ def run(plan: Plan, url: str | None, context: str | None, output: Output) -> boo
     """
     tally = _Tally()
     progress = _Progress(plan, output)
-    began = time.perf_counter()
     try:
         with progress:
             run_with_client(lambda client: _Job(client, plan, tally, progress).run(), url, context, _RECONNECT_S)
@@ -131,7 +136,7 @@ def run(plan: Plan, url: str | None, context: str | None, output: Output) -> boo
         if tally.messages:
             print(f"{tally.messages} messages had been acknowledged before the failure", file=sys.stderr)
         raise
-    _show(tally.summary(time.perf_counter() - began), output)
+    _show(tally.summary(), output)
     return not tally.interrupted
 
 
@@ -155,8 +160,10 @@ class _Job:
             await self._open_lanes(stack)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._watch_signals)
+                began = time.perf_counter()
                 async with trio.open_nursery() as sends:
                     await self._feed(sends)
+                self._tally.seconds = time.perf_counter() - began
                 nursery.cancel_scope.cancel()
 
     async def _watch_signals(self, *, task_status: trio.TaskStatus[None]) -> None:

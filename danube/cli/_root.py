@@ -6,6 +6,7 @@ An error is one line on standard error, ``error: what happened, to which thing, 
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -70,13 +71,13 @@ def _one_line(error: BaseException) -> str:
 
 def _abandon_stdout() -> None:
     """Whoever read our output has gone (``| head``): let the flush at exit go nowhere instead of failing."""
-    sink = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(sink, sys.stdout.fileno())
-    except (OSError, ValueError):
-        sys.stdout = None  # not a real file (a test runner's buffer): nothing to flush
-    finally:
-        os.close(sink)
+        descriptor = sys.stdout.fileno()
+    except io.UnsupportedOperation:  # an object in memory, which flushes without fail
+        return
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, descriptor)
+    os.close(sink)
 
 
 def _show_version(wanted: bool) -> None:
