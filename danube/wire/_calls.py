@@ -317,7 +317,7 @@ class Calls(Receiving):
     def finish(self, stream_id: int) -> None:
         """Free a stream's slot: the application's work for it has ended. Gives back all its bytes.
 
-        What is still queued is sent first; a stream that the application did not end is reset.
+        A server's last messages and trailers are sent first. A client abandons the call if it has not ended.
         """
         stream = self._streams.get(stream_id)
         if stream is None or stream.finished:
@@ -330,15 +330,15 @@ class Calls(Receiving):
         if self._terminated is not None:
             del self._streams[stream_id]
             return
-        if not stream.local_closed and not stream.ending:
-            self._reset(stream, ErrorCodes.CANCEL if self._client else ErrorCodes.INTERNAL_ERROR)
-        elif stream.local_closed:
+        if stream.local_closed or self._client:
             self._drop(stream)
+        elif not stream.ending:
+            self._reset(stream, ErrorCodes.INTERNAL_ERROR)
         self._return_connection_credit()
 
     def _drop(self, stream: WireStream) -> None:
-        if not stream.remote_closed:
-            # The answer is complete and the peer still sends: ask it to stop (RFC 9113, 8.1).
+        if not stream.remote_closed or not stream.local_closed:
+            # On a server the answer is complete and the peer still sends: ask it to stop (RFC 9113, 8.1).
             self._reset(stream, ErrorCodes.CANCEL if self._client else ErrorCodes.NO_ERROR)
         self._streams.pop(stream.stream_id, None)
 
@@ -389,4 +389,3 @@ _H2_HANDLERS: dict[type[h2.events.Event], Callable[[Calls, Any], None]] = {
     h2.events.RemoteSettingsChanged: Calls._on_settings,
     h2.events.PingAckReceived: Calls._on_ping_ack,
 }
-

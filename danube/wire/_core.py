@@ -146,7 +146,7 @@ class ConnectionCore(ABC):
     @property
     def wants_write(self) -> bool:
         """Whether :meth:`data_to_send` would return something."""
-        return bool(self._outgoing)
+        return bool(self._outgoing) and (not self._preface_left or self._terminated is not None)
 
     def send_buffered(self, stream_id: int) -> int:
         """Return the bytes of a stream that wait for the peer's window or for the next write."""
@@ -211,6 +211,8 @@ class ConnectionCore(ABC):
 
     def data_to_send(self, max_bytes: int = 1024 * 1024) -> bytes:
         """Return the bytes to write next: all control frames and about ``max_bytes`` of messages. Call until empty."""
+        if self._preface_left and self._terminated is None:
+            return b""  # a server says nothing before it knows that the peer speaks HTTP/2
         return self._outgoing.take(max_bytes if self._terminated is None else 0)
 
 

@@ -58,7 +58,7 @@ def parse_timeout(text: str) -> float:
 def format_timeout(seconds: float) -> str:
     """Return ``seconds`` as a ``grpc-timeout`` value, rounded up in the finest unit that fits eight digits."""
     for unit in ("n", "u", "m", "S", "M", "H"):
-        value = max(0, math.ceil(seconds / _UNIT_S[unit] - 1e-9))
+        value = max(0, math.ceil(seconds / _UNIT_S[unit] * (1 - 1e-12)))
         if value < 10**8:
             return f"{value}{unit}"
     return "99999999H"

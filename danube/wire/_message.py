@@ -33,4 +33,3 @@ class Message:
             self._connection.credit(self._stream_id, size)
             if self._connection.wants_write:
                 self._waker.wake_writer()
-

@@ -73,10 +73,12 @@ class Receiving(ConnectionCore):
             self._events.append(MessageReceived(stream.stream_id, message, flow_size))
         if error is not None:
             self._fail(stream, error)
-        elif stream.missing > stream.window and not stream.remote_closed:
-            loan = stream.missing - stream.window
-            stream.loan += loan
-            self._open_window(stream, loan)
+        elif not stream.remote_closed:
+            # What is left of the current frame is in `missing`, and has been taken from the window.
+            loan = stream.missing - self._data_left - stream.window
+            if loan > 0 and stream.missing > 0:
+                stream.loan += loan
+                self._open_window(stream, loan)
 
     def _end_data(self, stream: WireStream) -> None:
         # h2 must learn that the peer has closed its side: it gets an empty DATA frame that says so.
@@ -168,19 +170,28 @@ class Receiving(ConnectionCore):
         owed = self._owed + self._owed_by_h2
         if owed * 4 < self._connection_window or self._terminated is not None:
             return
+        room = owed
         if self._pending > self._pending_limit:
             if self._complete:
                 return  # until the application gives something back
-            # Only messages that are not complete: waiting would be for ever. If it goes on like this, one must go.
-            if receiving:
+            # Only messages that are not complete: waiting would be for ever. They get the last of the budget, and when
+            # that is used up, one must go.
+            budget = self._limits.max_pending_bytes_per_connection
+            if receiving and not self._window and self._pending >= budget:
                 self._fail_largest()
-        if self._owed:
-            self._outgoing.raw(_window_update(0, self._owed))
-        if self._owed_by_h2:
-            self._h2.increment_flow_control_window(self._owed_by_h2)
+            room = budget - self._pending - self._window
+        plain = min(self._owed, room)
+        if plain > 0:
+            self._outgoing.raw(_window_update(0, plain))
+            self._owed -= plain
+            self._window += plain
+            room -= plain
+        checked = min(self._owed_by_h2, room)
+        if checked > 0:
+            self._h2.increment_flow_control_window(checked)
             self._outgoing.take_h2()
-        self._window += owed
-        self._owed = self._owed_by_h2 = 0
+            self._owed_by_h2 -= checked
+            self._window += checked
 
     def _fail_largest(self) -> None:
         largest = max(self._streams.values(), key=lambda stream: stream.pending)

@@ -112,12 +112,13 @@ class ServerConnection:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                self.wake_writer()
                 await self._read()
                 # What the protocol still has to say (why it ended) is said before everything here is cancelled.
                 self.close_when_written()
                 for stream in self._streams.values():
                     stream.abandon(None)
+                # flush() ends this by cancelling; a nursery that closed by itself would refuse the rest of a backlog.
+                await trio.sleep_forever()
         finally:
             self._closed = True
             await self._transport.close()
@@ -162,6 +163,8 @@ class ServerConnection:
         self._flushing = False
         if self._backlog is not None or self._closed or self._nursery is None:
             return
+        if self._nursery.cancel_scope.cancel_called:
+            return  # the connection is on its way out
         protocol = self.protocol
         while data := protocol.data_to_send():
             try:

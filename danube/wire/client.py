@@ -153,9 +153,9 @@ class Channel:
         """Open a call with messages in both directions.
 
         Close it with ``async with``, or with :meth:`ClientStream.cancel`. ``max_message_bytes`` bounds a message of
-        the response (default: the limit ``max_batch_bytes``, with room for
-        what is around a batch). Raises ConnectionLostError, UnavailableError while the broker drains, or
-        LimitExceededError when it takes no more streams.
+        the response (default: the limit ``max_batch_bytes``, with room for what is around a batch). Raises
+        ConnectionLostError, UnavailableError while the broker drains, or LimitExceededError when it takes no more
+        streams.
         """
         if self._error is not None:
             raise from_wire(self._error.status, self._error.code, self._error.message)

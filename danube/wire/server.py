@@ -82,6 +82,8 @@ class Server:
             nursery.cancel_scope.cancel()
 
     async def _accept(self, listeners: Sequence[trio.abc.Listener[Any]], connections: trio.Nursery) -> None:
+        if not listeners:
+            return  # connections come through serve_stream()
         with self._accepting:
             await trio.serve_listeners(self.serve_stream, list(listeners), handler_nursery=connections)
 
