@@ -1,0 +1,398 @@
+"""A broker small enough to trust: topics in lists, exclusive-style delivery, and levers to make it misbehave."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import msgspec
+import trio
+
+from danube.model import api
+from danube.model.batch import BatchHeader, check_part, open_raw, slice_part
+from danube.model.errors import (
+    DanubeError,
+    ProducerFencedError,
+    SequenceGapError,
+    SubscriptionBusyError,
+    TopicNotFoundError,
+    to_wire,
+)
+from danube.model.limits import Limits
+from danube.model.names import partition_name
+from danube.model.policies import Durability, SubscriptionType
+from danube.model.ranges import RangeSet
+from danube.wire.server import Context, Method, Server, ServerStream
+
+_encode = msgspec.msgpack.Encoder().encode
+_publish = msgspec.msgpack.Decoder(api.PublishRequest).decode
+_consume = msgspec.msgpack.Decoder(api.ConsumeRequest).decode
+
+M = api.Method
+
+
+class Stored:
+    def __init__(self, base_offset: int, part: bytes, header: BatchHeader, producer: str) -> None:
+        self.base_offset = base_offset
+        self.part = part
+        self.header = header
+        self.producer = producer
+        self.end = base_offset + header.record_count
+
+
+class ProducerState:
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = 0
+        self.next_sequence = 0
+        self.offsets: dict[int, int] = {}
+
+
+class FakeTopic:
+    def __init__(self, name: str, durability: Durability = Durability.DISK) -> None:
+        self.name = name
+        self.durability = durability
+        self.batches: list[Stored] = []
+        self.producers: dict[str, ProducerState] = {}
+        self.subscriptions: dict[str, FakeSubscription] = {}
+        self.grown = trio.Event()
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].end if self.batches else 0
+
+    def append(self, part: bytes, header: BatchHeader, producer: str) -> int:
+        base = self.end_offset
+        self.batches.append(Stored(base, part, header, producer))
+        self.notify()
+        return base
+
+    def notify(self) -> None:
+        self.grown.set()
+        self.grown = trio.Event()
+
+    def payloads(self) -> list[bytes]:
+        return [
+            msgspec.msgpack.decode(raw) if batch.header.flags & 1 else msgspec.msgpack.decode(raw)[0]
+            for batch in self.batches
+            for raw in open_raw(batch.part, batch.header, 2**30)
+        ]
+
+
+class FakeSubscription:
+    def __init__(self, start: int) -> None:
+        self.acked = RangeSet()
+        if start:
+            self.acked.add(0, start)
+        self.consumer: FakeConsumer | None = None
+        self.nacks: list[tuple[list[int], int]] = []
+        self.acks: list[list[int]] = []
+        self.attempts: dict[int, int] = {}
+
+
+class FakeConsumer:
+    def __init__(self, name: str, stream: ServerStream) -> None:
+        self.name = name
+        self.stream = stream
+        self.messages = 0
+        self.size_bytes = 0
+        self.position = 0
+        self.credits: list[tuple[int, int]] = []
+
+
+class FakeBroker:
+    def __init__(self) -> None:
+        self.topics: dict[str, FakeTopic] = {}
+        self.partitioned: dict[str, int] = {}
+        self.received: list[tuple[int, bytes]] = []
+        """(base sequence, part) of every batch that arrived."""
+        self.before_store: Callable[[BatchHeader], DanubeError | None] = lambda header: None
+        """May refuse a batch."""
+        self.lose_answer: Callable[[BatchHeader], bool] = lambda header: False
+        """True: store the batch, then cut all connections instead of acknowledging it."""
+        self.hold_acks: trio.Event | None = None
+        self.corrupt: Callable[[Stored], bool] = lambda stored: False
+        self.slices = False
+        self.open_errors: list[DanubeError] = []
+        self.opens: list[api.PublishOpen | api.ConsumeOpen] = []
+        self.connections: list[trio.abc.Stream] = []
+        self.port = 0
+        self.accepting = True
+        self.token: trio.lowlevel.TrioToken | None = None
+
+    # --- Network -----------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"danube://127.0.0.1:{self.port}"
+
+    async def cut(self) -> None:
+        """Break all connections."""
+        connections, self.connections = self.connections, []
+        for stream in connections:
+            await trio.aclose_forcefully(stream)
+
+    def topic(self, name: str) -> FakeTopic:
+        return self.topics.setdefault(name, FakeTopic(name))
+
+    # --- Unary -------------------------------------------------------------------------------------------------------
+
+    async def lookup(self, request: api.LookupTopic, context: Context) -> api.TopicPartitions:
+        if (count := self.partitioned.get(request.topic)) is not None:
+            names = [partition_name(request.topic, index) for index in range(count)]
+            return api.TopicPartitions(request.topic, count, names, Durability.DISK)
+        if request.topic not in self.topics:
+            raise TopicNotFoundError(f"no topic {request.topic}")
+        return api.TopicPartitions(request.topic, 0, [request.topic], self.topics[request.topic].durability)
+
+    async def list_topics(self, request: api.ListTopics, context: Context) -> api.TopicList:
+        return api.TopicList(
+            [api.TopicInfo(t.name, 1, 0, t.durability, 0, t.end_offset, 0, [], [], 0) for t in self.topics.values()]
+        )
+
+    # --- Publish -----------------------------------------------------------------------------------------------------
+
+    async def publish(self, stream: ServerStream, context: Context) -> None:
+        first = await stream.receive()
+        assert first is not None
+        request = _publish(first.data)
+        assert isinstance(request, api.PublishOpen)
+        self.opens.append(request)
+        if self.open_errors:
+            raise self.open_errors.pop(0)
+        topic = self.topic(request.topic)
+        state = topic.producers.setdefault(request.producer_name, ProducerState(len(topic.producers) + 1))
+        if request.resume_epoch and state.epoch > request.resume_epoch:
+            raise ProducerFencedError("a newer session has taken over")
+        if not request.resume_epoch or not state.epoch:
+            state.epoch += 1
+        epoch = state.epoch
+        limits = Limits()
+        stream.send_nowait(
+            _encode(
+                api.PublishOpened(
+                    1, state.producer_id, epoch, state.next_sequence, topic.durability,
+                    limits.max_batch_bytes, limits.max_message_bytes,
+                )
+            )
+        )  # fmt: skip
+        while (message := await stream.receive()) is not None:
+            request = _publish(message.data)
+            assert isinstance(request, api.PublishBatch)
+            message.release()
+            header = check_part(request.part)
+            self.received.append((header.base_sequence, request.part))
+            if self.hold_acks is not None:
+                await self.hold_acks.wait()
+            error: DanubeError | None = None
+            if header.producer_epoch != state.epoch or header.producer_id != state.producer_id:
+                error = ProducerFencedError("a newer session has taken over")
+            elif header.base_sequence in state.offsets:
+                base = state.offsets[header.base_sequence]
+            elif header.base_sequence != state.next_sequence:
+                error = SequenceGapError(f"got {header.base_sequence}, expected {state.next_sequence}")
+            else:
+                error = self.before_store(header)
+                if error is None:
+                    base = topic.append(request.part, header, request_name(topic, state))
+                    state.offsets[header.base_sequence] = base
+                    state.next_sequence += header.record_count
+                    if self.lose_answer(header):
+                        await self.cut()
+                        return
+            if error is not None:
+                status, code, text = to_wire(error)
+                stream.send_nowait(_encode(api.PublishRefused(header.base_sequence, status, code, text)))
+            else:
+                ack = api.AckedSequence(header.base_sequence, base, header.record_count)
+                stream.send_nowait(_encode(api.PublishAcks([ack])))
+
+    # --- Consume -----------------------------------------------------------------------------------------------------
+
+    async def consume(self, stream: ServerStream, context: Context) -> None:
+        first = await stream.receive()
+        assert first is not None
+        request = _consume(first.data)
+        assert isinstance(request, api.ConsumeOpen)
+        self.opens.append(request)
+        if self.open_errors:
+            raise self.open_errors.pop(0)
+        topic = self.topic(request.topic)
+        start = topic.end_offset if request.start == "latest" else 0 if request.start == "earliest" else request.start
+        assert isinstance(start, int)
+        sub = topic.subscriptions.setdefault(request.subscription, FakeSubscription(start))
+        other = sub.consumer is not None and sub.consumer.name != request.consumer_name
+        if other and request.type is SubscriptionType.EXCLUSIVE:
+            raise SubscriptionBusyError("an exclusive consumer is connected")
+        me = sub.consumer = FakeConsumer(request.consumer_name, stream)
+        floor = sub.acked.first()[1] if sub.acked and sub.acked.first()[0] == 0 else 0
+        me.position = floor
+        end = topic.end_offset
+        stream.send_nowait(_encode(api.ConsumeOpened(1, 1, topic.durability, True, floor, end)))
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._deliver, topic, sub, me, end)
+                while (message := await stream.receive()) is not None:
+                    message.release()
+                    self._consumer_says(topic, sub, me, _consume(message.data))
+                nursery.cancel_scope.cancel()
+        finally:
+            if sub.consumer is me:
+                sub.consumer = None
+
+    def _consumer_says(
+        self, topic: FakeTopic, sub: FakeSubscription, me: FakeConsumer, request: api.ConsumeRequest
+    ) -> None:
+        if isinstance(request, api.Credit):
+            me.credits.append((request.messages, request.size_bytes))
+            me.messages += request.messages
+            me.size_bytes += request.size_bytes
+        elif isinstance(request, api.Ack):
+            sub.acks.append(request.ranges)
+            for start, end in zip(request.ranges[::2], request.ranges[1::2], strict=True):
+                sub.acked.add(start, end)
+        elif isinstance(request, api.AckCumulative):
+            sub.acked.add(0, request.offset + 1)
+        elif isinstance(request, api.Nack):
+            sub.nacks.append((request.ranges, request.delay_ms))
+            for offset in range(request.ranges[0], request.ranges[-1]):
+                sub.attempts[offset] = sub.attempts.get(offset, 1) + 1
+            me.position = min(me.position, request.ranges[0])
+        elif isinstance(request, api.FlushAcks):
+            me.stream.send_nowait(_encode(api.AcksFlushed(request.token)))
+        topic.notify()
+
+    async def _deliver(self, topic: FakeTopic, sub: FakeSubscription, me: FakeConsumer, end: int) -> None:
+        told = False
+        while True:
+            grown = topic.grown
+            for batch in topic.batches:
+                if batch.end <= me.position:
+                    continue
+                if me.messages <= 0 or me.size_bytes <= 0:
+                    break
+                start = max(me.position, batch.base_offset)
+                live = list(sub.acked.gaps(start, batch.end))
+                me.position = batch.end
+                if not live:
+                    continue
+                self._send(batch, live, sub, me)
+            if not told and me.position >= end:
+                told = True
+                me.stream.send_nowait(_encode(api.CaughtUp(end)))
+            await grown.wait()
+
+    def _send(self, batch: Stored, live: list[tuple[int, int]], sub: FakeSubscription, me: FakeConsumer) -> None:
+        ranges = [number for pair in live for number in pair]
+        count = sum(end - start for start, end in live)
+        part = batch.part
+        if self.slices:
+            raws = open_raw(part, batch.header, 2**30)
+            part = slice_part(
+                batch.header, [raws[o - batch.base_offset] for start, end in live for o in range(start, end)]
+            )
+        elif count == batch.header.record_count:
+            ranges = []
+        if self.corrupt(batch):
+            part = part[:-10] + bytes([part[-10] ^ 1]) + part[-9:]
+        me.messages -= count
+        me.size_bytes -= len(part)
+        attempt = sub.attempts.get(live[0][0], 1)
+        delivery = api.Delivery(batch.base_offset, 1_000_000, attempt, ranges, batch.producer, part)
+        me.stream.send_nowait(_encode(delivery))
+
+    # --- Life --------------------------------------------------------------------------------------------------------
+
+    def methods(self) -> dict[str, Method]:
+        bidi, unary = "bidi", "unary"
+        rows = [
+            Method(path=M.PUBLISH, kind=bidi, handler=self.publish, max_request_bytes=16 * 2**20),
+            Method(path=M.CONSUME, kind=bidi, handler=self.consume),
+            Method(path=M.LOOKUP_TOPIC, kind=unary, handler=self.lookup,
+                   request_type=api.LookupTopic, response_type=api.TopicPartitions),
+            Method(path=M.LIST_TOPICS, kind=unary, handler=self.list_topics,
+                   request_type=api.ListTopics, response_type=api.TopicList),
+        ]  # fmt: skip
+        return {row.path: row for row in rows}
+
+
+def request_name(topic: FakeTopic, state: ProducerState) -> str:
+    return next(name for name, one in topic.producers.items() if one is state)
+
+
+@contextmanager
+def broker_in_a_thread(broker: FakeBroker | None = None) -> Iterator[FakeBroker]:
+    """Serve a fake broker from another thread, for clients that run under asyncio or block."""
+    ready: queue.SimpleQueue[tuple[FakeBroker, trio.CancelScope]] = queue.SimpleQueue()
+
+    async def main() -> None:
+        with trio.CancelScope() as scope:
+            async with running_broker(broker) as running:
+                running.token = trio.lowlevel.current_trio_token()
+                ready.put((running, scope))
+                await trio.sleep_forever()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    running, scope = ready.get(timeout=10)
+    try:
+        yield running
+    finally:
+        trio.from_thread.run_sync(scope.cancel, trio_token=running.token)
+        thread.join(10)
+
+
+@asynccontextmanager
+async def running_broker(broker: FakeBroker | None = None) -> AsyncIterator[FakeBroker]:
+    """Serve a fake broker on a loopback port. (Trio only; asyncio clients reach it from another thread.)"""
+    broker = broker or FakeBroker()
+    async with trio.open_nursery() as nursery:
+        server = Server([broker.methods()], Limits(max_resets_per_minute=math.inf))  # type: ignore[arg-type]
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        broker.port = listeners[0].socket.getsockname()[1]
+        await nursery.start(server.run, [_Listener(listeners[0], broker)])
+        try:
+            yield broker
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+class _Stream(trio.abc.Stream):
+    """A stream that stays in the test's hands: the server takes plain sockets away from their streams."""
+
+    def __init__(self, inner: trio.SocketStream) -> None:
+        self._inner = inner
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return await self._inner.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Listener(trio.abc.Listener[trio.abc.Stream]):
+    """Remembers the connections, so that a test can cut them; drops them while the broker is "down"."""
+
+    def __init__(self, inner: trio.SocketListener, broker: FakeBroker) -> None:
+        self._inner = inner
+        self._broker = broker
+
+    async def accept(self) -> trio.abc.Stream:
+        while True:
+            stream = _Stream(await self._inner.accept())
+            if self._broker.accepting:
+                self._broker.connections.append(stream)
+                return stream
+            await trio.aclose_forcefully(stream)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

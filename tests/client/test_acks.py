@@ -1,0 +1,97 @@
+"""The ledger of acknowledgements."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danube.client._acks import AckLedger
+from danube.model.ranges import RangeSet
+
+
+def test_acks_in_order_become_one_range() -> None:
+    ledger = AckLedger()
+    assert ledger.add(10, 11)
+    assert not any(ledger.add(offset, offset + 1) for offset in range(11, 100))
+    assert ledger.take() == ([10, 100], -1)
+    assert not ledger.collected
+    assert ledger.add(100, 101)
+
+
+def test_acks_out_of_order_are_coalesced() -> None:
+    ledger = AckLedger()
+    for offset in (5, 3, 9, 4, 8):
+        ledger.add(offset, offset + 1)
+    assert ledger.take()[0] == [3, 6, 8, 10]
+
+
+def test_what_was_not_confirmed_is_sent_again() -> None:
+    ledger = AckLedger()
+    ledger.add(0, 5)
+    ledger.take()
+    first = ledger.token()
+    ledger.add(5, 6)
+    ledger.add_cumulative(7)
+    ledger.take()
+    ledger.lost()
+    assert ledger.take() == ([0, 6], 7)
+    ledger.confirmed(first)
+    assert not ledger.settled
+    second = ledger.token()
+    ledger.confirmed(second)
+    assert ledger.settled
+    ledger.lost()
+    assert ledger.take() == ([], -1)
+
+
+def test_known_offsets_are_filtered_wherever_they_are() -> None:
+    ledger = AckLedger()
+    ledger.add(0, 2)
+    ledger.take()
+    ledger.token()
+    ledger.add(4, 5)
+    ledger.take()
+    ledger.add(7, 8)
+    assert list(ledger.unacknowledged([(0, 10)])) == [(2, 4), (5, 7), (8, 10)]
+
+
+OFFSETS = st.lists(st.tuples(st.sampled_from(["ack", "take", "token", "confirm", "lost"]), st.integers(0, 30)))
+
+
+@settings(deadline=None, max_examples=300)
+@given(OFFSETS)
+def test_no_ack_is_forgotten_before_it_is_confirmed(steps: list[tuple[str, int]]) -> None:
+    """Whatever happens, a broker that confirms what it saw has seen everything when the ledger is settled."""
+    ledger = AckLedger()
+    given_acks: set[int] = set()
+    seen: set[int] = set()  # by the broker, durably
+    travelling: list[list[int]] = []
+    token = 0
+
+    def arrive() -> None:
+        for flat in travelling:
+            for start, end in zip(flat[::2], flat[1::2], strict=True):
+                seen.update(range(start, end))
+        travelling.clear()
+
+    for step, offset in steps:
+        if step == "ack":
+            ledger.add(offset, offset + 1)
+            given_acks.add(offset)
+        elif step == "take":
+            travelling.append(ledger.take()[0])
+        elif step == "token":
+            token = ledger.token()
+        elif step == "confirm" and token:
+            arrive()
+            ledger.confirmed(token)
+        elif step == "lost":
+            travelling.clear()
+            token = 0
+            ledger.lost()
+        known = given_acks - seen
+        left = RangeSet(ledger.unacknowledged([(0, 40)]))
+        assert not any(offset in left for offset in known), "an acknowledged offset would be delivered again"
+    travelling.append(ledger.take()[0])
+    arrive()
+    assert seen >= given_acks

@@ -1,0 +1,320 @@
+"""The batch and sequence state machine, alone and against a model of the broker."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danube.client._outbox import Budget, OutBatch, Outbox, Verdict
+from danube.model import api
+from danube.model.batch import Codec, Record, check_part, open_records
+from danube.model.errors import (
+    DanubeError,
+    DuplicateSequenceError,
+    InvalidArgumentError,
+    JournalFullError,
+    MessageTooLargeError,
+    ProducerFencedError,
+    ProtocolError,
+    SequenceGapError,
+)
+from danube.model.policies import Durability
+
+MAX_BATCH = 4_000
+
+
+def opened(producer_id: int = 7, epoch: int = 1, next_sequence: int = 0) -> api.PublishOpened:
+    return api.PublishOpened(1, producer_id, epoch, next_sequence, Durability.DISK, MAX_BATCH, 3_000)
+
+
+def make(**options: int) -> Outbox:
+    defaults = {"batch_max_bytes": 1_000, "batch_max_messages": 10, "max_in_flight": 3}
+    return Outbox(Budget(100_000), **defaults | options)
+
+
+def parts(outbox: Outbox) -> list[bytes]:
+    found = []
+    while (part := outbox.next_part(5)) is not None:
+        found.append(part)
+    return found
+
+
+def payloads(part: bytes) -> list[bytes]:
+    return [r.payload if isinstance(r, Record) else r for r in open_records(part, check_part(part), 2**20)]
+
+
+def ack(batch: OutBatch, base_offset: int) -> api.AckedSequence:
+    return api.AckedSequence(batch.base_sequence, base_offset, batch.count)
+
+
+def test_first_message_leaves_at_once_and_the_rest_gathers() -> None:
+    outbox = make(max_in_flight=1)
+    outbox.opened(opened())
+    outbox.add(b"a", 9)
+    assert [payloads(p) for p in parts(outbox)] == [[b"a"]]
+    for text in (b"b", b"c", b"d"):
+        outbox.add(text, 9)
+    assert parts(outbox) == []
+    assert outbox.acked([ack(outbox.flight[0], 40)]) is Verdict.GO_ON
+    assert [payloads(p) for p in parts(outbox)] == [[b"b", b"c", b"d"]]
+    assert outbox.flight[0].base_sequence == 1
+
+
+def test_batches_are_cut_by_bytes_and_by_messages() -> None:
+    outbox = make(max_in_flight=100)
+    outbox.opened(opened())
+    for _ in range(12):
+        outbox.add(b"x", 9)
+    for _ in range(3):
+        outbox.add(b"y" * 392, 400)
+    assert [len(payloads(p)) for p in parts(outbox)] == [10, 4, 1]
+
+
+def test_mixed_kinds_share_a_batch() -> None:
+    outbox = make()
+    outbox.opened(opened())
+    outbox.add(b"plain", 20)
+    outbox.add(Record(b"keyed", "k", {"a": "1"}), 40)
+    (part,) = parts(outbox)
+    assert open_records(part, check_part(part), 2**20) == [Record(b"plain"), Record(b"keyed", "k", {"a": "1"})]
+
+
+def test_encoded_batches_keep_their_place() -> None:
+    outbox = make(max_in_flight=5)
+    outbox.opened(opened())
+    outbox.add(b"first", 20)
+    outbox.add_encoded(b"\x92\xc4\x01a\xc4\x01b", 2)
+    outbox.add(b"last", 20)
+    assert [payloads(p) for p in parts(outbox)] == [[b"first"], [b"a", b"b"], [b"last"]]
+    assert outbox.next_sequence == 4
+
+
+def test_a_new_stream_sends_identical_bytes_again() -> None:
+    outbox = make()
+    outbox.opened(opened())
+    outbox.add(b"a", 9)
+    outbox.add_encoded(b"\x91\xc4\x01b", 1)
+    first = parts(outbox)
+    outbox.lost()
+    outbox.add(b"c", 9)
+    assert parts(outbox) == []
+    outbox.opened(opened(next_sequence=2))
+    assert parts(outbox)[:2] == first
+
+
+def test_a_broker_that_remembers_less_gets_lower_sequences() -> None:
+    outbox = make()
+    outbox.opened(opened(next_sequence=100))
+    outbox.add(b"a", 9)
+    (first,) = parts(outbox)
+    assert check_part(first).base_sequence == 100
+    outbox.lost()
+    outbox.opened(opened(producer_id=9, epoch=4, next_sequence=0))
+    (again,) = parts(outbox)
+    header = check_part(again)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 4, 0)
+    assert payloads(again) == [b"a"]
+
+
+def test_a_batch_refused_for_good_fails_alone() -> None:
+    outbox = make()
+    outbox.opened(opened())
+    batches = [outbox.add_encoded(b"\x91\xc4\x01" + name, 1) for name in (b"a", b"b", b"c")]
+    parts(outbox)
+    assert outbox.refused(1, InvalidArgumentError("no")) is Verdict.GO_ON
+    assert outbox.refused(2, SequenceGapError("gap")) is Verdict.GO_ON
+    assert parts(outbox) == []
+    outbox.acked([ack(batches[0], 50)])
+    assert isinstance(batches[1].error, InvalidArgumentError)
+    assert isinstance(outbox.unreported, InvalidArgumentError)
+    (again,) = parts(outbox)
+    assert check_part(again).base_sequence == 1
+    assert payloads(again) == [b"c"]
+    outbox.acked([ack(batches[2], 51)])
+    assert (batches[2].base_offset, batches[2].error) == (51, None)
+
+
+def test_a_batch_refused_for_the_time_being_is_sent_again() -> None:
+    outbox = make()
+    outbox.opened(opened())
+    outbox.add_encoded(b"\x91\xc4\x01a", 1)
+    outbox.add_encoded(b"\x91\xc4\x01b", 1)
+    first = parts(outbox)
+    assert outbox.refused(0, JournalFullError("full")) is Verdict.GO_ON
+    assert outbox.refused(1, SequenceGapError("gap")) is Verdict.RETRY_LATER
+    assert parts(outbox) == []
+    outbox.resume()
+    assert parts(outbox) == first
+
+
+def test_verdicts_of_other_refusals() -> None:
+    outbox = make()
+    outbox.opened(opened())
+    outbox.add_encoded(b"\x91\xc4\x01a", 1)
+    parts(outbox)
+    assert outbox.refused(0, SequenceGapError("gap")) is Verdict.REOPEN
+    outbox.opened(opened())
+    parts(outbox)
+    assert outbox.refused(0, ProducerFencedError("gone")) is Verdict.FENCED
+    assert outbox.refused(0, DuplicateSequenceError("old")) is Verdict.GO_ON
+    assert outbox.idle
+    assert outbox.budget.used == 0
+
+
+def test_answers_to_what_was_not_sent_are_protocol_errors() -> None:
+    outbox = make()
+    outbox.opened(opened())
+    with pytest.raises(ProtocolError, match="not in flight"):
+        outbox.acked([api.AckedSequence(0, 0, 1)])
+    outbox.add(b"a", 9)
+    parts(outbox)
+    with pytest.raises(ProtocolError, match="2 records"):
+        outbox.acked([api.AckedSequence(0, 0, 2)])
+
+
+def test_a_part_beyond_the_brokers_limit_fails_alone() -> None:
+    outbox = make(batch_max_bytes=3_500)
+    outbox.opened(opened())
+    batch, _ = outbox.add(Record(b"x", "é" * 3_000), 10)
+    outbox.add_encoded(b"\x91\xc4\x01b", 1)
+    assert [payloads(p) for p in parts(outbox)] == [[b"b"]]
+    assert isinstance(batch.error, MessageTooLargeError)
+    assert outbox.next_sequence == 1
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_compressed_batches_survive_renumbering(codec: Codec) -> None:
+    outbox = Outbox(Budget(10**6), codec=codec, batch_max_bytes=3_000, batch_max_messages=10, max_in_flight=2)
+    outbox.opened(opened())
+    outbox.add(b"a" * 2_000, 2_010)
+    (part,) = parts(outbox)
+    assert len(part) < 500
+    outbox.lost()
+    outbox.opened(opened(epoch=2, next_sequence=0))
+    (again,) = parts(outbox)
+    assert payloads(again) == [b"a" * 2_000]
+    assert check_part(again).producer_epoch == 2
+
+
+class ModelBroker:
+    """Stores what continues the sequence; answers late, refuses at times, loses streams."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+        self.offsets: dict[int, tuple[int, int, bytes]] = {}
+        self.next_sequence = 0
+        self.inbox: deque[bytes] = deque()
+        self.answers: deque[api.AckedSequence | tuple[int, DanubeError]] = deque()
+
+    def handle(self, part: bytes, refusal: DanubeError | None) -> None:
+        header = check_part(part)
+        base = header.base_sequence
+        if base in self.offsets:
+            offset, count, first = self.offsets[base]
+            assert first == part, "a retry must carry identical bytes"
+            self.answers.append(api.AckedSequence(base, offset, count))
+        elif base != self.next_sequence:
+            self.answers.append((base, SequenceGapError("gap")))
+        elif refusal is not None:
+            self.answers.append((base, refusal))
+        else:
+            self.offsets[base] = (len(self.stored), header.record_count, part)
+            self.answers.append(api.AckedSequence(base, len(self.stored), header.record_count))
+            self.stored.extend(payloads(part))
+            self.next_sequence += header.record_count
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 5)),
+        st.tuples(st.just("encoded"), st.integers(1, 5)),
+        st.tuples(st.sampled_from(["pump", "store", "answer", "cut"]), st.just(0)),
+        st.tuples(st.sampled_from(["full", "invalid"]), st.just(0)),
+    ),
+    max_size=80,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(STEPS)
+def test_every_message_is_stored_once_in_order_or_fails(steps: list[tuple[str, int]]) -> None:
+    outbox = make(max_in_flight=3, batch_max_messages=4)
+    broker = ModelBroker()
+    outbox.opened(opened())
+    accepted: list[tuple[OutBatch, int, bytes]] = []
+    paused = False
+
+    def add(count: int) -> None:
+        for _ in range(count):
+            payload = b"%d" % len(accepted)
+            accepted.append((*outbox.add(payload, 10), payload))
+
+    def add_encoded(count: int) -> None:
+        names = [b"%d" % (len(accepted) + index) for index in range(count)]
+        batch = outbox.add_encoded(
+            bytes([0x90 + count]) + b"".join(b"\xc4" + bytes([len(n)]) + n for n in names), count
+        )
+        accepted.extend((batch, index, name) for index, name in enumerate(names))
+
+    def pump() -> None:
+        broker.inbox.extend(parts(outbox))
+
+    def answer() -> None:
+        nonlocal paused
+        if not broker.answers:
+            return
+        reply = broker.answers.popleft()
+        verdict = outbox.refused(*reply) if isinstance(reply, tuple) else outbox.acked([reply])
+        assert verdict in (Verdict.GO_ON, Verdict.RETRY_LATER)
+        if verdict is Verdict.RETRY_LATER:
+            paused = True
+
+    def cut() -> None:
+        nonlocal paused
+        broker.inbox.clear()
+        broker.answers.clear()
+        outbox.lost()
+        outbox.opened(opened(next_sequence=broker.next_sequence))
+        paused = False
+
+    def store(refusal: DanubeError | None) -> None:
+        if broker.inbox:
+            broker.handle(broker.inbox.popleft(), refusal)
+
+    for step, count in steps:
+        if step == "add":
+            add(count)
+        elif step == "encoded":
+            add_encoded(count)
+        elif step == "pump":
+            pump()
+        elif step == "answer":
+            answer()
+        elif step == "cut":
+            cut()
+        else:
+            store({"full": JournalFullError("full"), "invalid": InvalidArgumentError("no")}.get(step))
+        if paused and not broker.answers:
+            outbox.resume()
+            paused = False
+        assert len(outbox.flight) <= 3
+
+    for _ in range(1_000):
+        if not outbox.unsettled():
+            break
+        pump()
+        store(None)
+        answer()
+        if paused:
+            outbox.resume()
+            paused = False
+    assert not outbox.unsettled()
+    assert outbox.budget.used == 0
+    expected = [payload for batch, _, payload in accepted if batch.error is None]
+    assert broker.stored == expected
+    for batch, index, payload in accepted:
+        if batch.error is None:
+            assert broker.stored[batch.base_offset + index] == payload
