@@ -1,0 +1,72 @@
+"""Subscriptions: who gets which message, what is acknowledged, and what must be delivered again.
+
+Everything here is a pure state machine: no clock, no files, no sockets. See :mod:`danube.dispatch.machine` for how one
+is driven.
+"""
+
+from __future__ import annotations
+
+from danube.dispatch.cursor import (
+    Cursor,
+    CursorDelta,
+    CursorEntry,
+    CursorReset,
+    CursorSnapshot,
+    decode_entry,
+    encode_entry,
+)
+from danube.dispatch.exclusive import ExclusiveMachine
+from danube.dispatch.key_shared import KeySharedMachine
+from danube.dispatch.lossy import LossyMachine
+from danube.dispatch.machine import Machine
+from danube.dispatch.shared import SharedMachine
+from danube.dispatch.spans import ConsumerState, Delivery, Description, Explanation, Gap, ReadRequest, Span
+from danube.model.limits import Limits
+from danube.model.policies import SubscriptionType
+
+__all__ = [
+    # Machines
+    "Machine",
+    "make_subscription",
+    "ExclusiveMachine",
+    "SharedMachine",
+    "KeySharedMachine",
+    "LossyMachine",
+    # Values
+    "Span",
+    "ReadRequest",
+    "Delivery",
+    "Gap",
+    "ConsumerState",
+    "Description",
+    "Explanation",
+    # Cursors and their journal entries
+    "Cursor",
+    "CursorDelta",
+    "CursorReset",
+    "CursorSnapshot",
+    "CursorEntry",
+    "encode_entry",
+    "decode_entry",
+]
+
+
+def make_subscription(kind: SubscriptionType, cursor: Cursor, limits: Limits, *, lossy: bool = False) -> Machine:
+    """Build the machine for a subscription.
+
+    Args:
+        kind: its type.
+        cursor: recovered or new; the machine owns it from now on. Give it
+            ``max_ranges=limits.max_ack_ranges + limits.max_unacked_messages``, so that its size has a hard bound.
+        limits: the broker's limits.
+        lossy: for a topic of durability ``none``: nothing is kept, nothing is delivered twice.
+    """
+    if lossy:
+        return LossyMachine(kind, cursor, limits)
+    match kind:
+        case SubscriptionType.SHARED:
+            return SharedMachine(cursor, limits)
+        case SubscriptionType.KEY_SHARED:
+            return KeySharedMachine(cursor, limits)
+        case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
+            return ExclusiveMachine(kind, cursor, limits)

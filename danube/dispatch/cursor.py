@@ -1,0 +1,256 @@
+"""The cursor of a subscription: what is acknowledged, and nothing else.
+
+It is a floor (everything below is acknowledged) and a set of acknowledged ranges above it, so acknowledgements that
+arrive out of order survive a restart::
+
+    offsets    0 . . . . . . . . 9 . . . . . . . . 19
+    acked      # # # # # # # - - - # # - # # # - - -
+                             ^ floor = 7   ranges = [10, 12) [13, 16)
+
+The floor never passes an offset that is not acknowledged. A seek starts a new *generation*: journal entries of older
+generations mean nothing any more. Recovery applies entries in journal order; every entry may be applied twice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from danube.model.errors import DataLossError
+from danube.model.ranges import RangeSet
+
+__all__ = ["Cursor", "CursorDelta", "CursorEntry", "CursorReset", "CursorSnapshot", "decode_entry", "encode_entry"]
+
+
+class CursorDelta(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """Journal entry: these ranges were acknowledged."""
+
+    subscription_id: int
+    generation: int
+    ranges: list[int]
+    """Flat."""
+
+
+class CursorReset(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Journal entry: the cursor was moved to ``floor`` and began a new generation."""
+
+    subscription_id: int
+    generation: int
+    floor: int
+
+
+class CursorSnapshot(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The whole cursor. It replaces every earlier entry of its generation and of older ones."""
+
+    subscription_id: int
+    generation: int
+    floor: int
+    ranges: list[int]
+    """Flat, above the floor."""
+
+
+CursorEntry = CursorDelta | CursorReset | CursorSnapshot
+
+encode_entry = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[CursorEntry] = msgspec.msgpack.Decoder(CursorEntry)
+
+
+def decode_entry(data: bytes | memoryview) -> CursorEntry:
+    """Decode what :data:`encode_entry` made.
+
+    Raises:
+        DataLossError: the bytes are something else.
+    """
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise DataLossError(f"a cursor entry of {len(data)} bytes cannot be decoded: {error}") from error
+
+
+class _Acked(RangeSet):
+    """A range set whose insert says what was new; the common cases take one search."""
+
+    __slots__ = ()
+
+    def insert(self, start: int, end: int, most: int | None) -> list[tuple[int, int]]:
+        """Add ``[start, end)`` and return the parts that were not there; do nothing if there would be > ``most``."""
+        starts, ends = self._starts, self._ends
+        index = bisect_right(starts, start)
+        after = starts[index] if index < len(starts) else end + 1
+        before = ends[index - 1] if index else start - 1
+        if before <= start and end <= after:  # nothing of it is there
+            if before == start:
+                if after == end:
+                    ends[index - 1] = ends[index]
+                    del starts[index], ends[index]
+                else:
+                    ends[index - 1] = end
+            elif after == end:
+                starts[index] = start
+            elif most is not None and len(starts) >= most:
+                return []
+            else:
+                starts.insert(index, start)
+                ends.insert(index, end)
+            return [(start, end)]
+        new = list(self.gaps(start, end))
+        if new:
+            self.add(start, end)
+        return new
+
+    def past(self, offset: int) -> int:
+        """Return the first number at or above ``offset`` that is not in the set."""
+        index = bisect_right(self._starts, offset) - 1
+        return max(offset, self._ends[index]) if index >= 0 else offset
+
+    def last_end(self, default: int) -> int:
+        """Return the end of the highest range, or ``default`` if the set is empty."""
+        return self._ends[-1] if self._ends else default
+
+
+class Cursor:
+    """A floor and the acknowledged ranges above it.
+
+    Attributes:
+        floor: every offset below is acknowledged. Read-only for others.
+        generation: number of seeks so far. Read-only for others.
+    """
+
+    __slots__ = ("_acked", "_max_ranges", "floor", "generation")
+
+    def __init__(
+        self,
+        floor: int = 0,
+        *,
+        generation: int = 0,
+        ranges: Iterable[tuple[int, int]] = (),
+        max_ranges: int | None = None,
+    ) -> None:
+        """Build a cursor.
+
+        Args:
+            floor: first offset that is not acknowledged, apart from ``ranges``.
+            generation: of the snapshot it is built from.
+            ranges: acknowledged ranges above the floor.
+            max_ranges: most separate ranges above the floor (None: no limit). An acknowledgement that would need one
+                more is refused, and its messages stay unacknowledged.
+        """
+        self.floor = floor
+        self.generation = generation
+        self._max_ranges = max_ranges
+        self._acked = _Acked(ranges)
+        self.floor = self._acked.pop_front(floor)
+
+    @property
+    def range_count(self) -> int:
+        """Number of acknowledged ranges above the floor."""
+        return len(self._acked)
+
+    @property
+    def end(self) -> int:
+        """First offset after everything that is acknowledged."""
+        return self._acked.last_end(self.floor)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the acknowledged ranges above the floor."""
+        return list(self._acked)
+
+    def ack(self, start: int, end: int, *, force: bool = False) -> list[tuple[int, int]]:
+        """Acknowledge ``[start, end)`` and return the ranges of it that were not acknowledged before.
+
+        With ``force`` the limit of ranges does not apply: for callers that bound them in another way.
+        """
+        floor = self.floor
+        start = max(start, floor)
+        if start >= end:
+            return []
+        acked = self._acked
+        if start > floor:
+            return acked.insert(start, end, None if force else self._max_ranges)
+        if not acked:
+            self.floor = end
+            return [(start, end)]
+        new = list(acked.gaps(start, end))
+        acked.remove(start, end)
+        self.floor = acked.pop_front(end)
+        return new
+
+    def is_acked(self, offset: int) -> bool:
+        """Tell whether ``offset`` is acknowledged."""
+        return offset < self.floor or offset in self._acked
+
+    def live(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of ``[start, end)`` that are not acknowledged."""
+        start = max(start, self.floor)
+        if start >= end:
+            return []
+        if not self._acked:
+            return [(start, end)]
+        return list(self._acked.gaps(start, end))
+
+    def next_live(self, offset: int) -> int:
+        """Return the first offset at or above ``offset`` that is not acknowledged."""
+        return self.floor if offset < self.floor else self._acked.past(offset)
+
+    def backlog(self, end: int) -> int:
+        """Return how many messages below ``end`` are not acknowledged."""
+        return sum(high - low for low, high in self.live(self.floor, end))
+
+    def seek(self, offset: int) -> None:
+        """Move to ``offset``: everything below counts as acknowledged, nothing above. Begins a new generation."""
+        self.generation += 1
+        self.floor = offset
+        self._acked.clear()
+
+    def clamp(self, end: int) -> bool:
+        """Forget what is at or above ``end``, the recovered end of the log; tell whether there was something."""
+        if self.end <= end:
+            return False
+        self._acked.remove(end, self.end)
+        self.floor = min(self.floor, end)
+        return True
+
+    def delta(self, subscription_id: int, ranges: list[int]) -> CursorDelta:
+        """Build the journal entry for newly acknowledged ``ranges`` (flat)."""
+        return CursorDelta(subscription_id, self.generation, ranges)
+
+    def reset(self, subscription_id: int) -> CursorReset:
+        """Build the journal entry to write after a seek."""
+        return CursorReset(subscription_id, self.generation, self.floor)
+
+    def snapshot(self, subscription_id: int) -> CursorSnapshot:
+        """Build the entry that holds the whole cursor."""
+        return CursorSnapshot(subscription_id, self.generation, self.floor, self._acked.to_flat())
+
+    def apply(self, entry: CursorEntry) -> None:
+        """Apply a recovered entry. Idempotent; entries of older generations are ignored.
+
+        Raises:
+            DataLossError: a delta of a generation whose reset was never seen.
+        """
+        if entry.generation < self.generation:
+            return
+        if isinstance(entry, CursorDelta):
+            if entry.generation > self.generation:
+                raise DataLossError(
+                    f"the cursor of subscription {entry.subscription_id} is at generation {self.generation}, but the"
+                    f" journal goes on with generation {entry.generation}: the seek between them is missing"
+                )
+            self._merge(entry.ranges)
+            return
+        if entry.generation > self.generation:
+            self.generation = entry.generation
+            self.floor = entry.floor
+            self._acked.clear()
+        if isinstance(entry, CursorSnapshot):
+            self._merge([self.floor, entry.floor] if entry.floor > self.floor else [])
+            self._merge(entry.ranges)
+
+    def _merge(self, flat: Sequence[int]) -> None:
+        """Acknowledge recovered ranges; they were accepted once, so the limit does not apply."""
+        acked = self._acked
+        for index in range(0, len(flat), 2):
+            acked.add(max(flat[index], self.floor), flat[index + 1])
+        self.floor = acked.pop_front(self.floor)

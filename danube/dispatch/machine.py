@@ -1,0 +1,241 @@
+"""The common interface of all subscription machines.
+
+A machine is a pure value: consumers, credit, acknowledgements, time and batches go in; read requests and deliveries
+come out. Its owner (the broker) does the rest, in a loop like this::
+
+    while (request := machine.next_read(now)) is not None:
+        span = ...                                  # the batch that holds request.offset; stop if it is not there yet
+        for delivery in machine.offered(span, now):
+            ...                                     # send it
+
+Only :meth:`Machine.offered` delivers. Every other input (``join``, ``leave``, ``credit``, ``ack``, ``nack``, ``seek``,
+``discard``, ``tick``) may make ``next_read`` answer differently, so the owner calls it again after each of them; at
+:meth:`Machine.next_deadline` it calls ``tick``. There is no other wake-up, hence none to lose: if ``next_read`` returns
+a request and the batch that holds its offset is offered, something moves.
+
+A batch may be offered at any time, also when the state has changed since it was asked for: what is not wanted any
+more is left out. Calls for a consumer that is gone (its frames may still be on their way) do nothing.
+
+``now`` is monotonic time in seconds and never goes back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from danube.dispatch.cursor import Cursor
+from danube.dispatch.inflight import Member
+from danube.dispatch.spans import ConsumerState, Delivery, Description, Explanation, Gap, ReadRequest, Span
+from danube.model.errors import FailedPreconditionError, InternalError, InvalidArgumentError, LimitExceededError
+from danube.model.limits import Limits
+from danube.model.policies import SubscriptionType
+
+__all__ = ["Machine"]
+
+
+class Machine(ABC):
+    """State machine of one subscription.
+
+    Attributes:
+        type: how consumers share the messages. Read-only.
+        cursor: what is acknowledged. Only the machine changes it.
+        position: next new offset to be delivered. Read-only for others.
+    """
+
+    def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits) -> None:
+        self.type = kind
+        self.cursor = cursor
+        self.position = cursor.next_live(cursor.floor)
+        self._limits = limits
+        self._members: dict[int, Member] = {}
+        """In the order in which they joined."""
+        self._redelivered = 0
+        self._dropped = 0
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> int | None:
+        """The consumer that gets the messages of an exclusive or failover subscription; else None."""
+        return None
+
+    @property
+    def consumer_ids(self) -> list[int]:
+        """All connected consumers, in the order in which they joined."""
+        return list(self._members)
+
+    def join(self, consumer_id: int, name: str, now: float) -> int | None:
+        """Connect a consumer, without credit.
+
+        A consumer that is connected under the same name is displaced at once, as by :meth:`leave`, and the new one
+        takes its place in line.
+
+        Returns:
+            The id of the displaced consumer, if there is one; its stream is the caller's to close.
+
+        Raises:
+            SubscriptionBusyError: the subscription is exclusive and has a consumer of another name.
+            LimitExceededError: too many consumers (``max_consumers_per_subscription``).
+        """
+        if consumer_id in self._members:
+            raise InternalError(f"consumer id {consumer_id} joined this subscription twice; ids must be unique")
+        displaced = next((member for member in self._members.values() if member.name == name), None)
+        self._admit(name, displaced)
+        if displaced is None and len(self._members) >= self._limits.max_consumers_per_subscription:
+            raise LimitExceededError(
+                f"the subscription has {len(self._members)} consumers already; disconnect some, or raise the broker's"
+                " limit max_consumers_per_subscription"
+            )
+        fresh = Member(consumer_id, name)
+        if displaced is None:
+            self._members[consumer_id] = fresh
+            self._joined(fresh, now)
+            return None
+        # Same place in line, so that a reconnecting active consumer stays active.
+        self._members = {
+            (consumer_id if member is displaced else old_id): (fresh if member is displaced else member)
+            for old_id, member in self._members.items()
+        }
+        self._left(displaced, now)
+        self._joined(fresh, now)
+        return displaced.consumer_id
+
+    def leave(self, consumer_id: int, now: float) -> None:
+        """Disconnect a consumer; what it had and did not acknowledge is delivered again."""
+        member = self._members.pop(consumer_id, None)
+        if member is not None:
+            self._left(member, now)
+
+    def credit(self, consumer_id: int, messages: int, size_bytes: int) -> None:
+        """Add credit. Held message credit is capped at ``max_consumer_credit_messages``.
+
+        Raises:
+            InvalidArgumentError: a number is negative.
+        """
+        if messages < 0 or size_bytes < 0:
+            raise InvalidArgumentError(f"credit cannot be negative, got {messages} messages and {size_bytes} bytes")
+        member = self._members.get(consumer_id)
+        if member is not None:
+            most = self._limits.max_consumer_credit_messages
+            member.credit_messages = min(member.credit_messages + messages, most)
+            member.credit_bytes += size_bytes
+            if member.has_credit:
+                self._credited(member)
+
+    def _admit(self, name: str, displaced: Member | None) -> None:  # noqa: B027 - a hook
+        """Refuse a consumer by raising. Called before anything changes."""
+
+    def _joined(self, member: Member, now: float) -> None:  # noqa: B027 - a hook
+        """A consumer is in ``_members`` now."""
+
+    def _left(self, member: Member, now: float) -> None:  # noqa: B027 - a hook
+        """A consumer is no longer in ``_members``."""
+
+    def _credited(self, member: Member) -> None:  # noqa: B027 - a hook
+        """A consumer has got credit, and has some now."""
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def next_read(self, now: float) -> ReadRequest | None:
+        """Return which batch the machine wants to see now; None if none would help."""
+
+    @abstractmethod
+    def offered(self, span: Span, now: float) -> Sequence[Delivery | Gap]:
+        """Take a batch, and return what of it goes to whom."""
+
+    # --- acknowledgements --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def ack(self, ranges: Sequence[int], consumer_id: int | None, now: float) -> list[int]:
+        """Acknowledge ranges (flat), whoever sends them.
+
+        Offsets that were never delivered or are acknowledged already are ignored.
+
+        Returns:
+            What became acknowledged by this call, flat and sorted: the content of the next journal entry.
+        """
+
+    def ack_cumulative(self, offset: int, consumer_id: int | None, now: float) -> list[int]:
+        """Acknowledge every delivered message up to and including ``offset``; returns as :meth:`ack` does.
+
+        Raises:
+            FailedPreconditionError: the subscription is shared or key-shared.
+        """
+        if self.type not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
+            raise FailedPreconditionError(
+                f"cumulative acknowledgement needs an exclusive or failover subscription, and this one is {self.type};"
+                " acknowledge messages one by one"
+            )
+        return self.ack([self.cursor.floor, offset + 1], consumer_id, now) if offset >= self.cursor.floor else []
+
+    @abstractmethod
+    def nack(self, consumer_id: int | None, ranges: Sequence[int], delay_s: float, now: float) -> None:
+        """Have messages delivered again after ``delay_s`` seconds.
+
+        Args:
+            consumer_id: only messages in flight at this consumer count; None: at any.
+            ranges: flat; what is not in flight is ignored.
+            delay_s: 0 means at once.
+            now: monotonic seconds.
+        """
+
+    @abstractmethod
+    def discard(self, ranges: Sequence[int], now: float) -> list[int]:
+        """Count ranges (flat) as acknowledged although no consumer did it; returns as :meth:`ack` does.
+
+        For offsets that the log no longer holds, batches that cannot be opened, and messages that went elsewhere.
+        New offsets among them are skipped.
+        """
+
+    @abstractmethod
+    def seek(self, offset: int, now: float) -> None:
+        """Move the cursor and begin again from ``offset``; everything in flight is forgotten."""
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def tick(self, now: float) -> None:
+        """Time out what was not acknowledged in ``ack_timeout_s``."""
+
+    @abstractmethod
+    def next_deadline(self) -> float | None:
+        """Return when :meth:`tick` has something to do (monotonic seconds), or None."""
+
+    # --- explanations ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def explain(self, now: float, end_offset: int) -> Explanation:
+        """Say why the subscription moves or does not, given the end of the log."""
+
+    def describe(self, end_offset: int) -> Description:
+        """Return the subscription in numbers, given the end of the log."""
+        return Description(
+            floor=self.cursor.floor,
+            position=self.position,
+            generation=self.cursor.generation,
+            backlog_messages=self.cursor.backlog(end_offset),
+            in_flight_messages=sum(member.in_flight for member in self._members.values()),
+            waiting_messages=self._waiting_messages(),
+            acked_ranges=self.cursor.range_count,
+            redelivered_messages=self._redelivered,
+            dropped_messages=self._dropped,
+            consumers=[
+                ConsumerState(
+                    consumer_id=member.consumer_id,
+                    name=member.name,
+                    active=self.active in (None, member.consumer_id),
+                    credit_messages=member.credit_messages,
+                    credit_bytes=member.credit_bytes,
+                    in_flight_messages=member.in_flight,
+                    delivered_messages=member.delivered,
+                    acked_messages=member.acked,
+                )
+                for member in self._members.values()
+            ],
+        )
+
+    def _waiting_messages(self) -> int:
+        """Count the messages that wait for redelivery or for the owner of their key."""
+        return 0
