@@ -1,3 +1,4 @@
+# ruff: noqa: SIM117, PT012 - a nested "async with" shows what is inside of what
 """Producers against a small broker, over a real socket."""
 
 from __future__ import annotations
@@ -303,7 +304,7 @@ async def test_partitions_are_created_by_opening() -> None:
     async with running_broker() as broker, danube.connect(broker.url) as client:
         async with client.producer(TOPIC, partitions=3) as producer:
             await producer.send(b"a")
-    assert [(one.topic, one.partitions) for one in broker.opens][0] == (f"{TOPIC}-part-0", 3)
+    assert (broker.opens[0].topic, broker.opens[0].partitions) == (f"{TOPIC}-part-0", 3)
     assert len(broker.opens) == 3
 
 
