@@ -225,7 +225,7 @@ class ServerConnection:
             if now - self._header_block_began > limits.headers_timeout_s:
                 self._cut(f"headers not complete within {limits.headers_timeout_s} s (headers_timeout_s)")
         elif now - self._last_read > limits.keepalive_idle_s:
-            if self._keepalive_sent < self._last_read or self._keepalive_sent == math.inf:
+            if self._keepalive_sent <= self._last_read or self._keepalive_sent == math.inf:
                 self._keepalive_sent = now
                 self.protocol.ping(b"keepaliv")
                 self.wake_writer()
@@ -298,20 +298,20 @@ class ServerConnection:
         scope = stream.scope
         scope.deadline = stream.context.deadline
         try:
-            with scope:
-                try:
+            try:
+                with scope:
                     if method.kind == "unary":
                         await self._serve_unary(stream, method, content_type)
                     else:
                         self.protocol.send_response_headers(stream.stream_id, content_type)
                         await method.handler(stream, stream.context)
-                except DanubeError as exc:
-                    error = exc
-                except Exception as exc:
-                    # A bug in one handler costs its own call, never the connection or the broker.
+            except Exception as exc:
+                # Also a bug in a handler costs its own call only, never the connection or the broker.
+                error = _own_error(exc)
+                if error is None:
                     log.exception("the handler of %s failed", method.path)
                     error = InternalError(to_wire(exc)[2])
-            if scope.cancelled_caught:
+            if scope.cancelled_caught and error is None:
                 error = DeadlineExceededError(
                     f"{method.path} was not done within the caller's deadline; try again with a longer one"
                 )
@@ -345,6 +345,14 @@ class ServerConnection:
         if protocol.wants_write:
             self.wake_writer()
         self.server.stream_ended(self)
+
+
+def _own_error(exc: Exception) -> DanubeError | None:
+    # A handler's nursery wraps what its tasks raise into groups; if it is all ours, the first one says what happened.
+    if isinstance(exc, ExceptionGroup):
+        errors = [_own_error(child) for child in exc.exceptions]
+        return errors[0] if None not in errors else None
+    return exc if isinstance(exc, DanubeError) else None
 
 
 _DISPATCH: dict[type[Event], Callable[[ServerConnection, Any], None]] = {

@@ -56,6 +56,7 @@ class Handlers:
             "/t/bug": self.bug,
             "/t/hang": self.hang,
             "/t/hold": self.hold,
+            "/t/nest": self.nest,
         }
         bidi = {"/t/echo": self.echo, "/t/flood": self.flood, "/t/deaf": self.deaf, "/t/nothing": self.nothing}
         found = [
@@ -77,6 +78,20 @@ class Handlers:
 
     async def bug(self, request: Number, context: Context) -> Number:
         raise ZeroDivisionError("a secret of the broker")
+
+    async def nest(self, request: Number, context: Context) -> Number:
+        async def refuse() -> None:
+            raise TopicNotFoundError("inside a nursery")
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                if request.value:
+                    nursery.start_soon(refuse)
+        finally:
+            if not request.value:
+                raise ValueError("a bug on the way out")
+        return request
 
     async def hang(self, request: Number, context: Context) -> Number:
         try:
@@ -285,6 +300,15 @@ async def test_a_bug_in_a_handler_costs_its_call_only(handlers: Handlers, caplog
             await channel.unary("/t/bug", Number(1), Number)
         assert "secret" not in caught.value.message
         assert "a secret of the broker" in caplog.text
+        assert await channel.unary("/t/add", Number(1), Number) == Number(2)
+
+
+async def test_errors_out_of_a_handlers_nursery_keep_their_meaning(handlers: Handlers) -> None:
+    async with tcp_server(handlers) as (_, port), connect_channel("127.0.0.1", port) as channel:
+        with pytest.raises(TopicNotFoundError, match="inside a nursery"):
+            await channel.unary("/t/nest", Number(1), Number)
+        with trio.move_on_after(0.05):
+            await channel.unary("/t/nest", Number(0), Number)
         assert await channel.unary("/t/add", Number(1), Number) == Number(2)
 
 
