@@ -154,13 +154,25 @@ async def test_credit_bounds_what_is_read_ahead() -> None:
             assert len(consumer._feeds[0].queue) == 4
             assert [message.payload for message in await take(consumer, 1_000)] == numbered(0, 1_000)
             await trio.sleep(0.02)
-            credits = broker.topic(TOPIC).subscriptions["s"].consumer.credits  # type: ignore[union-attr]
-            assert credits[0] == (40, 16 * 2**20)
-            assert sum(messages for messages, _ in credits) == 1_040
+            granted = broker.topic(TOPIC).subscriptions["s"].consumer.credits  # type: ignore[union-attr]
+            assert granted[0] == (40, 16 * 2**20)
+            assert sum(messages for messages, _ in granted) == 1_040
         async with client.consumer(TOPIC, subscription="t", start="earliest", credit_bytes=250) as consumer:
             await trio.sleep(0.05)
             assert len(consumer._feeds[0].queue) == 3
             assert len(await take(consumer, 1_000)) == 1_000
+
+
+async def test_byte_credit_is_given_back_as_it_was_charged() -> None:
+    async with running_broker() as broker, danube.connect(broker.url) as client:
+        async with client.consumer(TOPIC, subscription="s", credit_bytes=1_000) as consumer:
+            me = broker.topic(TOPIC).subscriptions["s"].consumer
+            assert me is not None
+            part = encode_part([b"a"], producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=0)
+            me.stream.send_nowait(me.stream.encode(api.Delivery(0, 1, 1, [], "p", part, 700)))
+            await consumer.receive()
+            await trio.sleep(0.02)
+            assert me.credits[1:] == [(1, 700)]
 
 
 async def test_caught_up() -> None:
