@@ -1,0 +1,47 @@
+"""What the harness needs to know about a system."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+
+from benchmarks._processes import Processes
+
+__all__ = ["Server", "System"]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    system: str
+    address: str
+    port: int
+    process: psutil.Process
+    version: str
+    durability: str
+
+
+class System(ABC):
+    """A message broker that can be measured."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def unavailable(self) -> str | None:
+        """Why it cannot be started here, with the remedy; None if it can."""
+
+    @abstractmethod
+    def start(self, processes: Processes, directory: Path, sync_delay_ms: float) -> Server:
+        """Start a fresh server that keeps its data in ``directory`` and listens on the loopback interface.
+
+        ``sync_delay_ms`` is for systems that can imitate a slower disk; the others ignore it.
+        """
+
+    def topic(self, name: str) -> str:
+        """Spell a topic's name as the system likes it."""
+        return name
