@@ -1,0 +1,305 @@
+"""Danube's workers: the public client library under Trio."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import trio
+
+import danube
+from benchmarks._payloads import Tally, checksum, make_payloads
+from benchmarks._processes import Outcome, Work
+from benchmarks.roles._pace import Pace
+from benchmarks.worker import Control
+from danube.client import Client, Consumer, Pending
+from danube.model.errors import AlreadyExistsError
+
+__all__ = ["ROLES"]
+
+CALL_BYTES = 64 << 20
+NOWAIT_STEP = 1_000
+NOWAIT_WINDOW = 40
+
+
+async def _ensure_topic(client: Client, topic: str) -> None:
+    with contextlib.suppress(AlreadyExistsError):
+        await client.create_topic(topic, durability="disk")
+
+
+async def _create(work: Work, control: Control) -> Outcome:
+    """Create the topic."""
+    async with danube.connect(work.address) as client:
+        began = control.ready()
+        await _ensure_topic(client, work.topic)
+    return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=0)
+
+
+async def _delete(work: Work, control: Control) -> Outcome:
+    """Delete the topic, so that its place in the journal can be used again."""
+    async with danube.connect(work.address) as client:
+        began = control.ready()
+        await client.delete_topic(work.topic)
+    return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=0)
+
+
+async def _publish(work: Work, control: Control) -> Outcome:
+    """Send everything through ``send_many``, one call after the other."""
+    payloads = make_payloads(work.count, work.size)
+    expected = checksum(payloads)
+    step = max(1, CALL_BYTES // work.size)
+    async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
+        began = control.ready()
+        sent = 0
+        for first in range(0, work.count, step):
+            receipt = await producer.send_many(payloads[first : first + step])
+            sent += receipt.count
+        ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    return Outcome(started_ns=began, finished_ns=ended, count=sent, checksum=expected, cpu_s=cpu_s)
+
+
+async def _publish_nowait(work: Work, control: Control) -> Outcome:
+    """Send everything through ``send_nowait``; a bounded number of messages waits for its acknowledgement."""
+    payloads = make_payloads(work.count, work.size)
+    expected = checksum(payloads)
+    async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
+        window: deque[Pending] = deque()
+        began = control.ready()
+        for first in range(0, work.count, NOWAIT_STEP):
+            for payload in payloads[first : first + NOWAIT_STEP]:
+                pending = producer.send_nowait(payload)
+            window.append(pending)
+            if len(window) > NOWAIT_WINDOW:
+                await window.popleft()
+            else:
+                await trio.lowlevel.checkpoint()
+        await producer.flush()
+        ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    return Outcome(started_ns=began, finished_ns=ended, count=work.count, checksum=expected, cpu_s=cpu_s)
+
+
+async def _take_batches(consumer: Consumer, count: int) -> tuple[int, int]:
+    received, value = 0, 0
+    async for batch in consumer.batches():
+        payloads = batch.payloads()
+        value = checksum(payloads, value)
+        received += len(payloads)
+        await batch.ack()
+        if received >= count:
+            break
+    await consumer.flush_acks()
+    return received, value
+
+
+async def _consume(work: Work, control: Control) -> Outcome:
+    """Read ``settings.subscriptions`` exclusive subscriptions through ``batches()``, each on its own connection."""
+    names = [
+        f"{work.settings.get('prefix', 'reader')}-{one}" for one in range(int(work.settings.get("subscriptions", 1)))
+    ]
+    results: list[tuple[int, int]] = []
+
+    async def read(consumer: Consumer) -> None:
+        results.append(await _take_batches(consumer, work.count))
+
+    async with AsyncExitStack() as stack:
+        consumers = []
+        for name in names:
+            client = await stack.enter_async_context(danube.connect(work.address))
+            consumers.append(
+                await stack.enter_async_context(client.consumer(work.topic, subscription=name, start="earliest"))
+            )
+        began = control.ready()
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(read, consumer)
+        ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    values = {value for _, value in results}
+    return Outcome(
+        started_ns=began,
+        finished_ns=ended,
+        count=sum(received for received, _ in results),
+        checksum=values.pop() if len(values) == 1 else -1,
+        cpu_s=cpu_s,
+    )
+
+
+async def _replay(work: Work, control: Control) -> Outcome:
+    """Read stored messages; the subscription is opened inside the timed region."""
+    name = str(work.settings.get("prefix", "replay"))
+    async with danube.connect(work.address) as client:
+        began = control.ready()
+        async with client.consumer(work.topic, subscription=name, start="earliest") as consumer:
+            received, value = await _take_batches(consumer, work.count)
+            ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    return Outcome(started_ns=began, finished_ns=ended, count=received, checksum=value, cpu_s=cpu_s)
+
+
+async def _consume_each(work: Work, control: Control) -> Outcome:
+    """Read message by message and acknowledge each."""
+    received: list[bytes] = []
+    async with (
+        danube.connect(work.address) as client,
+        client.consumer(work.topic, subscription="reader", start="earliest") as consumer,
+    ):
+        began = control.ready()
+        async for message in consumer:
+            received.append(message.payload)
+            await message.ack()
+            if len(received) >= work.count:
+                break
+        await consumer.flush_acks()
+        ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    return Outcome(started_ns=began, finished_ns=ended, count=len(received), checksum=checksum(received), cpu_s=cpu_s)
+
+
+async def _consume_shared(work: Work, control: Control) -> Outcome:
+    """Share one subscription among ``settings.consumers`` connections; each message is acknowledged by itself."""
+    tally = Tally(work.count)
+    payloads: list[bytes] = []
+
+    async def read(consumer: Consumer, scope: trio.CancelScope) -> None:
+        async for message in consumer:
+            payloads.append(message.payload)
+            await message.ack()
+            if len(payloads) >= work.count:
+                scope.cancel()
+
+    async with AsyncExitStack() as stack:
+        consumers = []
+        for _ in range(int(work.settings["consumers"])):
+            client = await stack.enter_async_context(danube.connect(work.address))
+            consumers.append(
+                await stack.enter_async_context(
+                    client.consumer(work.topic, subscription="shared", type="shared", start="earliest")
+                )
+            )
+        began = control.ready()
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(read, consumer, nursery.cancel_scope)
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(consumer.flush_acks)
+        ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    tally.add(payloads)
+    return Outcome(started_ns=began, finished_ns=ended, count=tally.total, cpu_s=cpu_s)
+
+
+async def _latency(work: Work, control: Control) -> Outcome:
+    """Send one durable message at a time: first back to back, then on a schedule."""
+    payloads = make_payloads(2 * work.count, work.size)
+    back_to_back: list[float] = []
+    paced: list[float] = []
+    async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
+        for payload in make_payloads(50, work.size):
+            await producer.send(payload)
+        began = control.ready()
+        for payload in payloads[: work.count]:
+            before = time.monotonic_ns()
+            await producer.send(payload)
+            back_to_back.append((time.monotonic_ns() - before) / 1000)
+        cpu_s = control.cpu_s()
+        pace = Pace(float(work.settings["rate"]))
+        for payload in payloads[work.count :]:
+            due = pace.wait()
+            await producer.send(payload)
+            paced.append((time.monotonic_ns() - due) / 1000)
+        ended = time.monotonic_ns()
+    return Outcome(
+        started_ns=began,
+        finished_ns=ended,
+        count=2 * work.count,
+        latencies_us={"back_to_back": back_to_back, "paced": paced},
+        cpu_s=cpu_s,
+    )
+
+
+async def _connections(work: Work, control: Control) -> Outcome:
+    """Keep one durable message in flight on each of ``settings.connections`` connections."""
+    connections = int(work.settings["connections"])
+    each = work.count // connections
+    payloads = make_payloads(each * connections, work.size)
+    latencies: list[float] = []
+
+    async def send_all(first: int, producer: danube.Producer) -> None:
+        for payload in payloads[first : first + each]:
+            before = time.monotonic_ns()
+            await producer.send(payload)
+            latencies.append((time.monotonic_ns() - before) / 1000)
+
+    async with AsyncExitStack() as stack:
+        producers = []
+        for _ in range(connections):
+            client = await stack.enter_async_context(danube.connect(work.address))
+            producers.append(await stack.enter_async_context(client.producer(work.topic, durability="disk")))
+        began = control.ready()
+        async with trio.open_nursery() as nursery:
+            for index, producer in enumerate(producers):
+                nursery.start_soon(send_all, index * each, producer)
+        ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    return Outcome(
+        started_ns=began, finished_ns=ended, count=len(latencies), latencies_us={"in_flight": latencies}, cpu_s=cpu_s
+    )
+
+
+async def _fill_topics(work: Work, control: Control) -> Outcome:
+    """Store ``count`` messages in each of ``settings.topics`` topics."""
+    topics = int(work.settings["topics"])
+    async with danube.connect(work.address) as client:
+        began = control.ready()
+        for number in range(topics):
+            async with client.producer(f"{work.topic}-{number}", durability="disk") as producer:
+                await producer.send_many(make_payloads(work.count, work.size, number * work.count))
+    return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=topics * work.count)
+
+
+async def _hold_connections(work: Work, control: Control) -> Outcome:
+    """Open ``settings.connections`` idle connections and keep them while the broker is looked at."""
+    connections = int(work.settings["connections"])
+    async with AsyncExitStack() as stack:
+        began = control.ready()
+        for _ in range(connections):
+            await stack.enter_async_context(danube.connect(work.address))
+        await trio.to_thread.run_sync(control.hold)
+    return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=connections)
+
+
+async def _backlog(work: Work, control: Control) -> Outcome:
+    """Store messages that a subscription without a consumer waits for; payloads are made as they are sent."""
+    async with danube.connect(work.address) as client:
+        await _ensure_topic(client, work.topic)
+        async with client.consumer(work.topic, subscription="absent", start="earliest"):
+            pass
+        async with client.producer(work.topic, durability="disk") as producer:
+            began = control.ready()
+            for first in range(0, work.count, 100_000):
+                await producer.send_many(make_payloads(min(100_000, work.count - first), work.size, first))
+            ended = time.monotonic_ns()
+    return Outcome(started_ns=began, finished_ns=ended, count=work.count)
+
+
+def _blocking(role: Callable[[Work, Control], Awaitable[Outcome]]) -> Callable[[Work, Control], Outcome]:
+    return lambda work, control: trio.run(role, work, control, strict_exception_groups=False)
+
+
+ROLES = {
+    name: _blocking(role)
+    for name, role in {
+        "create": _create,
+        "delete": _delete,
+        "publish": _publish,
+        "publish_nowait": _publish_nowait,
+        "consume": _consume,
+        "consume_each": _consume_each,
+        "consume_shared": _consume_shared,
+        "replay": _replay,
+        "latency": _latency,
+        "connections": _connections,
+        "fill_topics": _fill_topics,
+        "hold_connections": _hold_connections,
+        "backlog": _backlog,
+    }.items()
+}
