@@ -536,6 +536,48 @@ def test_the_content_length_of_a_request_must_hold() -> None:
     assert server.terminated is not None
 
 
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_request_with_content_length_flows_by_the_same_windows(honest: bool) -> None:
+    pair = Pair(SMALL)
+    size = 30 * 40_005
+    call = pair.client.send_request_headers(
+        "/t/M",
+        authority="t",
+        content_type=CONTENT_TYPE,
+        max_message_bytes=1,
+        metadata={"content-length": str(size if honest else size - 1)},
+    )
+    for _ in range(30):
+        pair.client.send_message(call, bytes(40_000))
+    pair.client.end_stream(call)
+    received = 0
+    events: list[Event] = [EndOfStream(0)]
+    while events:
+        _, events = pair.pump()
+        for event in events:
+            if isinstance(event, MessageReceived):
+                received += 1
+                pair.server.credit(call, event.flow_size)
+    assert (pair.server.terminated is None) is honest
+    if honest:
+        assert received == 30
+        assert pair.server.pending_bytes == 0
+
+
+def test_padding_is_given_back() -> None:
+    server, raw = greeted_server(SMALL)
+    server.receive(raw.request(1), 0.0)
+    body = grpc_message(b"x" * 100)
+    for _ in range(2_000):
+        events = server.receive(frame(DATA, PADDED, 1, b"\xff" + body + bytes(255)), 0.0)
+        for event in events:
+            assert isinstance(event, MessageReceived)
+            server.credit(1, event.flow_size)
+    assert server.terminated is None
+    updates = [body for kind, _, stream_id, body in parse_frames(server.data_to_send()) if kind == WINDOW_UPDATE]
+    assert sum(int.from_bytes(body, "big") for body in updates) > 2 * 600_000
+
+
 # ------------------------------------------------------------------------------------------------ ends
 
 

@@ -107,8 +107,9 @@ class Handlers:
     async def echo(self, stream: ServerStream, context: Context) -> None:
         try:
             while (message := await stream.receive()) is not None:
-                await stream.send(message.data)
-                message.release()
+                for item in [message, *stream.receive_nowait()]:
+                    await stream.send(item.data)
+                    item.release()
         finally:
             self.ended.append(context.path)
 
