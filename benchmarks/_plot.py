@@ -52,7 +52,7 @@ def plot(result: RunResult, path: Path) -> str | None:
         axis.bar_label(drawn, [number(height) for height in heights], fontsize=8)
         axis.set_xticks(list(places), [name for name, _, _ in bars], fontsize=8)
         axis.set_yscale("log")
-        axis.margins(y=0.25)
+        axis.set_ylim(min(heights) / 5, max(heights) * 3)
         axis.set_title(f"{scenario.name}: {', '.join(metrics) if not several else 'MB'}", fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
