@@ -109,7 +109,7 @@ class Feed:
     def taken(self, delivery: api.Delivery) -> None:
         """Give back the credit of a delivery that the application has taken."""
         self._returned_messages += _message_count(delivery)
-        self._returned_bytes += _charged_bytes(delivery)
+        self._returned_bytes += len(delivery.part)
         # A quarter of the window, or everything when nothing is left here: few Credit messages, and never a stall.
         if (
             not self.queue
@@ -210,7 +210,7 @@ class Feed:
         self.ledger.lost()
         self._stream = stream
         self._returned_messages = self._credit_messages - sum(map(_message_count, self._deliveries()))
-        self._returned_bytes = self._credit_bytes - sum(map(_charged_bytes, self._deliveries()))
+        self._returned_bytes = self._credit_bytes - sum(len(delivery.part) for delivery in self._deliveries())
         self.send_gathered(anyio.current_time())
         self._arrived(self)
 
@@ -278,8 +278,3 @@ def _message_count(delivery: api.Delivery) -> int:
     if ranges:
         return sum(ranges[1::2]) - sum(ranges[::2])
     return read_header(delivery.part).record_count
-
-
-def _charged_bytes(delivery: api.Delivery) -> int:
-    # The broker may estimate what a slice weighs; giving back anything else would leak credit until nothing moves.
-    return delivery.charged_bytes or len(delivery.part)

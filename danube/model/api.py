@@ -253,8 +253,6 @@ class Delivery(_Tagged, tag=1):
     ranges: list[int]
     producer_name: str
     part: bytes
-    charged_bytes: int = 0
-    """What the delivery took from the consumer's byte credit, and the consumer gives back; 0 means ``len(part)``."""
 
 
 class Gap(_Tagged, tag=2):

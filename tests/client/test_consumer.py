@@ -163,18 +163,6 @@ async def test_credit_bounds_what_is_read_ahead() -> None:
             assert len(await take(consumer, 1_000)) == 1_000
 
 
-async def test_byte_credit_is_given_back_as_it_was_charged() -> None:
-    async with running_broker() as broker, danube.connect(broker.url) as client:
-        async with client.consumer(TOPIC, subscription="s", credit_bytes=1_000) as consumer:
-            me = broker.topic(TOPIC).subscriptions["s"].consumer
-            assert me is not None
-            part = encode_part([b"a"], producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=0)
-            me.stream.send_nowait(me.stream.encode(api.Delivery(0, 1, 1, [], "p", part, 700)))
-            await consumer.receive()
-            await trio.sleep(0.02)
-            assert me.credits[1:] == [(1, 700)]
-
-
 async def test_caught_up() -> None:
     async with running_broker() as broker, danube.connect(broker.url) as client:
         store(broker, numbered(0, 10), numbered(10, 20))
@@ -196,8 +184,10 @@ async def test_partitions_are_merged_fairly() -> None:
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
             await trio.sleep(0.05)
             messages = await take(consumer, 60)
-            assert [message.partition for message in messages] == [0, 1, 2] * 20
-            assert messages[4].topic == f"{TOPIC}-part-1"
+            order = [message.partition for message in messages]
+            assert sorted(order[:3]) == [0, 1, 2]
+            assert order == order[:3] * 20
+            assert messages[4].topic == f"{TOPIC}-part-{order[1]}"
             for message in messages:
                 await message.ack()
         assert all(broker.topic(f"{TOPIC}-part-{i}").subscriptions["s"].acked.to_flat() == [0, 20] for i in range(3))
