@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Retry", "ask", "receive_reply"]
 
 T = TypeVar("T")
+
+_LEAVE_TIMEOUT_S = 1.0
+"""How long a stream that is left waits for the broker; then it is reset."""
 
 
 class Retry:
@@ -68,11 +71,20 @@ class Retry:
 
 @asynccontextmanager
 async def ask(channel: Channel, path: str) -> AsyncIterator[ClientStream]:
-    """Open a stream and make sure that it is gone afterwards."""
+    """Open a stream; at the end tell the broker, and see that it has taken leave.
+
+    A reset would do, too, but the broker counts resets as a sign of abuse. And who closes an exclusive consumer and
+    opens the next one must not find the subscription busy.
+    """
     stream = channel.open_stream(path)
     try:
         yield stream
     finally:
+        if not stream.over:
+            with anyio.move_on_after(_LEAVE_TIMEOUT_S, shield=True), suppress(DanubeError):
+                stream.end()
+                while (message := await stream.receive()) is not None:
+                    message.release()
         stream.cancel()
 
 

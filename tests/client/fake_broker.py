@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -350,7 +349,7 @@ async def running_broker(broker: FakeBroker | None = None) -> AsyncIterator[Fake
     """Serve a fake broker on a loopback port. (Trio only; asyncio clients reach it from another thread.)"""
     broker = broker or FakeBroker()
     async with trio.open_nursery() as nursery:
-        server = Server([broker.methods()], Limits(max_resets_per_minute=math.inf))  # type: ignore[arg-type]
+        server = Server([broker.methods()], Limits(max_resets_per_minute=10**9))
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         broker.port = listeners[0].socket.getsockname()[1]
         await nursery.start(server.run, [_Listener(listeners[0], broker)])
