@@ -212,6 +212,7 @@ class Feed:
         self._returned_messages = self._credit_messages - sum(map(_message_count, self._deliveries()))
         self._returned_bytes = self._credit_bytes - sum(len(delivery.part) for delivery in self._deliveries())
         self.send_gathered(anyio.current_time())
+        self._wake()  # the sender also has to ask, in a while, for the confirmation of what was just repeated
         self._arrived(self)
 
     def _deliveries(self) -> list[api.Delivery]:
