@@ -109,7 +109,7 @@ class Feed:
     def taken(self, delivery: api.Delivery) -> None:
         """Give back the credit of a delivery that the application has taken."""
         self._returned_messages += _message_count(delivery)
-        self._returned_bytes += len(delivery.part)
+        self._returned_bytes += delivery.charged_bytes
         # A quarter of the window, or everything when nothing is left here: few Credit messages, and never a stall.
         if (
             not self.queue
@@ -210,7 +210,7 @@ class Feed:
         self.ledger.lost()
         self._stream = stream
         self._returned_messages = self._credit_messages - sum(map(_message_count, self._deliveries()))
-        self._returned_bytes = self._credit_bytes - sum(len(delivery.part) for delivery in self._deliveries())
+        self._returned_bytes = self._credit_bytes - sum(delivery.charged_bytes for delivery in self._deliveries())
         self.send_gathered(anyio.current_time())
         self._wake()  # the sender also has to ask, in a while, for the confirmation of what was just repeated
         self._arrived(self)

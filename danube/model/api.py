@@ -252,7 +252,10 @@ class Delivery(_Tagged, tag=1):
     attempt: int
     ranges: list[int]
     producer_name: str
+    charged_bytes: int
+    """Byte credit that this delivery has used up; what the consumer gives back once it has taken it."""
     part: bytes
+    """The last field, so that a broker can write its head by hand and leave the bytes where they are."""
 
 
 class Gap(_Tagged, tag=2):
