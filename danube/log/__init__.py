@@ -1,0 +1,42 @@
+"""The core log: one journal for all topics, the log and cache of each topic, and the memory of its producers.
+
+:class:`Journal` commits entries to a :class:`Disk` and recovers them; :class:`TopicLog` gives batches their offsets and
+finds them again; :class:`ProducerTable` keeps retries from being stored twice. The bytes are defined in
+:mod:`danube.log.format`.
+"""
+
+from __future__ import annotations
+
+from danube.log.cache import BatchCache, StoredBatch
+from danube.log.disk import Disk, RealDisk
+from danube.log.format import Entry, EntryType
+from danube.log.index import Location, TopicIndex
+from danube.log.journal import Journal, JournalUsage
+from danube.log.producers import Checked, ProducerEntry, ProducerSession, ProducerTable, Verdict
+from danube.log.recovered import Corruption, ProducedBatch, Recovered, RecoveredTopic, TornTail, Visitor
+from danube.log.topic_log import TopicLog
+
+__all__ = [
+    "BatchCache",
+    "Checked",
+    "Corruption",
+    "Disk",
+    "Entry",
+    "EntryType",
+    "Journal",
+    "JournalUsage",
+    "Location",
+    "ProducedBatch",
+    "ProducerEntry",
+    "ProducerSession",
+    "ProducerTable",
+    "RealDisk",
+    "Recovered",
+    "RecoveredTopic",
+    "StoredBatch",
+    "TopicIndex",
+    "TopicLog",
+    "TornTail",
+    "Verdict",
+    "Visitor",
+]

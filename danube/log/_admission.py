@@ -1,0 +1,111 @@
+"""Back-pressure of the journal: who may submit a batch now, and who waits in line.
+
+Publishes wait while too much is pending or the disk limit is reached. Control entries never ask. The line is served in
+order; whoever is served wakes the next one, so no wake-up is lost when somebody gives up or submits nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from danube.model.errors import DanubeError, JournalFullError, UnavailableError
+from danube.model.limits import Limits
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    """The line in front of ``Journal.submit``.
+
+    Args:
+        limits: ``journal_pending_bytes``, ``journal_max_bytes`` and ``journal_full_wait_s`` are used.
+        space_used: bytes of the disk limit that are in use.
+        space_is_short: whether a batch of a size must not be written because the disk is full.
+    """
+
+    def __init__(self, limits: Limits, space_used: Callable[[], int], space_is_short: Callable[[int], bool]) -> None:
+        self.pending_bytes = 0
+        """Submitted and not settled; the journal counts here."""
+        self._limits = limits
+        self._space_used = space_used
+        self._space_is_short = space_is_short
+        self._line: deque[trio.Event] = deque()
+        self._closed: DanubeError | None = None
+        self._full_since = -math.inf
+
+    def try_admit(self, size: int) -> bool:
+        """Return whether ``size`` bytes may be submitted now, and nobody is in line."""
+        return not self._line and self._closed is None and self._fits(size) and not self._is_full(size)
+
+    def _fits(self, size: int) -> bool:
+        pending = self.pending_bytes
+        return not pending or pending + size <= self._limits.journal_pending_bytes
+
+    def _is_full(self, size: int) -> bool:
+        return self._space_used() + self.pending_bytes + size > self._limits.journal_max_bytes or self._space_is_short(
+            size
+        )
+
+    async def admit(self, size: int) -> None:
+        """Wait in line until ``size`` bytes may be submitted.
+
+        Raises:
+            JournalFullError: no disk space for ``journal_full_wait_s``.
+            DanubeError: the journal was fenced or closed.
+        """
+        arrived = trio.current_time()
+        turn = trio.Event()
+        self._line.append(turn)
+        try:
+            while True:
+                deadline = math.inf
+                if self._line[0] is turn:
+                    if self._closed is not None:
+                        raise self._closed
+                    if not self._is_full(size):
+                        self._full_since = -math.inf
+                        if self._fits(size):
+                            return
+                    else:
+                        now = trio.current_time()
+                        if self._full_since == -math.inf:
+                            self._full_since = now
+                        # Those who waited in line while the journal was full have waited, too.
+                        deadline = max(arrived, self._full_since) + self._limits.journal_full_wait_s
+                        if now >= deadline:
+                            raise self._full_error(size)
+                    if turn.is_set():
+                        turn = self._line[0] = trio.Event()
+                with trio.move_on_at(deadline):
+                    await turn.wait()
+        finally:
+            self._line.remove(turn)
+            self.wake()
+
+    def wake(self) -> None:
+        """Something was settled or freed: let the first in line look again."""
+        if self._line:
+            self._line[0].set()
+
+    def close(self, failure: DanubeError | None) -> None:
+        """Admit nothing more."""
+        if self._closed is None:
+            self._closed = failure or UnavailableError("the journal is closing; nothing was written")
+        self.wake()
+
+    def _full_error(self, size: int) -> JournalFullError:
+        limit = self._limits.journal_max_bytes
+        if self._space_is_short(size):
+            return JournalFullError(
+                f"the disk of the journal is full ({self._space_used()} bytes of journal are in use); "
+                "free space on it, or delete topics and subscriptions that are not needed"
+            )
+        return JournalFullError(
+            f"the journal uses {self._space_used()} of {limit} bytes and no space came free in "
+            f"{self._limits.journal_full_wait_s:g} s; delete topics and subscriptions that are not needed, or raise "
+            "limits.journal_max_bytes"
+        )

@@ -1,0 +1,155 @@
+"""The journal's table of files: which are live, what of them is still needed, and their names.
+
+A file is in one of four states, told apart by its name and its content::
+
+    spare-<n>.log      zeros or the bytes of a former life; may become any file
+    journal-<id>.log   prepared: renamed ahead of time, no block of its own yet
+                       active: the one that is written
+                       closed: full; becomes a spare again when nothing in it is needed
+
+Batches are counted per file and topic; a closed file without counted batches is free once the control entries in it
+are superseded by snapshots (a checkpoint that began after the file was closed).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from danube.log.format import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE
+
+__all__ = ["FileTable", "JournalFile", "id_ranges", "journal_name", "parse_journal_name", "spare_name"]
+
+_JOURNAL_NAME: Final = re.compile(r"journal-([0-9a-f]{16})\.log")
+_SPARE_NAME: Final = re.compile(r"spare-([0-9a-f]{16})\.log")
+
+
+def journal_name(file_id: int) -> str:
+    """Return the name of a journal file."""
+    return f"journal-{file_id:016x}.log"
+
+
+def parse_journal_name(name: str) -> int | None:
+    """Return the id of a journal file, None for other names."""
+    found = _JOURNAL_NAME.fullmatch(name)
+    return int(found[1], 16) if found else None
+
+
+def spare_name(number: int) -> str:
+    """Return the name of a spare file."""
+    return f"spare-{number:016x}.log"
+
+
+def is_spare_name(name: str) -> bool:
+    """Return whether this is the name of a spare file."""
+    return _SPARE_NAME.fullmatch(name) is not None
+
+
+class JournalFile:
+    """One live journal file."""
+
+    __slots__ = ("closed_mark", "end", "file_id", "in_flight", "last_sequence", "live", "name", "size", "written")
+
+    def __init__(self, file_id: int, size: int) -> None:
+        self.file_id = file_id
+        self.size = size
+        self.name = journal_name(file_id)
+        self.end = 0
+        """Where the next block goes; 0 until the header is on its way."""
+        self.written = 0
+        """Everything below is in the file."""
+        self.in_flight = 0
+        """Writes that have not returned."""
+        self.last_sequence = 0
+        self.closed_mark = 0
+        """Which file this was to be closed, counted from 1; 0 while it is active."""
+        self.live: dict[int, tuple[int, int]] = {}
+        """Of each topic: bytes of its batches here, and the highest offset behind one of them."""
+
+    def count_batch(self, topic_id: int, size: int, end_offset: int) -> None:
+        """Count a batch as needed."""
+        found = self.live.get(topic_id)
+        if found is not None:
+            size += found[0]
+            end_offset = max(end_offset, found[1])
+        self.live[topic_id] = (size, end_offset)
+
+    def room(self) -> int:
+        """Return how long a block may be that still fits."""
+        return self.size - max(self.end, FILE_HEADER_SIZE) - BLOCK_HEADER_SIZE  # the terminator must fit too
+
+
+class FileTable:
+    """All live files in the order of their ids; the last one is active."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, JournalFile] = {}
+        self._closed_count = 0
+        self.closed_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[JournalFile]:
+        return iter(self._files.values())
+
+    @property
+    def closed_count(self) -> int:
+        """How many files were closed so far."""
+        return self._closed_count
+
+    def get(self, file_id: int) -> JournalFile | None:
+        """Return a live file."""
+        return self._files.get(file_id)
+
+    def add(self, file: JournalFile) -> None:
+        """Add a file behind all others."""
+        assert not self._files or file.file_id > next(reversed(self._files))
+        self._files[file.file_id] = file
+
+    def close(self, file: JournalFile) -> None:
+        """Note that nothing more is written to this file."""
+        assert not file.closed_mark
+        self._closed_count += 1
+        file.closed_mark = self._closed_count
+        self.closed_bytes += file.size
+
+    def remove(self, file: JournalFile) -> None:
+        """Forget a closed file."""
+        assert file.closed_mark
+        del self._files[file.file_id]
+        self.closed_bytes -= file.size
+
+    def drop_topic(self, topic_id: int) -> bool:
+        """Count nothing of a topic any more; return whether a file lost its last needed batch."""
+        freed = False
+        for file in self._files.values():
+            if file.live.pop(topic_id, None) is not None and not file.live:
+                freed = True
+        return freed
+
+    def release(self, topic_id: int, up_to_offset: int) -> bool:
+        """Count a topic's batches that end at or below an offset no more, where that frees its share of a file."""
+        freed = False
+        for file in self._files.values():
+            found = file.live.get(topic_id)
+            if found is not None and found[1] <= up_to_offset:
+                del file.live[topic_id]
+                freed = freed or not file.live
+        return freed
+
+    def unneeded(self) -> list[JournalFile]:
+        """Return the closed files that hold no needed batch."""
+        return [file for file in self._files.values() if file.closed_mark and not file.live and not file.in_flight]
+
+
+def id_ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Return sorted ids as half-open ranges."""
+    ranges: list[tuple[int, int]] = []
+    for file_id in ids:
+        if ranges and ranges[-1][1] == file_id:
+            ranges[-1] = (ranges[-1][0], file_id + 1)
+        else:
+            ranges.append((file_id, file_id + 1))
+    return ranges

@@ -1,0 +1,100 @@
+"""Which batches were in a damaged range? Read what can be read of it, to name the topics and offsets that are lost.
+
+A batch is named by its entry header or by its stamp, which has a checksum of its own, so a flipped bit hides neither
+the batch it is in nor its neighbours. Bytes that say nothing make the answer incomplete, and it says so.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from danube.log.disk import Disk
+from danube.log.format import BLOCK_HEADER_SIZE, BLOCK_MAGIC, ENTRY_HEADER_SIZE, TERMINATOR, EntryType, entry_at
+from danube.log.recovered import Corruption
+from danube.model.batch import BATCH_MAGIC, STAMP_SIZE, Stamp, read_stamp
+from danube.model.errors import CorruptBatchError
+
+__all__ = ["salvage"]
+
+_TYPES: Final = frozenset(EntryType)
+_COUNT_AT: Final = STAMP_SIZE + 4
+_HEAD_SIZE: Final = STAMP_SIZE + 8
+
+
+async def salvage(disk: Disk, name: str, file_id: int, start: int, end: int, *, bounded: bool) -> Corruption:
+    """Describe the damaged range ``[start, end)`` of a file.
+
+    Args:
+        disk, name, file_id: the file.
+        start, end: the range. It is smaller than a file, and read at once.
+        bounded: a valid block follows at ``end``. If not, the range may end in a former life of the file, whose batches
+            must not be mistaken for ours: it is read only as far as it makes sense from its start.
+    """
+    data = await disk.read(name, start, end - start)
+    topics: dict[int, tuple[int, int]] = {}
+    complete = bounded
+    at = 0
+    while at < len(data):
+        step = _step(data, at, topics)
+        if step:
+            at += step
+            continue
+        complete = False
+        if not bounded:
+            break
+        at = _resynchronise(data, at + 1)
+    return Corruption(file_id, start, end, topics, complete)
+
+
+def _step(data: bytes, at: int, topics: dict[int, tuple[int, int]]) -> int:
+    """Pass over one header or entry at ``at`` and note what it tells; return 0 if it makes no sense."""
+    if data.startswith(BLOCK_MAGIC, at) or data.startswith(TERMINATOR, at):
+        return BLOCK_HEADER_SIZE
+    if at + ENTRY_HEADER_SIZE > len(data):
+        return 0
+    entry = entry_at(data, at)
+    if entry.end > len(data) or entry.type not in _TYPES or entry.durability > 2:
+        return _stamped(data, at, topics)
+    if entry.type == EntryType.BATCH:
+        stamp = _stamp(data, entry.start)
+        if stamp is None:
+            # The offsets are lost, the topic is known.
+            topics.setdefault(entry.topic_id, (0, 0))
+        elif stamp.total_size != entry.end - entry.start:
+            return _stamped(data, at, topics)
+        else:
+            _note(data, entry.start, stamp, topics)
+    return entry.end - at
+
+
+def _stamped(data: bytes, at: int, topics: dict[int, tuple[int, int]]) -> int:
+    """The entry header is damaged; the stamp behind it may not be."""
+    stamp = _stamp(data, at + ENTRY_HEADER_SIZE)
+    if stamp is None:
+        return 0
+    _note(data, at + ENTRY_HEADER_SIZE, stamp, topics)
+    return ENTRY_HEADER_SIZE + stamp.total_size
+
+
+def _stamp(data: bytes, at: int) -> Stamp | None:
+    try:
+        return read_stamp(data[at : at + STAMP_SIZE])
+    except CorruptBatchError:
+        return None
+
+
+def _note(data: bytes, at: int, stamp: Stamp, topics: dict[int, tuple[int, int]]) -> None:
+    count = int.from_bytes(data[at + _COUNT_AT : at + _HEAD_SIZE], "little")
+    if not 0 < count <= stamp.total_size:  # the count is not covered by the stamp's checksum; a record has some bytes
+        count = 1
+    low, high = topics.get(stamp.topic_id, (0, 0))
+    low = min(low, stamp.base_offset) if high else stamp.base_offset
+    topics[stamp.topic_id] = (low, max(high, stamp.base_offset + count))
+
+
+def _resynchronise(data: bytes, at: int) -> int:
+    """Return the next place that looks like an entry of a batch, or like a block; the end if there is none."""
+    stamp = data.find(BATCH_MAGIC, at + ENTRY_HEADER_SIZE)
+    block = data.find(BLOCK_MAGIC, at)
+    places = [place for place in (stamp - ENTRY_HEADER_SIZE if stamp >= 0 else -1, block) if place >= 0]
+    return min(places, default=len(data))

@@ -1,0 +1,161 @@
+"""Reading journal files from their begin to their end at disk speed: blocks, and the gaps between them.
+
+A scan reads a few MiB at a time, verifies each block with one checksum call, and never looks into it. Where there is no
+valid block it says so, and goes on at the next block header of the same file and generation, if there is one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from danube.log.disk import Disk
+from danube.log.format import (
+    BLOCK_HEADER_SIZE,
+    BLOCK_MAGIC,
+    FILE_HEADER_SIZE,
+    Block,
+    Fault,
+    find_block,
+    read_block,
+    read_block_header,
+)
+from danube.model.limits import MIB
+
+__all__ = ["Found", "Hole", "Scanner"]
+
+READ_BYTES: Final = 4 * MIB
+
+
+class Found(NamedTuple):
+    """A valid block: where it begins in its file, and in ``data``, a buffer that holds all of it."""
+
+    position: int
+    block: Block
+    data: bytes
+
+
+class Hole(NamedTuple):
+    """``[start, end)`` of a file is no valid block; ``torn_bytes``: how long the block begun there was to be."""
+
+    start: int
+    end: int
+    torn_bytes: int
+
+
+class _Window:
+    """A sliding buffer over a file."""
+
+    def __init__(self, disk: Disk, name: str) -> None:
+        self._disk = disk
+        self._name = name
+        self.start = 0
+        self.data = b""
+        self.at_end = False
+
+    async def extend(self, position: int, size: int) -> None:
+        """Forget what is before ``position`` and read on, until ``size`` bytes from there are in the buffer."""
+        wanted = max(READ_BYTES, size)
+        keep = self.data[position - self.start :] if position < self.start + len(self.data) else b""
+        more = await self._disk.read(self._name, position + len(keep), wanted - len(keep))
+        self.at_end = len(more) < wanted - len(keep)
+        self.data = keep + more
+        self.start = position
+
+
+class Scanner:
+    """Finds the valid blocks of a file and the holes between them; a hole at the clean end of the log is none.
+
+    Args:
+        disk, name: the file.
+        generation: its id.
+        start, end: scan only this range (default: all).
+        last: the last sequence that this file is known to hold. Behind it nothing is looked for. None: unknown, so
+            everything up to the end of the file is searched for another block.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        name: str,
+        generation: int,
+        *,
+        start: int = FILE_HEADER_SIZE,
+        end: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        self._window = _Window(disk, name)
+        self._generation = generation
+        self._position = start
+        self._end = end
+        self._last = last
+        self._sequence = 0
+        self._done = False
+
+    async def next(self) -> Found | Hole | None:
+        """Return what comes next, None at the end."""
+        window, position = self._window, self._position
+        if self._done or position == self._end:
+            return None
+        while (result := _read(window, position, self._generation)) is Fault.SHORT:
+            if not await _more(window, position, self._generation):
+                result = Fault.BAD
+                break
+        if isinstance(result, Block):
+            if result.sequence > self._sequence:
+                self._sequence = result.sequence
+                self._position = position + result.length
+                return Found(position, result, window.data)
+            result = Fault.BAD
+        if self._last is not None and self._sequence >= self._last:
+            self._done = True
+            return None
+        torn_bytes = _begun(window.data, position - window.start, self._generation)
+        found = await _search(window, position + 1, self._generation, self._sequence)
+        if found is None:
+            self._done = True
+            if result is Fault.BAD or self._last is not None:
+                return Hole(position, window.start + len(window.data), torn_bytes)
+            return None
+        self._position = found
+        return Hole(position, found, torn_bytes)
+
+
+def _read(window: _Window, position: int, generation: int) -> Block | Fault:
+    return read_block(window.data, position - window.start, generation) if window.data else Fault.SHORT
+
+
+async def _more(window: _Window, position: int, generation: int) -> bool:
+    """Read what the block at ``position`` lacks; return whether that brought anything."""
+    size = BLOCK_HEADER_SIZE
+    if window.data:
+        block = read_block_header(window.data, position - window.start, generation)
+        if isinstance(block, Block):
+            size = block.length
+        if window.at_end:
+            return False
+    have = window.start + len(window.data) - position
+    await window.extend(position, size)
+    return len(window.data) > max(have, 0)
+
+
+async def _search(window: _Window, position: int, generation: int, sequence: int) -> int | None:
+    """Return the position of the next block header of this generation with a higher sequence."""
+    while True:
+        block = find_block(window.data, position - window.start, generation)
+        if block is not None:
+            position = window.start + block.position
+            if block.sequence > sequence:
+                return position
+            position += 1
+            continue
+        if window.at_end:
+            return None
+        position = max(position, window.start + len(window.data) - BLOCK_HEADER_SIZE + 1)
+        await window.extend(position, READ_BYTES)
+
+
+def _begun(data: bytes, at: int, generation: int) -> int:
+    """Return how long the block of this generation is that was begun here, 0 if none was."""
+    if data[at : at + 4] == BLOCK_MAGIC and data[at + 8 : at + 16] == generation.to_bytes(8, "little"):
+        return max(BLOCK_HEADER_SIZE, int.from_bytes(data[at + 4 : at + 8], "little"))
+    return 0

@@ -1,0 +1,115 @@
+"""Recent batches in memory: one byte-bounded queue for all topics of a broker. Pure.
+
+What was committed last is what most consumers want next. Batches leave in the order in which they came, so what is
+cached of a topic is always the end of its log without a gap, and a reader that falls out of the cache finds the rest
+in the journal. Nothing is promoted by reading: a slow reader must not push the present out of memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from typing import Final
+
+from danube.model.batch import BatchHeader
+
+__all__ = ["BatchCache", "StoredBatch", "TopicCache"]
+
+_OVERHEAD_BYTES: Final = 700
+"""Objects around the bytes of a batch: header, stamp, batch, queue slots."""
+
+
+class StoredBatch:
+    """A batch with its place in a topic's log.
+
+    Attributes:
+        base_offset, end_offset: of its first record, and behind its last one.
+        stamp, part: the two parts of the stored bytes.
+        header: of the producer's part.
+        append_time_us: from the stamp, microseconds since the epoch.
+        delivery: a memo for whoever delivers this batch to several consumers.
+    """
+
+    __slots__ = ("append_time_us", "base_offset", "delivery", "end_offset", "header", "part", "stamp")
+
+    def __init__(
+        self, base_offset: int, end_offset: int, stamp: bytes, part: bytes, header: BatchHeader, append_time_us: int
+    ) -> None:
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.stamp = stamp
+        self.part = part
+        self.header = header
+        self.append_time_us = append_time_us
+        self.delivery: tuple[bytes, bytes] | bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<StoredBatch [{self.base_offset}, {self.end_offset}) {len(self.part)} bytes>"
+
+
+class TopicCache:
+    """What is cached of one topic: batches in the order of their offsets."""
+
+    __slots__ = ("_bases", "_batches", "_head")
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._batches: list[StoredBatch | None] = []
+        self._head = 0
+
+    def __len__(self) -> int:
+        return len(self._bases) - self._head
+
+    def get(self, offset: int) -> StoredBatch | None:
+        """Return the batch that holds ``offset``."""
+        at = bisect_right(self._bases, offset, self._head) - 1
+        if at < self._head:
+            return None
+        batch = self._batches[at]
+        assert batch is not None
+        return batch if offset < batch.end_offset else None
+
+    def first(self) -> StoredBatch | None:
+        """Return the oldest cached batch."""
+        return self._batches[self._head] if len(self) else None
+
+    def clear(self) -> None:
+        """Forget everything, at once for readers; the cache's bytes are released in turn."""
+        self._bases.clear()
+        self._batches.clear()
+        self._head = 0
+
+    def _append(self, batch: StoredBatch) -> None:
+        self._bases.append(batch.base_offset)
+        self._batches.append(batch)
+
+    def _evict(self, batch: StoredBatch) -> None:
+        head = self._head
+        if head == len(self._batches) or self._batches[head] is not batch:
+            return  # cleared meanwhile
+        self._batches[head] = None
+        self._head = head = head + 1
+        if head * 2 >= len(self._bases):  # each batch is moved at most once on average
+            del self._bases[:head], self._batches[:head]
+            self._head = 0
+
+
+class BatchCache:
+    """The queue over all topics, bounded by ``limit_bytes`` (``Limits.cache_bytes``)."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._queue: deque[tuple[TopicCache, StoredBatch]] = deque()
+        self.used_bytes = 0
+        """Bytes of all cached batches, with an estimate for the objects around them."""
+
+    def append(self, topic: TopicCache, batch: StoredBatch) -> None:
+        """Add the next batch of a topic, and drop the oldest ones of any topic until the limit is kept."""
+        topic._append(batch)
+        queue = self._queue
+        queue.append((topic, batch))
+        self.used_bytes += len(batch.part) + _OVERHEAD_BYTES
+        while self.used_bytes > self._limit:
+            oldest_topic, oldest = queue.popleft()
+            self.used_bytes -= len(oldest.part) + _OVERHEAD_BYTES
+            oldest_topic._evict(oldest)

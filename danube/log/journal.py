@@ -1,0 +1,660 @@
+"""The journal: one write-ahead log for all topics of a broker.
+
+Entries are submitted without waiting. Two lanes carry them to the disk, one for entries that must be synced and one for
+those that must only be written, so that a slow sync never delays the acknowledgement of a topic that did not ask for
+it.
+Each lane repeats one step: take everything that has arrived, frame it as one commit block, write it (and sync it),
+report all of it with one callback. There is no timer: what arrives during one write is the next block.
+
+Positions and commit sequences are assigned in the order of the calls to ``Disk.write``, and the disk keeps that order,
+so everything before a returned write would survive the death of the process, and everything before a returned sync
+would survive a power loss. The last sequence of which that is known is the *watermark*; each block carries it.
+
+Beside the lanes run two tasks that keep files off the hot path: one prepares the next file ahead of time, one
+recycles files that hold nothing that is still needed. Recovery is in :mod:`danube.log.recovery`.
+
+An I/O error is final. Everything pending settles with :class:`JournalFencedError`, ``run`` raises it, and the broker
+exits: after a failed sync the kernel may have dropped what it could not write, so there is nothing to retry.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+import trio
+
+from danube.log._admission import Admission
+from danube.log._files import FileTable, JournalFile, id_ranges, spare_name
+from danube.log.disk import Disk
+from danube.log.format import (
+    BLOCK_HEADER_SIZE,
+    ENTRY_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    TERMINATOR,
+    Entry,
+    EntryType,
+    encode_block,
+    encode_file_header,
+)
+from danube.log.reader import JournalReader
+from danube.log.recovered import Recovered, Visitor
+from danube.log.recovery import Recovery
+from danube.model.batch import STAMP_SIZE
+from danube.model.errors import (
+    ConfigurationError,
+    DanubeError,
+    InternalError,
+    JournalFencedError,
+    MessageTooLargeError,
+    UnavailableError,
+)
+from danube.model.limits import MIB, Limits
+from danube.model.policies import Durability
+
+__all__ = ["Journal", "JournalUsage"]
+
+_log = logging.getLogger("danube.journal")
+
+_FILE_OVERHEAD: Final = FILE_HEADER_SIZE + BLOCK_HEADER_SIZE + ENTRY_HEADER_SIZE + STAMP_SIZE + len(TERMINATOR)
+_CHECKPOINT: Final = struct.Struct("<Q")
+_EWMA_WEIGHT: Final = 0.1
+
+OnCommit = Callable[[Sequence[Entry], DanubeError | None], None]
+
+
+class JournalUsage(NamedTuple):
+    """What a journal uses and does. Sizes in bytes, times in seconds."""
+
+    used_bytes: int
+    """Of the disk limit: closed files, and what is written of the active one."""
+    limit_bytes: int
+    live_bytes: int
+    """Of batches that are still needed."""
+    pending_bytes: int
+    """Submitted and not settled."""
+    files: int
+    spare_files: int
+    commits: int
+    syncs: int
+    sync_time_s: float
+    """Moving average of write and sync together."""
+    sequence: int
+    watermark: int
+    disk_full: bool
+    """The file system refused the space for another file."""
+
+
+class _Lane:
+    """A queue of entries and the task that commits them."""
+
+    __slots__ = ("idle", "in_flight_sequence", "queue", "sync")
+
+    def __init__(self, *, sync: bool) -> None:
+        self.sync = sync
+        self.queue: deque[Entry] = deque()
+        self.idle: trio.Event | None = None
+        self.in_flight_sequence = 0
+        """Of the block that is being written, 0 for none."""
+
+    def wake(self) -> None:
+        """Let the task look at its queue."""
+        if self.idle is not None:
+            self.idle.set()
+            self.idle = None
+
+
+class Journal:
+    """See the module. Either ``async with Journal.open(...)``, or ``recover``, ``nursery.start(run)`` and ``aclose``.
+
+    Args:
+        disk: where the files are; it is the caller's, and stays open.
+        limits: ``journal_*`` and ``max_batch_bytes`` are used.
+        file_size: bytes of one file (default 64 MiB). Changing it is safe: spares of another size are replaced, live
+        files
+            are read as they are.
+        on_commit: called in the loop's thread with each group of settled entries, and an error or None. Entries of
+            one topic settle in the order of their submission. May be set later (``journal.on_commit``), but before
+            anything is submitted. It must not raise.
+        checkpoint: called before files are recycled; it must store what control entries have said so far (cursors,
+            producers) where recovery finds it. Without it no file is ever recycled. May be set later, too.
+        clock: a monotonic clock in seconds (default: Trio's).
+
+    Raises:
+        ConfigurationError: a file cannot hold the largest batch.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        limits: Limits,
+        *,
+        file_size: int = 64 * MIB,
+        on_commit: OnCommit | None = None,
+        checkpoint: Callable[[], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        if file_size < limits.max_batch_bytes + _FILE_OVERHEAD:
+            raise ConfigurationError(
+                f"journal files of {file_size} bytes cannot hold a batch of max_batch_bytes = "
+                f"{limits.max_batch_bytes}; "
+                f"raise the file size to at least {limits.max_batch_bytes + _FILE_OVERHEAD} or lower the limit"
+            )
+        self.on_commit: OnCommit = on_commit if on_commit is not None else _nobody
+        self.checkpoint = checkpoint
+        self.recovered: Recovered | None = None
+        self._disk = disk
+        self._limits = limits
+        self._file_size = file_size
+        self._capacity = file_size - FILE_HEADER_SIZE - len(TERMINATOR)
+        self._clock = clock
+        self.files = FileTable()
+        self._reader = JournalReader(disk, self.files)
+        self._admission = Admission(limits, self._space_used, self._space_is_short)
+        self._active: JournalFile | None = None
+        self._prepared: deque[JournalFile] = deque()
+        self._spares: list[str] = []
+        self._next_file_id = 1
+        self._next_spare = 1
+        self._sequence = 0
+        self._watermark = 0
+        self._checkpoint_sequence = 0
+        self._checkpointed_mark = 0
+        self._disk_lane = _Lane(sync=True)
+        self._os_lane = _Lane(sync=False)
+        self._unsynced: deque[JournalFile] = deque()
+        self._rolling = trio.Lock()
+        self._file_ready = trio.Event()
+        self._prepare_wanted = trio.Event()
+        self._recycle_wanted = trio.Event()
+        self._internal: dict[Entry, trio.Event] = {}
+        self._failure: DanubeError | None = None
+        self._closing = False
+        self._running = False
+        self._ended = trio.Event()
+        self._disk_full = False
+        self._warned = False
+        self._commits = 0
+        self._syncs = 0
+        self._sync_time_s = 0.0
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        disk: Disk,
+        limits: Limits,
+        *,
+        visitor: Visitor | None = None,
+        file_size: int = 64 * MIB,
+        on_commit: OnCommit | None = None,
+        checkpoint: Callable[[], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> AsyncIterator[Journal]:
+        """Recover and run a journal; what recovery found is in ``journal.recovered``.
+
+        Leaving commits what is pending. An I/O error cancels the body (and comes out in an exception group).
+        """
+        journal = cls(disk, limits, file_size=file_size, on_commit=on_commit, checkpoint=checkpoint, clock=clock)
+        await journal.recover(visitor)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            yield journal
+            await journal.aclose()
+
+    # --- Life ---
+
+    async def recover(self, visitor: Visitor | None = None) -> Recovered:
+        """Read what is on the disk, make it safe, and be ready to :meth:`run`. To be called once.
+
+        Args:
+            visitor: is told of every accepted batch and control entry, in the order of the log.
+
+        Raises:
+            DataDirectoryError: the files are of another format.
+        """
+        assert self.recovered is None
+        recovery = Recovery(self._disk, self.files, self._file_size, visitor)
+        recovered = await recovery.run()
+        self._sequence = self._watermark = recovery.last_sequence
+        self._checkpoint_sequence = recovery.checkpoint
+        self._next_file_id = recovery.next_file_id
+        self._next_spare = recovery.next_spare
+        self._spares = recovery.spares
+        self._active = recovery.active
+        self.recovered = recovered
+        return recovered
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Commit what is submitted, until :meth:`aclose` (or cancellation, which settles the rest with an error).
+
+        Raises:
+            JournalFencedError: an I/O error. The process should exit and recover on its next start.
+        """
+        assert self.recovered is not None
+        assert not self._running
+        self._running = True
+        try:
+            async with trio.open_nursery() as helpers:
+                helpers.start_soon(self._prepare_files)
+                helpers.start_soon(self._recycle_files)
+                task_status.started()
+                async with trio.open_nursery() as lanes:
+                    lanes.start_soon(self._run_lane, self._os_lane)
+                    lanes.start_soon(self._run_lane, self._disk_lane)
+                helpers.cancel_scope.cancel()
+            await self._write_closing_block()
+        except BaseExceptionGroup as group:
+            # Lanes and helpers fail together; the fence is what happened.
+            if self._failure is not None and group.split(trio.Cancelled)[1] is not None:
+                raise self._failure from group
+            raise
+        finally:
+            self._closing = True
+            self._settle_rest(self._failure or UnavailableError("the journal is closed; nothing was written"))
+            self._admission.close(self._failure)
+            self._ended.set()
+
+    async def aclose(self) -> None:
+        """Commit what is pending and end :meth:`run`. Cancelling it leaves the journal running down by itself."""
+        self._closing = True
+        self._os_lane.wake()
+        self._disk_lane.wake()
+        if self._running:
+            await self._ended.wait()
+
+    @property
+    def failure(self) -> DanubeError | None:
+        """The error that fenced the journal."""
+        return self._failure
+
+    # --- Writing ---
+
+    def submit(self, entry: Entry) -> None:
+        """Take an entry; ``on_commit`` reports it. Never waits: publishes ask :meth:`admit` before.
+
+        Raises:
+            MessageTooLargeError: larger than a journal file.
+            JournalFencedError, UnavailableError: the journal takes nothing more.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise UnavailableError("the journal is closing; nothing was written")
+        if entry.size + ENTRY_HEADER_SIZE + BLOCK_HEADER_SIZE > self._capacity:
+            raise MessageTooLargeError(
+                f"journal entry of {entry.size} bytes is larger than a journal file of {self._file_size} bytes"
+            )
+        lane = self._disk_lane if entry.durability is Durability.DISK else self._os_lane
+        lane.queue.append(entry)
+        self._admission.pending_bytes += entry.size
+        if lane.idle is not None:
+            lane.wake()
+
+    def try_admit(self, size: int) -> bool:
+        """Return whether a batch of ``size`` bytes may be submitted now; the caller then does so without waiting."""
+        return self._admission.try_admit(size)
+
+    async def admit(self, size: int) -> None:
+        """Wait until a batch of ``size`` bytes may be submitted; the caller then does so without waiting in between.
+
+        Waits while more than ``journal_pending_bytes`` are pending, and while the journal is at its disk limit.
+
+        Raises:
+            JournalFullError: at the disk limit for ``journal_full_wait_s``.
+            JournalFencedError, UnavailableError: the journal takes nothing more.
+        """
+        if not self._admission.try_admit(size):
+            if self._disk_full:
+                self._prepare_wanted.set()  # somebody may have freed space on the disk meanwhile: try again
+            await self._admission.admit(size)
+
+    async def _run_lane(self, lane: _Lane) -> None:
+        queue = lane.queue
+        while True:
+            if not queue and not (lane.sync and self._unsynced):
+                if self._closing:
+                    return
+                lane.idle = trio.Event()
+                await lane.idle.wait()
+                continue
+            if lane.sync and self._unsynced:
+                await self._sync_closed(lane)
+                continue
+            active = self._active
+            assert active is not None
+            if _framed(queue[0]) > active.room():
+                async with self._rolling:
+                    if self._active is active:
+                        await self._roll()
+                continue
+            # From here to the call of Disk.write nothing waits: position, sequence and the order of writes agree.
+            await self._commit(lane, active)
+
+    async def _commit(self, lane: _Lane, file: JournalFile) -> None:
+        entries, size = self._take(lane.queue, file)
+        self._sequence = sequence = self._sequence + 1
+        fresh = not file.end
+        position = file.end or FILE_HEADER_SIZE
+        buffers, length = encode_block(
+            entries, file_id=file.file_id, position=position, sequence=sequence, watermark=self._watermark
+        )
+        write_at = position
+        if fresh:
+            buffers.insert(0, self._file_header(file, sequence))
+            write_at = 0
+        file.end = position + length
+        assert file.end + len(TERMINATOR) <= self._file_size
+        assert sequence > file.last_sequence
+        file.last_sequence = sequence
+        for entry in entries:
+            if entry.type is EntryType.BATCH:
+                file.count_batch(entry.topic_id, entry.size, entry.end_offset)
+        if not self._prepared or file.end * 2 > self._file_size:
+            self._prepare_wanted.set()
+        lane.in_flight_sequence = sequence
+        await self._write(file, write_at, buffers, sync=lane.sync, sequence=sequence, settling=(entries, size))
+        lane.in_flight_sequence = 0
+        file.written = max(file.written, position + length)
+        self._commits += 1
+        self._settle(entries, size, None)
+
+    def _take(self, queue: deque[Entry], file: JournalFile) -> tuple[list[Entry], int]:
+        """Take what fits into the file and into one block."""
+        room = min(file.room(), max(self._limits.journal_commit_bytes, _framed(queue[0])))
+        room -= BLOCK_HEADER_SIZE
+        entries: list[Entry] = []
+        size = 0
+        while queue:
+            entry = queue[0]
+            room -= ENTRY_HEADER_SIZE + entry.size
+            if room < 0:
+                break
+            size += entry.size
+            entries.append(queue.popleft())
+        return entries, size
+
+    async def _write(
+        self,
+        file: JournalFile,
+        position: int,
+        buffers: Sequence[bytes],
+        *,
+        sync: bool,
+        sequence: int,
+        settling: tuple[list[Entry], int] = ([], 0),
+    ) -> None:
+        """Write, and fence on any error. A synced write moves the watermark to ``sequence``."""
+        started = self._clock()
+        file.in_flight += 1
+        try:
+            await self._disk.write(file.name, position, buffers, sync=sync)
+        except OSError as error:
+            failure = self._fence(error, file)
+            self._settle(*settling, failure)
+            raise failure from error
+        finally:
+            file.in_flight -= 1
+        if self._failure is not None:
+            # The other lane met an error while this write was on its way; an os write was done, but promise nothing
+            # more.
+            self._settle(*settling, self._failure)
+            raise self._failure
+        if sync:
+            self._watermark = max(self._watermark, sequence)
+            self._syncs += 1
+            taken = self._clock() - started
+            self._sync_time_s += _EWMA_WEIGHT * (taken - self._sync_time_s) if self._syncs > 1 else taken
+
+    async def _sync_closed(self, lane: _Lane) -> None:
+        """Sync the oldest closed file whose end was written without a sync. Later blocks build on it."""
+        file = self._unsynced[0]
+        if file.last_sequence > self._watermark:
+            await self._write(file, file.end, [], sync=True, sequence=file.last_sequence)
+        self._unsynced.popleft()
+        if not self._unsynced:
+            lane.wake()
+
+    def _settle(self, entries: list[Entry], size: int, error: DanubeError | None) -> None:
+        self._admission.pending_bytes -= size
+        if self._internal:
+            own = self._internal
+            for entry in entries:
+                if entry in own:
+                    own.pop(entry).set()
+            entries = [entry for entry in entries if entry.type is not EntryType.FREED]
+        if entries:
+            self.on_commit(entries, error)
+        self._admission.wake()
+
+    def _settle_rest(self, error: DanubeError) -> None:
+        for lane in (self._os_lane, self._disk_lane):
+            rest = list(lane.queue)
+            lane.queue.clear()
+            if rest:
+                self._settle(rest, sum(entry.size for entry in rest), error)
+
+    def _fence(self, error: OSError, file: JournalFile) -> DanubeError:
+        if self._failure is None:
+            hint = "free space on the disk" if error.errno == errno.ENOSPC else "check the disk"
+            self._failure = JournalFencedError(
+                f"journal file {file.name}: {error.strerror or error}; nothing more is acknowledged. "
+                f"Then {hint} and start the broker again: it recovers what was acknowledged"
+            )
+            _log.critical("%s", self._failure)
+            self._admission.close(self._failure)
+        return self._failure
+
+    async def _write_closing_block(self) -> None:
+        """After a clean end, tell the next start that everything was synced."""
+        file = self._active
+        if file is None or not file.end or file.room() < BLOCK_HEADER_SIZE:
+            return
+        if file.last_sequence > self._watermark:
+            await self._write(file, file.end, [], sync=True, sequence=file.last_sequence)
+        self._sequence += 1
+        buffers, _ = encode_block(
+            (), file_id=file.file_id, position=file.end, sequence=self._sequence, watermark=self._watermark
+        )
+        await self._write(file, file.end, buffers, sync=True, sequence=self._sequence)
+
+    # --- Files ---
+
+    def _file_header(self, file: JournalFile, sequence: int) -> bytes:
+        older = id_ranges(other.file_id for other in self.files if other is not file)
+        return encode_file_header(
+            file.file_id, sequence, sequence - 1, self._watermark, self._checkpoint_sequence, older
+        )
+
+    async def _roll(self) -> None:
+        """Go on in the next prepared file. The caller holds ``_rolling``."""
+        while not self._prepared:
+            self._file_ready = trio.Event()
+            self._prepare_wanted.set()
+            if self._disk_full or self.files.closed_bytes > self._limits.journal_max_bytes:
+                _log.error("the journal waits for a file: the disk, or limits.journal_reserve_bytes, is exhausted")
+            await self._file_ready.wait()
+        old = self._active
+        assert old is not None
+        self.files.close(old)
+        if old.last_sequence > self._watermark:
+            self._unsynced.append(old)
+            self._disk_lane.wake()
+        self._recycle_wanted.set()
+        self._active = self._prepared.popleft()
+        self.files.add(self._active)
+        self._prepare_wanted.set()
+        self._warn_when_filling()
+
+    def _warn_when_filling(self) -> None:
+        used, limit = self._space_used(), self._limits.journal_max_bytes
+        filling = used > limit * self._limits.journal_warn_ratio
+        if filling and not self._warned:
+            _log.warning(
+                "the journal uses %d of %d bytes (limits.journal_max_bytes); at the limit publishing waits. "
+                "Look for subscriptions that do not acknowledge, or raise the limit",
+                used,
+                limit,
+            )
+        self._warned = filling
+
+    async def _prepare_files(self) -> None:
+        """Keep one file ready, two while the active one is more than half full."""
+        while True:
+            self._prepare_wanted = trio.Event()
+            if len(self._prepared) < self._files_wanted() and self._may_have_another():
+                try:
+                    await self._prepare_one()
+                    continue
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise self._fence(error, JournalFile(self._next_file_id, self._file_size)) from error
+                    if not self._disk_full:
+                        _log.error("no space for another journal file: %s; publishing waits, acks go on", error)
+                    self._disk_full = True
+            await self._prepare_wanted.wait()
+
+    def _files_wanted(self) -> int:
+        active = self._active
+        return 2 if active is not None and active.end * 2 > self._file_size else 1
+
+    def _may_have_another(self) -> bool:
+        if self._spares:
+            return True
+        files = len(self.files) + len(self._prepared)
+        reserve = max(self._limits.journal_reserve_bytes, self._file_size)
+        return files * self._file_size < self._limits.journal_max_bytes + reserve
+
+    async def _prepare_one(self) -> None:
+        if self._spares:
+            name = self._spares[-1]
+        else:
+            name = spare_name(self._next_spare)
+            self._next_spare += 1
+            await self._disk.create(name, self._file_size)
+            self._spares.append(name)
+        file = JournalFile(self._next_file_id, self._file_size)
+        self._next_file_id += 1
+        with trio.CancelScope(shield=True):  # bounded: a rename; the list must follow it
+            await self._disk.rename(name, file.name)
+            self._spares.remove(name)
+            self._prepared.append(file)
+        await self._disk.sync_directory()
+        self._disk_full = False
+        self._file_ready.set()
+        self._admission.wake()
+
+    async def _recycle_files(self) -> None:
+        """Turn closed files that hold nothing needed into spares."""
+        while True:
+            self._recycle_wanted = trio.Event()
+            unneeded = self.files.unneeded()
+            if unneeded and self.checkpoint is not None:
+                if any(file.closed_mark > self._checkpointed_mark for file in unneeded):
+                    mark, sequence = self.files.closed_count, self._settled_sequence()
+                    await self.checkpoint()
+                    self._checkpointed_mark = mark
+                    self._checkpoint_sequence = max(self._checkpoint_sequence, sequence)
+                await self._free(
+                    [file for file in self.files.unneeded() if file.closed_mark <= self._checkpointed_mark]
+                )
+            await self._recycle_wanted.wait()
+
+    def _settled_sequence(self) -> int:
+        """Return the last sequence of which, and of all before it, the entries have been reported."""
+        open_ones = [lane.in_flight_sequence for lane in (self._disk_lane, self._os_lane) if lane.in_flight_sequence]
+        return min(open_ones) - 1 if open_ones else self._sequence
+
+    async def _free(self, files: Sequence[JournalFile]) -> None:
+        """Say durably that files are no longer needed, and only then take them out of the log."""
+        if not files or self._closing or self._failure is not None:
+            return
+        payload = b"".join(map(_CHECKPOINT.pack, (self._checkpoint_sequence, *(file.file_id for file in files))))
+        entry = Entry(EntryType.FREED, 0, Durability.DISK, (payload,))
+        done = self._internal[entry] = trio.Event()
+        self.submit(entry)
+        await done.wait()
+        if self.failure is not None:
+            return
+        for file in files:
+            name = spare_name(self._next_spare)
+            self._next_spare += 1
+            with trio.CancelScope(shield=True):  # bounded: a rename; the table must follow it
+                self.files.remove(file)
+                self._reader.forget(file)
+                if file.size != self._file_size:
+                    await self._disk.remove(file.name)
+                    continue
+                await self._disk.rename(file.name, name)
+                self._spares.append(name)
+        await self._disk.sync_directory()
+        self._prepare_wanted.set()
+        self._warn_when_filling()
+        self._admission.wake()
+
+    # --- What is still needed ---
+
+    def drop_topic(self, topic_id: int) -> None:
+        """Need nothing of a topic any more."""
+        if self.files.drop_topic(topic_id):
+            self._recycle_wanted.set()
+
+    def release(self, topic_id: int, up_to_offset: int) -> None:
+        """Need a topic's batches below ``up_to_offset`` no more (they are sealed elsewhere, or expired)."""
+        if self.files.release(topic_id, up_to_offset):
+            self._recycle_wanted.set()
+
+    def is_live(self, file_id: int) -> bool:
+        """Return whether a file is (still) part of the log."""
+        return self.files.get(file_id) is not None
+
+    def stored_bytes(self, topic_id: int) -> int:
+        """Return how many bytes of a topic's batches are still needed."""
+        return sum(file.live[topic_id][0] for file in self.files if topic_id in file.live)
+
+    async def window(self, file_id: int, position: int, size: int) -> tuple[bytes, int]:
+        """Read at least ``size`` bytes of a file; see :meth:`JournalReader.window`."""
+        return await self._reader.window(file_id, position, size)
+
+    # --- Introspection ---
+
+    def _space_used(self) -> int:
+        return self.files.closed_bytes + (self._active.end if self._active is not None else 0)
+
+    def _space_is_short(self, size: int) -> bool:
+        """Return whether a batch must not be written because what is left on a full disk is for control entries."""
+        if not self._disk_full or self._active is None:
+            return False
+        left = self._active.room() if self._prepared else 0
+        return size + self._admission.pending_bytes > left
+
+    def usage(self) -> JournalUsage:
+        """Return what the journal uses and does."""
+        return JournalUsage(
+            used_bytes=self._space_used(),
+            limit_bytes=self._limits.journal_max_bytes,
+            live_bytes=sum(size for file in self.files for size, _ in file.live.values()),
+            pending_bytes=self._admission.pending_bytes,
+            files=len(self.files),
+            spare_files=len(self._spares) + len(self._prepared),
+            commits=self._commits,
+            syncs=self._syncs,
+            sync_time_s=self._sync_time_s,
+            sequence=self._sequence,
+            watermark=self._watermark,
+            disk_full=self._disk_full,
+        )
+
+
+def _framed(entry: Entry) -> int:
+    """Return the length of a block of this entry alone."""
+    return BLOCK_HEADER_SIZE + ENTRY_HEADER_SIZE + entry.size
+
+
+def _nobody(entries: Sequence[Entry], error: DanubeError | None) -> None:
+    raise InternalError(f"{len(entries)} journal entries settled ({error}), but on_commit was never set")

@@ -1,0 +1,376 @@
+"""Idempotent producers of one topic: sessions, epochs, sequences. Pure.
+
+* A *sequence* counts records. A batch names the sequence of its first record; the next one begins where it ended.
+* An *epoch* is a number from one counter of the topic. Every open gets a new, higher one, and fences what it replaces:
+  the
+  older session of the same name, and, if the new one is exclusive, every older session of the topic. Sequences go on
+  across epochs, because they belong to the name.
+* The last 64 batches of a producer are remembered. A repeat of one of them is answered with its offset; one that is
+  still
+  on its way to the disk is waited for; an older one is refused as a duplicate; a gap is refused.
+
+What must survive a restart is in the journal: a PRODUCER entry per open, and the headers of the batches themselves.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Container, Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from danube.log.cache import StoredBatch
+from danube.log.recovered import WINDOW_BATCHES, ProducedBatch
+from danube.model.batch import BatchHeader
+from danube.model.errors import DuplicateSequenceError, ProducerFencedError, SequenceGapError
+from danube.model.limits import Limits
+
+__all__ = ["Checked", "ProducerEntry", "ProducerSession", "ProducerTable", "Verdict"]
+
+_US: Final = 1_000_000
+
+
+class Verdict(enum.Enum):
+    """What a batch is to its producer's sequence."""
+
+    NEW = "new"
+    """The next one: append it."""
+    KNOWN = "known"
+    """Stored before, at a known offset."""
+    PENDING = "pending"
+    """Appended before, and not settled yet."""
+
+
+class Checked(NamedTuple):
+    """A verdict, and what it is based on."""
+
+    kind: Verdict
+    base_offset: int = -1
+    """Of the first copy, for KNOWN and PENDING."""
+    batch: StoredBatch | None = None
+    """The first copy, for PENDING."""
+
+
+_NEW: Final = Checked(Verdict.NEW)
+
+
+class ProducerSession(NamedTuple):
+    """What an open gives a producer."""
+
+    producer_id: int
+    name: str
+    epoch: int
+    next_sequence: int
+    exclusive: bool
+    anonymous: bool
+
+
+class ProducerEntry(msgspec.Struct, array_like=True, frozen=True):
+    """Payload of a PRODUCER journal entry (msgpack): one open."""
+
+    producer_id: int
+    name: str
+    epoch: int
+    next_sequence: int
+    exclusive: bool
+    anonymous: bool
+    time_us: int
+
+    def encode(self) -> bytes:
+        """Return the payload."""
+        return _ENCODER.encode(self)
+
+
+class _Known(msgspec.Struct, array_like=True):
+    """A batch in a producer's window."""
+
+    base_sequence: int
+    record_count: int
+    base_offset: int
+
+
+class _Saved(msgspec.Struct, array_like=True):
+    """A producer in a snapshot."""
+
+    entry: ProducerEntry
+    window: list[_Known]
+
+
+class _Snapshot(msgspec.Struct, array_like=True):
+    epoch: int
+    exclusive_epoch: int
+    producers: list[_Saved]
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_ENTRY: Final = msgspec.msgpack.Decoder(ProducerEntry)
+_SNAPSHOT: Final = msgspec.msgpack.Decoder(_Snapshot)
+
+
+class _Producer:
+    """Everything about one producer."""
+
+    __slots__ = ("anonymous", "epoch", "exclusive", "name", "next_sequence", "producer_id", "used_us", "window")
+
+    def __init__(self, producer_id: int, name: str, *, anonymous: bool) -> None:
+        self.producer_id = producer_id
+        self.name = name
+        self.anonymous = anonymous
+        self.epoch = 0
+        self.exclusive = False
+        self.next_sequence = 0
+        self.used_us = 0
+        # Base sequence, record count, base offset, and the batch as long as it is not settled.
+        self.window: deque[tuple[int, int, int, StoredBatch | None]] = deque()
+
+    def session(self) -> ProducerSession:
+        return ProducerSession(
+            self.producer_id, self.name, self.epoch, self.next_sequence, self.exclusive, self.anonymous
+        )
+
+    def entry(self) -> ProducerEntry:
+        return ProducerEntry(
+            self.producer_id,
+            self.name,
+            self.epoch,
+            self.next_sequence,
+            self.exclusive,
+            self.anonymous,
+            self.used_us,
+        )
+
+    def trim(self) -> None:
+        window = self.window
+        while len(window) > WINDOW_BATCHES and window[0][3] is None:
+            window.popleft()
+
+
+class ProducerTable:
+    """The producers of one topic. Times are microseconds since the epoch.
+
+    Args:
+        limits: ``producer_state_expiry_s`` and ``anonymous_producer_expiry_s`` are used.
+        topic: its name, for error messages.
+    """
+
+    def __init__(self, limits: Limits, topic: str = "") -> None:
+        self._limits = limits
+        self._topic = topic
+        self._by_id: dict[int, _Producer] = {}
+        self._by_name: dict[str, _Producer] = {}
+        self._epoch = 0
+        self._exclusive_epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    # --- Sessions ---
+
+    def open(self, name: str, new_id: int, *, exclusive: bool = False, now_us: int) -> ProducerSession:
+        """Open a session; journal its :meth:`entry_of` before it is told to the producer.
+
+        Args:
+            name: of the producer; empty for an anonymous one.
+            new_id: the producer id if the name is new (or empty).
+            exclusive: fence every other session of the topic.
+            now_us: the time.
+        """
+        producer = self._by_name.get(name) if name else None
+        if producer is None:
+            producer = self._add(new_id, name, anonymous=not name)
+        self._epoch += 1
+        producer.epoch = self._epoch
+        producer.exclusive = exclusive
+        producer.used_us = now_us
+        if exclusive:
+            self._exclusive_epoch = self._epoch
+        return producer.session()
+
+    def resume(self, producer_id: int, epoch: int, *, now_us: int) -> ProducerSession:
+        """Continue a session, after a lost connection say.
+
+        Raises:
+            ProducerFencedError: it was replaced, or it expired.
+        """
+        producer = self._live(producer_id, epoch)
+        producer.used_us = now_us
+        return producer.session()
+
+    def entry_of(self, session: ProducerSession, now_us: int) -> ProducerEntry:
+        """Return the PRODUCER entry that makes a session durable."""
+        return ProducerEntry(*session[:3], session.next_sequence, session.exclusive, session.anonymous, now_us)
+
+    def session_of(self, name: str) -> ProducerSession | None:
+        """Return the latest session of a name."""
+        producer = self._by_name.get(name)
+        return producer.session() if producer is not None else None
+
+    def name_of(self, producer_id: int) -> str:
+        """Return the name of a producer; empty if it is anonymous or forgotten."""
+        producer = self._by_id.get(producer_id)
+        return producer.name if producer is not None else ""
+
+    def is_fenced(self, session: ProducerSession) -> bool:
+        """Return whether a newer session has taken over."""
+        producer = self._by_id.get(session.producer_id)
+        return producer is None or producer.epoch != session.epoch or session.epoch < self._exclusive_epoch
+
+    # --- Batches ---
+
+    def check(self, header: BatchHeader) -> Checked:
+        """Say what a batch is. A NEW one is to be appended, and told to :meth:`appended`, before the next call.
+
+        Raises:
+            ProducerFencedError: of a session that was replaced.
+            DuplicateSequenceError: stored before, and no longer (or never in this form) known.
+            SequenceGapError: batches before it are missing.
+        """
+        producer = self._live(header.producer_id, header.producer_epoch)
+        sequence = header.base_sequence
+        if sequence == producer.next_sequence:
+            return _NEW
+        if sequence > producer.next_sequence:
+            raise SequenceGapError(
+                f"producer {self._shown(producer)}: batch at sequence {sequence}, but the next is "
+                f"{producer.next_sequence}; send what is missing first"
+            )
+        for base_sequence, count, base_offset, batch in reversed(producer.window):
+            if base_sequence == sequence and count == header.record_count:
+                return Checked(Verdict.PENDING if batch is not None else Verdict.KNOWN, base_offset, batch)
+        raise DuplicateSequenceError(
+            f"producer {self._shown(producer)}: sequence {sequence} was stored before (the next is "
+            f"{producer.next_sequence}), and its offset is no longer known; do not send it again"
+        )
+
+    def appended(self, header: BatchHeader, batch: StoredBatch, now_us: int) -> None:
+        """Note a new batch that is on its way to the journal."""
+        producer = self._by_id[header.producer_id]
+        assert header.base_sequence == producer.next_sequence
+        producer.next_sequence += header.record_count
+        producer.used_us = now_us
+        producer.window.append((header.base_sequence, header.record_count, batch.base_offset, batch))
+        if len(producer.window) > WINDOW_BATCHES:
+            producer.trim()
+
+    def settled(self, batch: StoredBatch) -> None:
+        """Note that a batch has reached its durability."""
+        producer = self._by_id.get(batch.header.producer_id)
+        if producer is None:
+            return
+        window = producer.window
+        for index in range(len(window)):
+            base_sequence, count, base_offset, pending = window[index]
+            if pending is batch:
+                window[index] = (base_sequence, count, base_offset, None)
+                break
+        producer.trim()
+
+    # --- Forgetting ---
+
+    def expire(self, now_us: int, connected: Container[int] = ()) -> list[int]:
+        """Forget producers that were idle too long, except connected ones; return their ids."""
+        gone = []
+        for producer in list(self._by_id.values()):
+            limits = self._limits
+            expiry_s = limits.anonymous_producer_expiry_s if producer.anonymous else limits.producer_state_expiry_s
+            idle = now_us - producer.used_us > expiry_s * _US
+            if idle and producer.producer_id not in connected and not any(item[3] for item in producer.window):
+                del self._by_id[producer.producer_id]
+                if self._by_name.get(producer.name) is producer:
+                    del self._by_name[producer.name]
+                gone.append(producer.producer_id)
+        return gone
+
+    # --- Restart ---
+
+    def snapshot(self) -> bytes:
+        """Return everything that is settled, for :meth:`restore`."""
+        saved = []
+        for producer in self._by_id.values():
+            settled = [_Known(*item[:3]) for item in producer.window if item[3] is None]
+            entry = producer.entry()
+            pending = next((item for item in producer.window if item[3] is not None), None)
+            if pending is not None:
+                entry = msgspec.structs.replace(entry, next_sequence=pending[0])
+            saved.append(_Saved(entry, settled))
+        return _ENCODER.encode(_Snapshot(self._epoch, self._exclusive_epoch, saved))
+
+    def restore(self, snapshot: bytes) -> None:
+        """Take over a snapshot; entries and batches of the journal come after it."""
+        data = _SNAPSHOT.decode(snapshot)
+        self._epoch = max(self._epoch, data.epoch)
+        self._exclusive_epoch = max(self._exclusive_epoch, data.exclusive_epoch)
+        for saved in data.producers:
+            self._take(saved.entry)
+            producer = self._by_id[saved.entry.producer_id]
+            producer.window.extend(
+                (item.base_sequence, item.record_count, item.base_offset, None) for item in saved.window
+            )
+
+    def apply_entry(self, payload: bytes) -> None:
+        """Take over a PRODUCER entry that recovery found."""
+        self._take(_ENTRY.decode(payload))
+
+    def apply_batches(self, producers: Mapping[int, Iterable[ProducedBatch]]) -> None:
+        """Take over the batches that recovery found (``RecoveredTopic.producers``); after all entries."""
+        for producer_id, batches in producers.items():
+            producer = self._by_id.get(producer_id)
+            if producer is None:
+                # Its open is forgotten: an anonymous producer of long ago. It may still retry what it has sent last.
+                producer = self._add(producer_id, "", anonymous=True)
+            for batch in batches:
+                self._epoch = max(self._epoch, batch.producer_epoch)
+                producer.epoch = max(producer.epoch, batch.producer_epoch)
+                producer.used_us = max(producer.used_us, batch.append_time_us)
+                known = any(item[2] == batch.base_offset for item in producer.window)
+                if not known:
+                    producer.window.append((batch.base_sequence, batch.record_count, batch.base_offset, None))
+                producer.next_sequence = max(producer.next_sequence, batch.base_sequence + batch.record_count)
+            producer.window = deque(sorted(producer.window, key=lambda item: item[2]))
+            producer.trim()
+
+    def _take(self, entry: ProducerEntry) -> None:
+        producer = self._by_id.get(entry.producer_id)
+        if producer is None:
+            producer = self._add(entry.producer_id, entry.name, anonymous=entry.anonymous)
+        self._epoch = max(self._epoch, entry.epoch)
+        if entry.exclusive:
+            self._exclusive_epoch = max(self._exclusive_epoch, entry.epoch)
+        if entry.epoch >= producer.epoch:
+            producer.epoch = entry.epoch
+            producer.exclusive = entry.exclusive
+        producer.next_sequence = max(producer.next_sequence, entry.next_sequence)
+        producer.used_us = max(producer.used_us, entry.time_us)
+
+    # --- Within ---
+
+    def _add(self, producer_id: int, name: str, *, anonymous: bool) -> _Producer:
+        producer = self._by_id[producer_id] = _Producer(producer_id, name, anonymous=anonymous)
+        if not anonymous:
+            self._by_name[name] = producer
+        return producer
+
+    def _live(self, producer_id: int, epoch: int) -> _Producer:
+        producer = self._by_id.get(producer_id)
+        if producer is None:
+            raise ProducerFencedError(
+                f"producer {producer_id:016x} of topic {self._topic!r} is unknown or was idle too long; open it again"
+            )
+        if producer.epoch != epoch:
+            raise ProducerFencedError(
+                f"producer {self._shown(producer)}: epoch {epoch} was replaced by epoch {producer.epoch}; another "
+                f"session "
+                "of this name has taken over"
+            )
+        if epoch < self._exclusive_epoch:
+            raise ProducerFencedError(
+                f"producer {self._shown(producer)}: an exclusive producer has taken over topic {self._topic!r}; open "
+                f"again "
+                "when it has gone"
+            )
+        return producer
+
+    def _shown(self, producer: _Producer) -> str:
+        return f"{producer.name or format(producer.producer_id, '016x')!r} of topic {self._topic!r}"

@@ -1,0 +1,70 @@
+"""Reading journal files behind the writer: large reads, and a small cache of them that all topics share.
+
+Topics lie interleaved in the journal, so subscriptions that replay different topics want the same megabytes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from danube.log._files import FileTable, JournalFile
+from danube.log.disk import Disk
+from danube.model.errors import NotFoundError
+from danube.model.limits import MIB
+
+__all__ = ["CHUNK_BYTES", "JournalReader"]
+
+CHUNK_BYTES: Final = 1 * MIB
+_CHUNKS: Final = 16
+
+
+class JournalReader:
+    """Reads of live journal files. At most 16 MiB are kept."""
+
+    def __init__(self, disk: Disk, files: FileTable) -> None:
+        self._disk = disk
+        self._files = files
+        self._chunks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    async def window(self, file_id: int, position: int, size: int) -> tuple[bytes, int]:
+        """Return a buffer and the place of ``position`` in it; at least ``size`` bytes follow, unless the file ends.
+
+        Only what was written before the call may be asked for; what lies behind is undefined.
+
+        Raises:
+            NotFoundError: the file is no longer part of the log.
+            OSError: the disk cannot read it.
+        """
+        start = position - position % CHUNK_BYTES
+        inside = position - start
+        if inside + size > CHUNK_BYTES:
+            # Across a boundary: exactly what is wanted, so that a large batch is read into one buffer.
+            return await self._disk.read(self._file(file_id).name, position, size), 0
+        key = (file_id, start)
+        chunk = self._chunks.get(key)
+        if chunk is not None:
+            self._chunks.move_to_end(key)
+            return chunk, inside
+        file = self._file(file_id)
+        final = bool(file.closed_mark and not file.in_flight) or file.written >= start + CHUNK_BYTES
+        if not final:
+            # The active end grows: such a buffer is good for its reader only, and begins where it reads.
+            return await self._disk.read(file.name, position, CHUNK_BYTES - inside), 0
+        chunk = await self._disk.read(file.name, start, CHUNK_BYTES)
+        if self._files.get(file_id) is file:
+            self._chunks[key] = chunk
+            while len(self._chunks) > _CHUNKS:
+                self._chunks.popitem(last=False)
+        return chunk, inside
+
+    def forget(self, file: JournalFile) -> None:
+        """Drop what is kept of a file that is recycled."""
+        for key in [key for key in self._chunks if key[0] == file.file_id]:
+            del self._chunks[key]
+
+    def _file(self, file_id: int) -> JournalFile:
+        file = self._files.get(file_id)
+        if file is None:
+            raise NotFoundError(f"journal file {file_id} was recycled")
+        return file

@@ -1,0 +1,175 @@
+"""What recovery tells the broker: topics, damage, and what a crash cut off.
+
+Memory is bounded by the number of topics and producers, not by the backlog: of each topic there is a sparse index, the
+offsets, and the last batches of each producer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from danube.log.index import Location, TopicIndex
+from danube.model.batch import BatchHeader, Stamp
+from danube.model.errors import DataLossError
+from danube.model.policies import Durability
+
+__all__ = ["Corruption", "ProducedBatch", "Recovered", "RecoveredTopic", "TornTail", "Visitor"]
+
+WINDOW_BATCHES: Final = 64
+"""Batches of one producer that are remembered to recognise a retry."""
+
+
+class Visitor(Protocol):
+    """Is told what recovery accepts, in the order of the log."""
+
+    def batch(self, topic_id: int, stamp: Stamp, header: BatchHeader, location: Location) -> None:
+        """Take note of a batch: its stamp, the header of its producer's part, and where it is."""
+        ...
+
+    def control(self, entry_type: int, topic_id: int, payload: bytes, durability: Durability) -> None:
+        """Take a control entry that is not known to be superseded by a checkpoint."""
+        ...
+
+
+class ProducedBatch(NamedTuple):
+    """A batch as its producer's sequence sees it."""
+
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    base_offset: int
+    append_time_us: int
+
+
+class Corruption(msgspec.Struct, frozen=True):
+    """A damaged range of a journal file. Also the payload of a DAMAGE entry (msgpack)."""
+
+    file: int
+    start: int
+    end: int
+    topics: dict[int, tuple[int, int]]
+    """Topics known to have batches in the range: topic id to ``[first offset, end)``."""
+    complete: bool
+    """False if the range has bytes that were not identified: it may hold more than ``topics``."""
+
+    def error(self) -> DataLossError:
+        """Return the error that names the range."""
+        topics = ", ".join(f"{topic:016x}: offsets [{low}, {high})" for topic, (low, high) in self.topics.items())
+        return DataLossError(
+            f"journal file {self.file} is damaged at bytes [{self.start}, {self.end}); topics: {topics or 'unknown'}"
+            f"{'' if self.complete else ' and perhaps others'}; restore these offsets from a copy, or delete the topics"
+        )
+
+
+class TornTail(NamedTuple):
+    """What a crash cut off: it was written, but never known to be synced. Nobody was told that it is durable."""
+
+    file: int
+    position: int
+    size: int
+
+
+class RecoveredTopic:
+    """What the journal holds of one topic.
+
+    Attributes:
+        index: of the batches in the journal.
+        first_offset, next_offset: of the journal's share of the topic; the broker's snapshot may know a higher
+        next_offset.
+        append_time_us: highest append time seen.
+        producers: producer id to its last batches, at most 64, oldest first.
+        damaged: ``[from, to)`` offsets that are missing or damaged. Not empty: the topic must stop.
+        suspect: damage that could not be identified lies behind its last batch, so its last messages may be missing.
+    """
+
+    __slots__ = (
+        "append_time_us",
+        "damaged",
+        "first_offset",
+        "index",
+        "next_offset",
+        "producers",
+        "suspect",
+        "topic_id",
+    )
+
+    def __init__(self, topic_id: int, first_offset: int) -> None:
+        self.topic_id = topic_id
+        self.index = TopicIndex()
+        self.first_offset = first_offset
+        self.next_offset = first_offset
+        self.append_time_us = 0
+        self.producers: dict[int, deque[ProducedBatch]] = {}
+        self.damaged: list[tuple[int, int]] = []
+        self.suspect = False
+
+    def add(self, stamp: Stamp, header: BatchHeader, location: Location) -> int:
+        """Note the topic's next batch and return the offset behind it."""
+        base = stamp.base_offset
+        if base != self.next_offset:
+            self.note_damage(min(base, self.next_offset), max(base, self.next_offset))
+        self.next_offset = end = max(self.next_offset, base + header.record_count)
+        self.append_time_us = max(self.append_time_us, stamp.append_time_us)
+        self.suspect = False  # its offset has just shown whether something is missing before it
+        self.index.add(base, location.file, location.position, stamp.append_time_us)
+        batches = self.producers.get(header.producer_id)
+        if batches is None:
+            batches = self.producers[header.producer_id] = deque(maxlen=WINDOW_BATCHES)
+        batches.append(
+            ProducedBatch(header.producer_epoch, header.base_sequence, header.record_count, base, stamp.append_time_us)
+        )
+        return end
+
+    def note_damage(self, low: int, high: int) -> None:
+        """Note offsets that are lost; they are never given out again."""
+        if not any(start <= low and high <= end for start, end in self.damaged):
+            self.damaged.append((low, high))
+        self.next_offset = max(self.next_offset, high)
+
+
+class Recovered:
+    """The report of one recovery.
+
+    Attributes:
+        topics: by topic id.
+        corruptions: damaged ranges before the end of the log. Empty in a healthy life.
+        missing_files: ids of journal files that should be there and are not.
+        torn: what a crash cut off the end, None if nothing.
+        blocks, batches: how much was read.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[int, RecoveredTopic] = {}
+        self.corruptions: list[Corruption] = []
+        self.missing_files: list[int] = []
+        self.torn: TornTail | None = None
+        self.blocks = 0
+        self.batches = 0
+
+    def topic(self, topic_id: int, first_offset: int) -> RecoveredTopic:
+        """Return a topic, a new one if nothing was seen of it so far."""
+        topic = self.topics.get(topic_id)
+        if topic is None:
+            topic = self.topics[topic_id] = RecoveredTopic(topic_id, first_offset)
+        return topic
+
+    def stopped_topics(self) -> dict[int, DataLossError]:
+        """Return the topics that must not serve, and why."""
+        stopped: dict[int, DataLossError] = {}
+        for topic in self.topics.values():
+            ranges = ", ".join(f"[{low}, {high})" for low, high in topic.damaged)
+            if ranges:
+                stopped[topic.topic_id] = DataLossError(
+                    f"topic {topic.topic_id:016x}: offsets {ranges} are damaged or missing in the journal; "
+                    "restore them from a copy, or delete the topic"
+                )
+            elif topic.suspect:
+                stopped[topic.topic_id] = DataLossError(
+                    f"topic {topic.topic_id:016x}: the journal is damaged behind offset {topic.next_offset}, and the "
+                    f"last "
+                    "messages of this topic may be missing; restore them from a copy, or delete the topic"
+                )
+        return stopped

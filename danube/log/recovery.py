@@ -1,0 +1,549 @@
+"""Recovery: from the files of a journal that ended somehow to one that can be trusted and written.
+
+1. Read all file headers. The highest watermark in them says up to where everything was synced for sure. Files that
+   hold nothing newer are the *body* of the log, the others (the last one, seldom more) its *tail*.
+2. Scan the tail: blocks form *runs*, and their watermarks raise the bar. The first hole above the highest watermark is
+   where a crash cut the log off; what follows is dropped. A hole below it is corruption.
+3. Read the body and show its entries to the visitor. Its holes are corruption.
+4. Copy the accepted runs of the tail to a fresh file, sync it, give it its name, and show its entries to the visitor.
+   The page cache may hold bytes that a failed sync never brought to the disk, so the old copy is not to be trusted; the
+   new file's header says where the older ones end for good (``resume after``), and its name makes it true in one step.
+
+Nothing is changed before step 4, so a crash during recovery only means to begin again. Sequences go on behind the
+highest one seen, so that one that was cut off is never used again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from danube.log._files import (
+    FileTable,
+    JournalFile,
+    id_ranges,
+    is_spare_name,
+    journal_name,
+    parse_journal_name,
+    spare_name,
+)
+from danube.log._salvage import salvage
+from danube.log._scan import Hole, Scanner
+from danube.log.disk import Disk
+from danube.log.format import (
+    BLOCK_HEADER_SIZE,
+    DURABILITIES,
+    FILE_HEADER_SIZE,
+    TERMINATOR,
+    Block,
+    Entry,
+    EntryType,
+    FileHeader,
+    encode_block,
+    encode_block_header,
+    encode_file_header,
+    parse_entries,
+    read_block_header,
+    read_file_header,
+)
+from danube.log.index import Location
+from danube.log.recovered import Corruption, Recovered, TornTail, Visitor
+from danube.model.batch import PART_OVERHEAD, STAMP_SIZE, header_at, read_stamp
+from danube.model.errors import CorruptBatchError, JournalFullError
+from danube.model.limits import MIB
+from danube.model.policies import Durability
+
+__all__ = ["Recovery"]
+
+_log = logging.getLogger("danube.journal")
+
+_U64: Final = struct.Struct("<Q")
+_COPY_BYTES: Final = 4 * MIB
+_FOR_EVER: Final = 2**63 - 1
+_UNKNOWN: Final = -1
+
+
+class _Source(NamedTuple):
+    """A journal file as it was found. ``first`` may be unknown (-1); blocks above ``limit`` are void."""
+
+    file_id: int
+    size: int
+    first: int
+    limit: int | None
+
+    @property
+    def name(self) -> str:
+        return journal_name(self.file_id)
+
+
+class _Run(NamedTuple):
+    """Valid blocks of one file without a hole between them."""
+
+    source: _Source
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+class _Gap(NamedTuple):
+    """A hole in the log, where sequence ``first`` was to be. ``bounded``: a valid block follows in the same file."""
+
+    source: _Source
+    hole: Hole
+    first: int
+    bounded: bool
+
+
+class Recovery:
+    """One recovery of the files on ``disk``; see the module. The results are the attributes.
+
+    Attributes:
+        active: the file to go on in.
+        last_sequence: everything up to it is recovered and synced.
+        checkpoint: control entries up to this sequence are superseded.
+        next_file_id, next_spare, spares: for the journal's file keeping.
+    """
+
+    def __init__(self, disk: Disk, files: FileTable, file_size: int, visitor: Visitor | None) -> None:
+        self._disk = disk
+        self._files = files
+        self._file_size = file_size
+        self._visitor = visitor
+        self._recovered = Recovered()
+        self._sizes: dict[str, int] = {}
+        self._expected_ids: set[int] = set()
+        self._watermark = 0
+        self._highest = 0
+        self._last = 0
+        self.active: JournalFile
+        self.last_sequence = 0
+        self.checkpoint = 0
+        self.next_file_id = 1
+        self.next_spare = 1
+        self.spares: list[str] = []
+
+    async def run(self) -> Recovered:
+        """Recover; see the class for the results.
+
+        Raises:
+            JournalFullError: no space for the fresh file.
+        """
+        self._sizes = await self._disk.list()
+        await self._collect_spares()
+        sources, retired = await self._read_headers()
+        settled = self._watermark
+        body = [source for source in sources if source.limit is not None and source.limit <= settled]
+        tail = sources[len(body) :]
+        chain: list[_Run | _Gap] = []
+        freed: list[tuple[int, bytes]] = []
+        self._last = body[-1].limit or 0 if body else 0
+        for source in tail:
+            await self._scan_tail(source, chain, freed)
+        chain = self._cut(chain)
+        end = max((item.last for item in chain if isinstance(item, _Run)), default=0)
+        for sequence, payload in freed:
+            if sequence <= end:
+                (checkpoint,), *ids = _U64.iter_unpack(payload)
+                self.checkpoint = max(self.checkpoint, checkpoint)
+                self._expected_ids.difference_update(file_id for (file_id,) in ids)
+        present = {source.file_id for source in sources}
+        missing = sorted(self._expected_ids - present)
+        for source in body:
+            missing = self._report_missing(missing, source.file_id)
+            await self._read_body(source)
+        self._report_missing(missing, self.next_file_id)
+        await self._copy(chain, (body[-1].limit or 0) if body else 0)
+        damaged = {item.source.file_id for item in chain if isinstance(item, _Gap)}
+        for source in (*retired, *tail):
+            await self._retire(source, damaged=source.file_id in damaged)
+        await self._disk.sync_directory()
+        return self._recovered
+
+    # --- 1. What is there ---
+
+    async def _collect_spares(self) -> None:
+        for name, size in self._sizes.items():
+            if not is_spare_name(name):
+                continue
+            self.next_spare = max(self.next_spare, int(name[6:22], 16) + 1)
+            if size == self._file_size:
+                self.spares.append(name)
+            else:
+                await self._disk.remove(name)
+
+    async def _read_headers(self) -> tuple[list[_Source], list[_Source]]:
+        """Return the files that count, oldest first, and those that hold nothing that does."""
+        ids = sorted(file_id for name in self._sizes if (file_id := parse_journal_name(name)) is not None)
+        self.next_file_id = max([1, *(file_id + 1 for file_id in ids)])
+        sources: list[_Source] = []
+        retired: list[_Source] = []
+        limit: int | None = None
+        for file_id in reversed(ids):
+            head = await self._disk.read(journal_name(file_id), 0, FILE_HEADER_SIZE + BLOCK_HEADER_SIZE)
+            header = read_file_header(head, file_id) or _header_from_block(head, file_id)
+            source = _Source(
+                file_id, self._sizes[journal_name(file_id)], header.first_sequence if header else _UNKNOWN, limit
+            )
+            if header is None:
+                # Newer than all others and never written: it was made ready ahead of time.
+                (sources if sources or not _is_unused(head) else retired).append(source)
+                continue
+            if limit is not None and header.first_sequence > limit:
+                retired.append(source)
+                continue
+            if not any(other.first != _UNKNOWN for other in sources):
+                self._expected_ids = {other for low, high in header.live for other in range(low, high)}
+            sources.append(source)
+            limit = header.resume_after if limit is None else min(limit, header.resume_after)
+            self._watermark = max(self._watermark, header.watermark)
+            self._highest = max(self._highest, header.first_sequence - 1)
+            self.checkpoint = max(self.checkpoint, header.checkpoint)
+        sources.reverse()
+        return sources, retired
+
+    # --- 2. The tail ---
+
+    async def _scan_tail(self, source: _Source, chain: list[_Run | _Gap], freed: list[tuple[int, bytes]]) -> None:
+        """Append the runs and gaps of a file to ``chain``, and its FREED entries to ``freed``."""
+        if source.first != _UNKNOWN:
+            self._last = source.first - 1
+        hole: Hole | None = None
+        joined = False
+        end = FILE_HEADER_SIZE
+        scanner = Scanner(self._disk, source.name, source.file_id, last=source.limit)
+        while (item := await scanner.next()) is not None:
+            if isinstance(item, Hole):
+                hole, joined = item, False
+                continue
+            position, block, data = item
+            self._highest = max(self._highest, block.sequence)
+            if source.limit is not None and block.sequence > source.limit:
+                continue
+            if hole is None and block.sequence != self._last + 1:
+                hole = Hole(position, position, 0)
+                joined = False
+            if hole is not None:
+                chain.append(_Gap(source, hole, self._last + 1, bounded=True))
+                hole = None
+            self._last = block.sequence
+            self._watermark = max(self._watermark, block.watermark)
+            freed += [
+                (block.sequence, data[entry.start : entry.end])
+                for entry in parse_entries(data, block)
+                if entry.type == EntryType.FREED
+            ]
+            end = position + block.length
+            if joined:
+                run = chain[-1]
+                assert isinstance(run, _Run)
+                chain[-1] = run._replace(end=end, last=block.sequence)
+            else:
+                chain.append(_Run(source, position, end, block.sequence, block.sequence))
+                joined = True
+        if hole is not None or (source.limit is not None and self._last < source.limit):
+            hole = hole or Hole(end, source.size, 0)
+            chain.append(_Gap(source, hole, self._last + 1, bounded=False))
+
+    def _cut(self, chain: list[_Run | _Gap]) -> list[_Run | _Gap]:
+        """Drop what lies behind the first gap above the watermark: nobody was told that it is durable."""
+        for index, item in enumerate(chain):
+            if isinstance(item, _Gap) and item.first > self._watermark:
+                dropped = [other for other in chain[index:] if isinstance(other, _Run)]
+                size = sum(run.end - run.start for run in dropped)
+                if size or item.hole.torn_bytes:
+                    size = max(size, item.hole.torn_bytes)
+                    self._recovered.torn = TornTail(item.source.file_id, item.hole.start, size)
+                    _log.warning(
+                        "journal file %s: the last write was cut off at byte %d; dropped %d bytes that were not "
+                        "acknowledged "
+                        "as durable",
+                        item.source.name,
+                        item.hole.start,
+                        size,
+                    )
+                return chain[:index]
+        return chain
+
+    # --- 3. The body ---
+
+    async def _read_body(self, source: _Source) -> None:
+        file = JournalFile(source.file_id, source.size)
+        self._files.add(file)
+        self._files.close(file)
+        last = source.first - 1 if source.first != _UNKNOWN else self._last
+        hole: Hole | None = None
+        assert source.limit is not None
+        scanner = Scanner(self._disk, source.name, source.file_id, last=source.limit)
+        while (item := await scanner.next()) is not None:
+            if isinstance(item, Hole):
+                hole = item
+                continue
+            position, block, data = item
+            if block.sequence > source.limit:
+                continue
+            if hole is None and block.sequence != last + 1:
+                hole = Hole(position, position, 0)
+            if hole is not None:
+                await self._damaged(_Gap(source, hole, last + 1, bounded=True), file)
+                hole = None
+            last = block.sequence
+            file.last_sequence = last
+            file.end = file.written = position + block.length
+            self._visit(data, block, file, position)
+        if last < source.limit:
+            hole = hole or Hole(file.end or FILE_HEADER_SIZE, source.size, 0)
+            await self._damaged(_Gap(source, hole, last + 1, bounded=False), file)
+        file.end = file.written = source.size
+        self._last = source.limit
+
+    def _report_missing(self, missing: list[int], before: int) -> list[int]:
+        """Report the missing files that came before ``before``; return the others."""
+        gone = [file_id for file_id in missing if file_id < before]
+        for file_id in gone:
+            _log.error("journal file %s is missing: its messages are lost", journal_name(file_id))
+            self._recovered.missing_files.append(file_id)
+            self._suspect_all()
+        return missing[len(gone) :]
+
+    async def _damaged(self, gap: _Gap, file: JournalFile) -> None:
+        """Report a gap that stays in its file, which is then kept for as long as its topics are."""
+        corruption = await self._describe(gap)
+        self._note(corruption)
+        for topic_id in corruption.topics:
+            file.count_batch(topic_id, 0, _FOR_EVER)
+
+    async def _describe(self, gap: _Gap) -> Corruption:
+        source, hole = gap.source, gap.hole
+        return await salvage(self._disk, source.name, source.file_id, hole.start, hole.end, bounded=gap.bounded)
+
+    def _note(self, corruption: Corruption) -> None:
+        _log.critical("%s", corruption.error())
+        self._recovered.corruptions.append(corruption)
+        if not corruption.complete:
+            self._suspect_all()
+        for topic_id, (low, high) in corruption.topics.items():
+            topic = self._recovered.topic(topic_id, low)
+            if high:
+                topic.note_damage(low, high)
+            else:
+                topic.suspect = True
+
+    def _suspect_all(self) -> None:
+        # A later batch of a topic clears it again: its offset shows whether one is missing.
+        for topic in self._recovered.topics.values():
+            topic.suspect = True
+
+    # --- What both have in common ---
+
+    def _visit(self, data: bytes, block: Block, file: JournalFile, written_at: int) -> None:
+        """Show the entries of a block to the visitor. ``written_at``: where the block is in ``file``."""
+        recovered, visitor = self._recovered, self._visitor
+        recovered.blocks += 1
+        shift = written_at - block.position
+        for kind, durability, topic_id, position, start, end in parse_entries(data, block):
+            if kind == EntryType.BATCH:
+                stamp = read_stamp(data[start : start + STAMP_SIZE])
+                if (
+                    stamp.topic_id != topic_id
+                    or stamp.total_size != end - start
+                    or end - start < STAMP_SIZE + PART_OVERHEAD
+                ):
+                    raise CorruptBatchError(
+                        f"journal file {file.name}, byte {position + shift}: an entry and its batch contradict each "
+                        f"other"
+                    )
+                header = header_at(data, start + STAMP_SIZE)
+                location = Location(file.file_id, position + shift)
+                topic = recovered.topic(topic_id, stamp.base_offset)
+                behind = topic.add(stamp, header, location)
+                file.count_batch(topic_id, end - start, behind)
+                recovered.batches += 1
+                if visitor is not None:
+                    visitor.batch(topic_id, stamp, header, location)
+            elif kind == EntryType.DAMAGE:
+                self._note(msgspec.msgpack.decode(data[start:end], type=Corruption))
+            elif kind != EntryType.FREED and visitor is not None and block.sequence > self.checkpoint:
+                visitor.control(kind, topic_id, data[start:end], DURABILITIES[durability])
+
+    # --- 4. The fresh file ---
+
+    async def _copy(self, chain: list[_Run | _Gap], resume_after: int) -> None:
+        """Bring the tail to fresh files, the last of which is the active one."""
+        writer = _Copy(self, self._disk, self._files, resume_after, self._highest + 1)
+        await writer.start()
+        for item in chain:
+            if isinstance(item, _Gap):
+                corruption = await self._describe(item)
+                entry = Entry(EntryType.DAMAGE, 0, Durability.DISK, (msgspec.msgpack.encode(corruption),))
+                await writer.add(*_block_of([entry], self._highest))
+                continue
+            source = item.source
+            scanner = Scanner(self._disk, source.name, source.file_id, start=item.start, end=item.end, last=item.last)
+            while (found := await scanner.next()) is not None:
+                # The same bytes were valid a moment ago; if the disk says otherwise now, it cannot be used.
+                if isinstance(found, Hole):
+                    raise OSError(errno.EIO, f"{source.name} reads differently at byte {found.start} than a moment ago")
+                if found.block.sequence <= self.checkpoint:
+                    # It gets a new sequence above the checkpoint's, so what the checkpoint superseded must not go
+                    # along.
+                    batches = [e for e in _entries(found.data, found.block) if e.type is EntryType.BATCH]
+                    if batches:
+                        await writer.add(*_block_of(batches, found.block.sequence))
+                elif found.block.entry_count:
+                    await writer.add(found.data, found.block)
+        await writer.finish()
+        self.active = writer.file
+        self.last_sequence = writer.sequence
+
+    def visit_copy(self, data: bytes, block: Block, file: JournalFile, written_at: int) -> None:
+        """Show a copied block."""
+        self._visit(data, block, file, written_at)
+
+    async def take_fresh(self) -> tuple[str, JournalFile]:
+        """Return an unused file under its spare name, and what it will become.
+
+        Raises:
+            JournalFullError: no space for one.
+        """
+        file = JournalFile(self.next_file_id, self._file_size)
+        self.next_file_id += 1
+        if self.spares:
+            return self.spares.pop(), file
+        name = spare_name(self.next_spare)
+        self.next_spare += 1
+        try:
+            await self._disk.create(name, self._file_size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise JournalFullError(
+                f"no space to recover the journal: it needs a new file of {self._file_size} bytes; free space on its "
+                f"disk"
+            ) from error
+        return name, file
+
+    async def _retire(self, source: _Source, *, damaged: bool) -> None:
+        """Take a file out of the log. A damaged one is kept under another name, for whoever looks into it."""
+        if damaged:
+            await self._disk.rename(source.name, f"damaged-{source.file_id:016x}.log")
+        elif source.size != self._file_size:
+            await self._disk.remove(source.name)
+        else:
+            name = spare_name(self.next_spare)
+            self.next_spare += 1
+            await self._disk.rename(source.name, name)
+            self.spares.append(name)
+
+
+class _Copy:
+    """Writes blocks to fresh files under spare names; :meth:`finish` makes them the end of the log."""
+
+    def __init__(
+        self, recovery: Recovery, disk: Disk, files: FileTable, resume_after: int, first_sequence: int
+    ) -> None:
+        self._recovery = recovery
+        self._disk = disk
+        self._files = files
+        self._older = id_ranges(file.file_id for file in files)
+        self._resume_after = resume_after
+        self._done: list[tuple[str, JournalFile]] = []
+        self._buffers: list[bytes] = []
+        self._buffered = 0
+        self._name = ""
+        self.file: JournalFile
+        self.sequence = first_sequence - 1
+
+    async def start(self) -> None:
+        """Begin a file."""
+        self._name, self.file = await self._recovery.take_fresh()
+        # Nothing of the copies counts as synced before all of them are: a crash now must find the old state.
+        header = encode_file_header(
+            self.file.file_id,
+            self.sequence + 1,
+            self.sequence if self._done else self._resume_after,
+            self._resume_after,
+            self._recovery.checkpoint,
+            self._older,
+        )
+        self._buffers = [header]
+        self._buffered = len(header)
+        self.file.end = len(header)
+        self._done.append((self._name, self.file))
+        self._files.add(self.file)
+
+    async def add(self, data: bytes, block: Block) -> None:
+        """Append the block of ``data``, with a header for its new place, and show it."""
+        if block.length > self.file.room():
+            await self._end_file()
+            await self.start()
+        self.sequence += 1
+        file = self.file
+        position = file.end
+        body = data[block.position + BLOCK_HEADER_SIZE : block.position + block.length]
+        self._buffers.append(
+            encode_block_header(
+                block.length, file.file_id, self.sequence, self._resume_after, block.entry_count, block.body_crc
+            )
+        )
+        self._buffers.append(body)
+        self._buffered += block.length
+        file.end = position + block.length
+        file.last_sequence = self.sequence
+        self._recovery.visit_copy(data, block, file, position)
+        if self._buffered >= _COPY_BYTES:
+            await self._flush(sync=False)
+
+    async def _flush(self, *, sync: bool) -> None:
+        position = self.file.end - self._buffered
+        await self._disk.write(self._name, position, [*self._buffers, TERMINATOR], sync=sync)
+        self._buffers = []
+        self._buffered = 0
+
+    async def _end_file(self) -> None:
+        await self._flush(sync=True)
+        self.file.written = self.file.end
+
+    async def finish(self) -> None:
+        """Sync, and put the files into the log, the newest one first: until all are there, the old state counts."""
+        await self._end_file()
+        for name, file in reversed(self._done):
+            await self._disk.rename(name, file.name)
+        await self._disk.sync_directory()
+        for _, file in self._done[:-1]:
+            self._files.close(file)
+
+
+def _header_from_block(head: bytes, file_id: int) -> FileHeader | None:
+    """Stand in for a damaged file header with what the first block says."""
+    block = read_block_header(head, FILE_HEADER_SIZE, file_id)
+    if not isinstance(block, Block):
+        return None
+    return FileHeader(file_id, block.sequence, block.sequence - 1, block.watermark, 0, (), complete=False)
+
+
+def _is_unused(head: bytes) -> bool:
+    """Return whether a file was never written under its present name: zeros, or the header of a former life."""
+    former = int.from_bytes(head[8:16], "little")
+    return not any(head[:FILE_HEADER_SIZE]) or read_file_header(head, former) is not None
+
+
+def _entries(data: bytes, block: Block) -> list[Entry]:
+    """Return the entries of a block as new ones, to be written again."""
+    return [
+        Entry(EntryType(raw.type), raw.topic_id, DURABILITIES[raw.durability], (data[raw.start : raw.end],))
+        for raw in parse_entries(data, block)
+    ]
+
+
+def _block_of(entries: list[Entry], sequence: int) -> tuple[bytes, Block]:
+    """Frame entries as a block in a buffer of its own."""
+    buffers, _ = encode_block(entries, file_id=0, position=0, sequence=sequence, watermark=0)
+    data = b"".join(buffers)
+    block = read_block_header(data, 0, 0)
+    assert isinstance(block, Block)
+    return data, block

@@ -1,0 +1,281 @@
+"""The log of one topic: assigns offsets, and finds batches again in the cache or in the journal.
+
+A batch gets its offset when it is appended and becomes visible when its journal entry settles, in the same order.
+Readers see ``[start_offset, end_offset)`` and ask for "the batches from offset X on"; whether those come out of
+memory or off the disk is not theirs to know. The cache always holds the end of the log without a gap, so a read from
+the
+disk stops where the cache begins.
+
+A topic of durability ``none`` writes nothing: the broker settles its batches at once, they live in the cache only, and
+a
+reader that is too slow finds itself at the oldest batch that is still there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from danube.log.cache import BatchCache, StoredBatch, TopicCache
+from danube.log.format import BLOCK_HEADER_SIZE, BLOCK_MAGIC, ENTRY_HEADER_SIZE, Entry, EntryType, entry_at
+from danube.log.index import REGION_BYTES, Location, TopicIndex
+from danube.log.journal import Journal
+from danube.log.recovered import RecoveredTopic
+from danube.model.batch import STAMP_SIZE, BatchHeader, check_part, read_stamp, write_stamp
+from danube.model.errors import CorruptBatchError, DataLossError, InternalError, NotFoundError
+from danube.model.policies import Durability
+
+__all__ = ["TopicLog"]
+
+_HEAD_BYTES: Final = max(BLOCK_HEADER_SIZE, ENTRY_HEADER_SIZE)
+_NOWHERE: Final = (-1, Location(0, 0))
+
+
+class TopicLog:
+    """See the module.
+
+    Args:
+        topic_id, durability: of the topic.
+        journal: where its entries go.
+        cache: shared by all topics of the broker.
+        owner_epoch: goes into every stamp.
+        next_offset: the first offset to be given out; what recovery found is taken into account.
+        start_offset: the first offset that readers may still want.
+        recovered: what the journal holds of the topic.
+    """
+
+    def __init__(
+        self,
+        topic_id: int,
+        durability: Durability,
+        journal: Journal,
+        cache: BatchCache,
+        owner_epoch: int = 0,
+        next_offset: int = 0,
+        start_offset: int = 0,
+        recovered: RecoveredTopic | None = None,
+    ) -> None:
+        self.topic_id = topic_id
+        self.durability = durability
+        self.owner_epoch = owner_epoch
+        self._journal = journal
+        self._cache = cache
+        self._cached = TopicCache()
+        self._stored = durability is not Durability.NONE
+        self._resume: tuple[int, Location] = _NOWHERE
+        if recovered is not None:
+            self.index = recovered.index
+            next_offset = max(next_offset, recovered.next_offset)
+        else:
+            self.index = TopicIndex()
+        self.next_offset = next_offset
+        """Offset of the next record to be appended."""
+        self.end_offset = next_offset
+        """Behind the last record that has reached the topic's durability; readers see what is below."""
+        self.start_offset = min(start_offset, next_offset)
+        """The first record that is kept."""
+
+    def __repr__(self) -> str:
+        return f"<TopicLog {self.topic_id:016x} [{self.start_offset}, {self.end_offset})>"
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the topic's batches in the journal that are still needed."""
+        return self._journal.stored_bytes(self.topic_id)
+
+    # --- Writing ---
+
+    def append(self, part: bytes, header: BatchHeader, now_us: int, owner: object = None) -> StoredBatch:
+        """Give a batch its offsets and submit it; ``Journal.admit`` comes before.
+
+        Args:
+            part: the producer's part, checked.
+            header: of the part.
+            now_us: append time, microseconds since the epoch.
+            owner: goes into the entry, for ``on_commit``.
+
+        Returns:
+            The batch. Its journal entry has it as ``entry.batch``. With durability ``none`` there is no entry, and the
+            caller hands the batch to :meth:`settled`.
+
+        Raises:
+            JournalFencedError, UnavailableError: the journal takes nothing more; no offset was used.
+        """
+        base = self.next_offset
+        end = base + header.record_count
+        stamp = write_stamp(len(part), self.topic_id, base, now_us, self.owner_epoch)
+        batch = StoredBatch(base, end, stamp, part, header, now_us)
+        if self._stored:
+            self._journal.submit(
+                Entry(
+                    EntryType.BATCH, self.topic_id, self.durability, (stamp, part), owner, end_offset=end, batch=batch
+                )
+            )
+        self.next_offset = end
+        return batch
+
+    def settled(self, item: Entry | StoredBatch) -> None:
+        """Make a batch visible. Called in order: from ``on_commit``, or after ``append`` for ``none``."""
+        if isinstance(item, Entry):
+            batch = item.batch
+            assert isinstance(batch, StoredBatch)
+            self.index.add(batch.base_offset, item.file, item.position, batch.append_time_us)
+        else:
+            batch = item
+        if batch.base_offset != self.end_offset:
+            raise InternalError(f"{self!r}: batch at {batch.base_offset} settled out of order")
+        self.end_offset = batch.end_offset
+        self._cache.append(self._cached, batch)
+
+    # --- Reading ---
+
+    def get_cached(self, offset: int) -> StoredBatch | None:
+        """Return the batch that holds ``offset`` if it is in memory."""
+        return self._cached.get(offset)
+
+    async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        """Return batches from the one that holds ``offset`` on; at least one, and about ``max_bytes`` at most.
+
+        An empty list means that ``offset`` is the end. Below ``start_offset`` it begins there. Wait-free if the first
+        batch
+        is cached.
+
+        Raises:
+            DataLossError: stored bytes are damaged; it names the offsets.
+            OSError: the disk cannot be read.
+        """
+        offset = max(offset, self.start_offset)
+        if offset >= self.end_offset:
+            return []
+        found: list[StoredBatch] = []
+        self._take_cached(found, offset, max_bytes)
+        if found:
+            return found
+        if not self._stored:
+            oldest = self._cached.first()
+            if oldest is not None:
+                self._take_cached(found, oldest.base_offset, max_bytes)
+            return found
+        while True:
+            try:
+                offset, size = await self._take_stored(found, offset, max_bytes)
+                break
+            except NotFoundError:
+                # A file went away while we read: what was in it is released.
+                if found:
+                    return found
+                if self._resume[0] == offset:
+                    self._resume = _NOWHERE  # the end of a file that is gone; the batch itself is in the next one
+                elif offset < self.start_offset:
+                    offset = self.start_offset
+                else:
+                    raise DataLossError(
+                        f"topic {self.topic_id:016x}: offset {offset} was in a journal file that is gone; restore it, "
+                        f"or "
+                        "move the subscription behind it"
+                    ) from None
+        self._take_cached(found, offset, max_bytes - size)
+        return found
+
+    async def offset_at(self, time_us: int) -> int:
+        """Return the first offset appended at or after a time; the end if there is none."""
+        offset = max(self.start_offset, self.index.before_time(time_us) or 0)
+        while offset < self.end_offset:
+            for batch in await self.read(offset, 4 * REGION_BYTES):
+                if batch.append_time_us >= time_us:
+                    return max(batch.base_offset, self.start_offset)
+                offset = batch.end_offset
+        return self.end_offset
+
+    def _take_cached(self, found: list[StoredBatch], offset: int, max_bytes: int) -> int:
+        """Append cached batches from ``offset`` on, the first in any case; return their bytes."""
+        size = 0
+        get = self._cached.get
+        while (not found or size < max_bytes) and (batch := get(offset)) is not None:
+            found.append(batch)
+            size += len(batch.part)
+            offset = batch.end_offset
+        return size
+
+    async def _take_stored(self, found: list[StoredBatch], offset: int, max_bytes: int) -> tuple[int, int]:
+        """Walk through the journal from the batch that holds ``offset``; return where it stopped, and the size."""
+        resume_at, location = self._resume
+        if resume_at != offset:
+            start = self.index.find(offset)
+            if start is None:
+                raise NotFoundError(f"{self!r}: nothing is stored")
+            location = start
+        size = 0
+        window = self._journal.window
+        end = self.end_offset  # what settles later may be missing in a buffer that was read before
+        data, at, (file, position) = b"", 0, location
+        while True:
+            if at + _HEAD_BYTES > len(data):
+                data, at = await window(file, position, _HEAD_BYTES)
+            if data.startswith(BLOCK_MAGIC, at):
+                at += BLOCK_HEADER_SIZE
+                position += BLOCK_HEADER_SIZE
+                continue
+            entry = entry_at(data, at) if at + ENTRY_HEADER_SIZE <= len(data) else None
+            if entry is None or not entry.type:
+                file, position = self._jump(Location(file, position), offset)
+                data, at = b"", 0
+                continue
+            length = entry.end - entry.position
+            if entry.type == EntryType.BATCH and entry.topic_id == self.topic_id:
+                if at + length > len(data):
+                    data, at = await window(file, position, length)
+                batch = self._open(data[at + ENTRY_HEADER_SIZE : at + length], offset, Location(file, position))
+                if batch.end_offset > offset:
+                    if batch.base_offset > offset:
+                        raise self._lost(offset, batch.base_offset, Location(file, position))
+                    found.append(batch)
+                    size += len(batch.part)
+                    offset = batch.end_offset
+            at += length
+            position += length
+            if offset >= end or size >= max_bytes or (found and self._cached.get(offset) is not None):
+                self._resume = (offset, Location(file, position))
+                return offset, size
+
+    def _jump(self, location: Location, offset: int) -> Location:
+        """Return where the log goes on behind the end of a journal file."""
+        following = self.index.after(location)
+        if following is None:
+            raise self._lost(offset, self.end_offset, location)
+        return following[1]
+
+    def _open(self, stored: bytes, offset: int, location: Location) -> StoredBatch:
+        try:
+            stamp = read_stamp(stored)
+            part = stored[STAMP_SIZE:]
+            header = check_part(part)
+            if stamp.topic_id != self.topic_id:
+                raise CorruptBatchError("the batch is of another topic")
+        except CorruptBatchError as error:
+            if not self._journal.is_live(location.file):
+                raise NotFoundError("recycled while it was read") from error
+            following = self.index.after(location)
+            until = following[0] if following is not None else self.end_offset
+            raise self._lost(offset, until, location) from error
+        base = stamp.base_offset
+        return StoredBatch(base, base + header.record_count, stored[:STAMP_SIZE], part, header, stamp.append_time_us)
+
+    def _lost(self, low: int, high: int, location: Location) -> DataLossError:
+        return DataLossError(
+            f"topic {self.topic_id:016x}: offsets [{low}, {high}) are damaged, in journal file {location.file} at byte "
+            f"{location.position}; restore them from a copy, or move the subscription behind them"
+        )
+
+    # --- Forgetting ---
+
+    def release(self, up_to_offset: int) -> None:
+        """Keep nothing below an offset: it is sealed elsewhere, or expired. Never lowers anything."""
+        if up_to_offset > self.start_offset:
+            self.start_offset = min(up_to_offset, self.end_offset)
+            self.index.drop_before(self.start_offset)
+            self._journal.release(self.topic_id, self.start_offset)
+
+    def drop(self) -> None:
+        """The topic is gone: release everything in the journal and in memory."""
+        self._cached.clear()
+        self._journal.drop_topic(self.topic_id)
