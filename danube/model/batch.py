@@ -63,6 +63,7 @@ __all__ = [
     "crc32c",
     "encode_part",
     "encode_records",
+    "header_at",
     "open_raw",
     "open_records",
     "pack_part",
@@ -189,6 +190,11 @@ def read_header(part: bytes) -> BatchHeader:
     if not header.record_count:
         raise CorruptBatchError("batch without records; send at least one message in a batch")
     return header
+
+
+def header_at(data: bytes, position: int) -> BatchHeader:
+    """Read the header of a producer's part that begins at ``position`` of ``data``; nothing is checked."""
+    return BatchHeader(*_PART.unpack_from(data, position))
 
 
 def check_part(part: bytes) -> BatchHeader:
