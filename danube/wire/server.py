@@ -15,11 +15,11 @@ import trio
 from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
 from danube.wire._server_connection import ServerConnection
-from danube.wire._server_stream import Context, Handler, Method, ServerStream, Service
+from danube.wire._server_stream import Context, Handler, Method, ServerStream, Service, UnaryHandler
 from danube.wire._waker import Waker
 from danube.wire.codec import DEFAULT_CODECS, Codec
 
-__all__ = ["Context", "Handler", "Method", "Server", "ServerStream", "Service", "serve"]
+__all__ = ["Context", "Handler", "Method", "Server", "ServerStream", "Service", "UnaryHandler", "serve"]
 
 CHECK_INTERVAL_S = 1.0
 """How often timeouts are looked at: they act up to this much late."""

@@ -1,0 +1,20 @@
+"""The broker: topics, publish and consume calls, administration, configuration and life cycle."""
+
+from __future__ import annotations
+
+from danube.broker.broker import Broker, Seams
+from danube.broker.config import BrokerConfig, load_config, parse_address, parse_size
+from danube.broker.doctor import Check, doctor
+from danube.broker.run import run_broker
+
+__all__ = [
+    "Broker",
+    "BrokerConfig",
+    "Check",
+    "Seams",
+    "doctor",
+    "load_config",
+    "parse_address",
+    "parse_size",
+    "run_broker",
+]

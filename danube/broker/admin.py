@@ -1,0 +1,191 @@
+"""The unary calls: topics, namespaces, subscriptions and what the broker says about itself."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from danube import __version__
+from danube.model import api, partition_name, validate_name, validate_topic
+from danube.model.errors import SubscriptionNotFoundError, TopicNotFoundError
+from danube.wire import Context, Method, Service, UnaryHandler
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+    from danube.broker.catalogue import TopicRecord
+    from danube.broker.subscription import Subscription
+    from danube.broker.topic import Topic
+
+__all__ = ["Administration"]
+
+
+class Administration:
+    """Handlers of the unary native calls."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def service(self) -> Service:
+        """Return the methods, by path."""
+        table: list[tuple[str, UnaryHandler, type]] = [
+            (api.Method.INFO, self.info, api.Empty),
+            (api.Method.LOOKUP_TOPIC, self.lookup_topic, api.LookupTopic),
+            (api.Method.CREATE_TOPIC, self.create_topic, api.CreateTopic),
+            (api.Method.DELETE_TOPIC, self.delete_topic, api.DeleteTopic),
+            (api.Method.LIST_TOPICS, self.list_topics, api.ListTopics),
+            (api.Method.DESCRIBE_TOPIC, self.describe_topic, api.DescribeTopic),
+            (api.Method.CREATE_NAMESPACE, self.create_namespace, api.CreateNamespace),
+            (api.Method.DELETE_NAMESPACE, self.delete_namespace, api.DeleteNamespace),
+            (api.Method.LIST_NAMESPACES, self.list_namespaces, api.ListNamespaces),
+            (api.Method.LIST_SUBSCRIPTIONS, self.list_subscriptions, api.ListSubscriptions),
+            (api.Method.DESCRIBE_SUBSCRIPTION, self.describe_subscription, api.SubscriptionRef),
+            (api.Method.EXPLAIN_SUBSCRIPTION, self.explain_subscription, api.SubscriptionRef),
+            (api.Method.SEEK_SUBSCRIPTION, self.seek_subscription, api.SeekSubscription),
+            (api.Method.DELETE_SUBSCRIPTION, self.delete_subscription, api.DeleteSubscription),
+        ]
+        return {
+            path: Method(path=path, kind="unary", handler=handler, request_type=request)
+            for path, handler, request in table
+        }
+
+    # --- The broker ---
+
+    async def info(self, _request: api.Empty, _context: Context) -> api.BrokerInfo:
+        """Return figures of the whole broker."""
+        return self._broker.info(__version__, os.getpid())
+
+    # --- Topics ---
+
+    async def lookup_topic(self, request: api.LookupTopic, _context: Context) -> api.TopicPartitions:
+        """Return which topics stand behind a name."""
+        validate_topic(request.topic)
+        catalogue = self._broker.catalogue
+        record = catalogue.find(request.topic)
+        if record is None:
+            record, _ = catalogue.locate(request.topic)
+            return api.TopicPartitions(request.topic, 0, [request.topic], record.durability)
+        return api.TopicPartitions(request.topic, record.partitions, _names(request.topic, record), record.durability)
+
+    async def create_topic(self, request: api.CreateTopic, _context: Context) -> api.TopicPartitions:
+        """Create a topic."""
+        record = await self._broker.create_topic(request.topic, request.durability, request.partitions)
+        return api.TopicPartitions(request.topic, record.partitions, _names(request.topic, record), record.durability)
+
+    async def delete_topic(self, request: api.DeleteTopic, _context: Context) -> api.Done:
+        """Delete a topic with everything in it."""
+        await self._broker.delete_topic(request.topic)
+        return api.Done()
+
+    async def list_topics(self, request: api.ListTopics, _context: Context) -> api.TopicList:
+        """List topics, partitioned ones once."""
+        return api.TopicList([self._topic_info(name) for name, _ in self._broker.catalogue.topics(request.namespace)])
+
+    async def describe_topic(self, request: api.DescribeTopic, _context: Context) -> api.TopicInfo:
+        """Describe one topic, one partition, or the sum of a partitioned topic."""
+        validate_topic(request.topic)
+        return self._topic_info(request.topic)
+
+    def _topic_info(self, name: str) -> api.TopicInfo:
+        topics = self._resolve(name)
+        record = self._broker.catalogue.find(name)
+        first = topics[0]
+        partitions = record.partitions if record is not None else 0
+        return api.TopicInfo(
+            name,
+            0 if partitions else first.topic_id,
+            partitions,
+            first.durability,
+            sum(topic.start_offset for topic in topics),
+            sum(topic.end_offset for topic in topics),
+            sum(topic.stored_bytes for topic in topics),
+            [producer for topic in topics for producer in topic.producer_infos()],
+            sorted({name for topic in topics for name in topic.subscriptions}),
+            record.created_us if record is not None else first.created_us,
+        )
+
+    def _resolve(self, name: str) -> list[Topic]:
+        """Return the topic, or all partitions of a partitioned base name."""
+        record = self._broker.catalogue.find(name)
+        if record is None:
+            return [self._broker.topic(name)]
+        return [self._broker.topic(each) for each in _names(name, record)]
+
+    # --- Namespaces ---
+
+    async def create_namespace(self, request: api.CreateNamespace, _context: Context) -> api.Done:
+        """Create a namespace."""
+        await self._broker.catalogue.create_namespace(request.namespace)
+        return api.Done()
+
+    async def delete_namespace(self, request: api.DeleteNamespace, _context: Context) -> api.Done:
+        """Delete an empty namespace."""
+        await self._broker.catalogue.delete_namespace(request.namespace)
+        return api.Done()
+
+    async def list_namespaces(self, _request: api.ListNamespaces, _context: Context) -> api.NamespaceList:
+        """List namespaces."""
+        return api.NamespaceList(self._broker.catalogue.namespaces)
+
+    # --- Subscriptions ---
+
+    async def list_subscriptions(self, request: api.ListSubscriptions, _context: Context) -> api.SubscriptionList:
+        """List the subscriptions of a topic, one row for each partition."""
+        validate_topic(request.topic)
+        return api.SubscriptionList(
+            [
+                subscription.info()
+                for topic in self._resolve(request.topic)
+                for _, subscription in sorted(topic.subscriptions.items())
+            ]
+        )
+
+    async def describe_subscription(self, request: api.SubscriptionRef, _context: Context) -> api.SubscriptionList:
+        """Describe a subscription, one row for each partition."""
+        return api.SubscriptionList([found.info() for found in self._find(request.topic, request.subscription)])
+
+    async def explain_subscription(self, request: api.SubscriptionRef, _context: Context) -> api.Explanation:
+        """Say in a sentence (one for each partition) why the subscription moves or does not."""
+        parts = [found.explain() for found in self._find(request.topic, request.subscription)]
+        if len(parts) == 1:
+            return parts[0]
+        states = {part.state for part in parts}
+        return api.Explanation(
+            request.topic,
+            request.subscription,
+            states.pop() if len(states) == 1 else "mixed",
+            "\n".join(f"{part.topic}: {part.sentence}" for part in parts),
+        )
+
+    async def seek_subscription(self, request: api.SeekSubscription, _context: Context) -> api.SubscriptionList:
+        """Move a cursor; consumers stay connected and go on from there."""
+        subscriptions = self._find(request.topic, request.subscription)
+        for found in subscriptions:
+            await found.seek(await found.topic.resolve_position(request.position, request.time_us))
+        return api.SubscriptionList([found.info() for found in subscriptions])
+
+    async def delete_subscription(self, request: api.DeleteSubscription, _context: Context) -> api.Done:
+        """Delete a subscription; its consumers are disconnected."""
+        for found in self._find(request.topic, request.subscription):
+            await found.topic.delete_subscription(request.subscription)
+        return api.Done()
+
+    def _find(self, topic: str, subscription: str) -> list[Subscription]:
+        validate_topic(topic)
+        validate_name("subscription", subscription)
+        found = [
+            each.subscriptions[subscription] for each in self._resolve(topic) if subscription in each.subscriptions
+        ]
+        if not found:
+            raise SubscriptionNotFoundError(
+                f"topic {topic!r} has no subscription {subscription!r}; list them with:"
+                f" danube subscriptions list {topic}"
+            )
+        return found
+
+
+def _names(topic: str, record: TopicRecord) -> list[str]:
+    if not record.partitions:
+        return [topic]
+    if not record.topic_ids:
+        raise TopicNotFoundError(f"topic {topic!r} has no partitions")
+    return [partition_name(topic, index) for index in range(record.partitions)]

@@ -1,0 +1,338 @@
+"""The broker: its parts, and the order in which they come to life and end.
+
+Start: lock the data directory, open the metadata, read the catalogue and the snapshots, recover the journal, build the
+topics, listen. End (drain): stop accepting, let the streams settle what they have in flight, close them with a
+retryable status, finish the commits, checkpoint, close the metadata. If the journal fails, nothing more is
+acknowledged and the process ends with an error; the next start recovers from the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+
+from danube.broker.admin import Administration
+from danube.broker.catalogue import Catalogue, TopicRecord
+from danube.broker.config import BrokerConfig, parse_address
+from danube.broker.consume import consume
+from danube.broker.opened import OpenedBatches
+from danube.broker.publish import PublishStream, publish
+from danube.broker.state import RecoveryVisitor
+from danube.broker.topic import Topic
+from danube.log import BatchCache, Entry, Journal, RealDisk
+from danube.metadata import open_store
+from danube.model import Durability, api, partition_name, validate_name, validate_topic
+from danube.model.errors import ConfigurationError, DanubeError, TopicNotFoundError
+from danube.model.names import split_partition
+from danube.wire import Context, Method, Server, ServerStream
+
+__all__ = ["Broker", "Seams"]
+
+_log = logging.getLogger("danube.broker")
+
+
+class Seams(NamedTuple):
+    """What a broker takes from the world besides disk, network and metadata."""
+
+    wall_clock_us: Callable[[], int]
+    """Microseconds since the epoch, for timestamps; delays use Trio's clock."""
+    random: random.Random
+    """The one source of randomness."""
+
+
+class Broker:
+    """One broker process. Build it, and run it once."""
+
+    def __init__(self, config: BrokerConfig, seams: Seams) -> None:
+        self.config = config
+        self.seams = seams
+        self.opened = OpenedBatches(config.limits)
+        self.to_flush: list[PublishStream] = []
+        """Publish streams with acknowledgements to send at the end of the current commit."""
+        self.nursery: trio.Nursery
+        self.catalogue: Catalogue
+        self.journal: Journal
+        self._cache = BatchCache(config.limits.cache_bytes)
+        self._topics: dict[str, Topic] = {}
+        self._touched: set[Topic] = set()
+        self._commit = trio.Event()
+        self._started_at = 0.0
+        self._consumer_id = 0
+        self._drain_wanted = trio.Event()
+        self._server: Server
+        self._creating = trio.Lock()
+
+    # --- Life ---
+
+    @property
+    def draining(self) -> bool:
+        """Whether :meth:`drain` was called."""
+        return self._drain_wanted.is_set()
+
+    def drain(self) -> None:
+        """Begin to shut down; :meth:`run` returns when that is done."""
+        self._drain_wanted.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until :meth:`drain`; ``task_status`` gets the addresses once the broker listens.
+
+        Raises:
+            DataDirectoryError: the data directory is locked, read-only or of another format.
+            ConfigurationError: an address cannot be listened on, or the metadata engine is unknown.
+            JournalFencedError: the disk failed; restart to recover.
+        """
+        config = self.config
+        self._started_at = trio.current_time()
+        directory = Path(config.data_directory)
+        async with RealDisk(directory, sync_delay_s=config.sync_delay_ms / 1000) as disk:
+            url = config.metadata if "://" in config.metadata else f"{config.metadata}://"
+            async with open_store(url, data_directory=directory, limits=config.limits) as store:
+                self.catalogue = await Catalogue.load(store, config.limits, self.seams.random, self.seams.wall_clock_us)
+                await self.catalogue.sweep_orphans()
+                self.journal = Journal(
+                    disk,
+                    config.limits,
+                    file_size=config.journal_file_bytes,
+                    on_commit=self._on_commit,
+                    checkpoint=self._checkpoint,
+                )
+                await self._recover()
+                async with trio.open_nursery() as journal_nursery:
+                    await journal_nursery.start(self.journal.run)
+                    async with trio.open_nursery() as nursery:
+                        self.nursery = nursery
+                        await self._serve(task_status)
+                        nursery.cancel_scope.cancel()
+                    await self.journal.aclose()
+                await self._checkpoint()
+
+    async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
+        listeners = await self._listen()
+        limits = self.config.limits
+
+        async def on_publish(stream: ServerStream, context: Context) -> None:
+            await publish(self, stream, context)
+
+        async def on_consume(stream: ServerStream, context: Context) -> None:
+            await consume(self, stream, context)
+
+        streams = {
+            api.Method.PUBLISH: Method(
+                path=api.Method.PUBLISH,
+                kind="bidi",
+                handler=on_publish,
+                max_request_bytes=limits.max_batch_bytes + 64,
+            ),
+            api.Method.CONSUME: Method(path=api.Method.CONSUME, kind="bidi", handler=on_consume),
+        }
+        async with trio.open_nursery() as nursery:
+            self._server = Server([streams, Administration(self).service()], limits)
+            await nursery.start(self._server.run, listeners)
+            task_status.started([_shown(listener) for listener in listeners])
+            await self._drain_wanted.wait()
+            # Streams that have something in flight end when it has settled; the others end at once.
+            await self._server.drain(0)
+
+    async def _listen(self) -> list[trio.SocketListener]:
+        listeners: list[trio.SocketListener] = []
+        for address in self.config.listen:
+            host, port = parse_address(address)
+            try:
+                listeners += await trio.open_tcp_listeners(port, host=host)
+            except OSError as error:
+                for listener in listeners:
+                    await listener.aclose()
+                raise ConfigurationError(
+                    f"cannot listen on {address}: {error.strerror or error}; is another broker running there?"
+                    " Choose another address with --listen"
+                ) from error
+        return listeners
+
+    # --- Recovery and checkpoints ---
+
+    async def _recover(self) -> None:
+        """Build the topics from the catalogue, the snapshots and the journal."""
+        catalogue = self.catalogue
+        subscriptions = await catalogue.subscriptions()
+        names = {
+            topic_id: topic_name
+            for name, record in catalogue.topics()
+            for topic_name, topic_id in _members(name, record)
+        }
+        visitor = RecoveryVisitor(
+            names,
+            subscriptions,
+            await catalogue.load_snapshots("topics"),
+            await catalogue.load_snapshots("cursors"),
+            self.config.limits,
+        )
+        report = await self.journal.recover(visitor)
+        if report.torn is not None:
+            _log.warning(
+                "a crash cut off %d bytes at the end of journal file %d; they were never acknowledged as synced",
+                report.torn.size,
+                report.torn.file,
+            )
+        for corruption in report.corruptions:
+            _log.error("%s", corruption.error())
+        stopped = report.stopped_topics()
+        for name, record in catalogue.topics():
+            for topic_name, topic_id in _members(name, record):
+                recovered = report.topics.pop(topic_id, None)
+                topic = Topic.restored(
+                    self, topic_name, topic_id, record, self._cache, recovered, visitor.topics.get(topic_id)
+                )
+                topic.failure = stopped.get(topic_id)
+                for subscription, entry in subscriptions.get(topic_id, {}).items():
+                    cursor = visitor.cursors[entry.subscription_id]
+                    if cursor.clamp(topic.end_offset):
+                        _log.warning(
+                            "subscription %r of topic %r was beyond the recovered end %d and is set back to it",
+                            subscription,
+                            topic_name,
+                            topic.end_offset,
+                        )
+                    topic.restore_subscription(subscription, entry, cursor)
+                self._topics[topic_name] = topic
+        for topic_id in report.topics:
+            self.journal.drop_topic(topic_id)  # deleted topics
+
+    async def _checkpoint(self) -> None:
+        """Store what the journal's control entries have said, so that their files can be recycled."""
+        save = self.catalogue.save_snapshot
+        for topic in list(self._topics.values()):
+            if topic.durability is Durability.NONE or topic.deleted:
+                continue
+            await save("topics", topic.topic_id, topic.snapshot())
+            for subscription in list(topic.subscriptions.values()):
+                await save("cursors", subscription.subscription_id, subscription.snapshot())
+
+    # --- Commits ---
+
+    def _on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
+        """The journal has settled entries: tell their owners, then send what that has caused, once each."""
+        for entry in entries:
+            owner: Any = entry.owner
+            owner.settled(entry, error)
+        self._commit.set()
+        self._commit = trio.Event()
+        self.flush()
+        if error is None:
+            touched, self._touched = self._touched, set()
+            for topic in touched:
+                topic.pump()
+
+    def touch(self, topic: Topic) -> None:
+        """Remember that a topic has new messages to show."""
+        self._touched.add(topic)
+
+    def flush(self) -> None:
+        """Send the acknowledgements that have gathered."""
+        streams, self.to_flush = self.to_flush, []
+        for stream in streams:
+            stream.flush()
+
+    def flush_soon(self) -> None:
+        """Send acknowledgements that no commit will send."""
+        self.flush()
+
+    async def next_commit(self) -> None:
+        """Wait until the journal has settled something."""
+        await self._commit.wait()
+
+    def next_consumer_id(self) -> int:
+        """Return an id that no other consumer of this process has."""
+        self._consumer_id += 1
+        return self._consumer_id
+
+    def info(self, version: str, pid: int) -> api.BrokerInfo:
+        """Return what the broker says about itself."""
+        usage = self.journal.usage()
+        limits = self.config.limits
+        return api.BrokerInfo(
+            version,
+            pid,
+            self.config.data_directory,
+            trio.current_time() - self._started_at,
+            self.config.durability,
+            self._server.connections,
+            len(self._topics),
+            usage.used_bytes,
+            usage.limit_bytes,
+            usage.files,
+            usage.commits,
+            usage.syncs,
+            limits.max_message_bytes,
+            limits.max_batch_bytes,
+        )
+
+    # --- Topics ---
+
+    def topic(self, name: str) -> Topic:
+        """Return a plain topic or a partition.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            InvalidArgumentError: it is the base name of a partitioned topic.
+        """
+        topic = self._topics.get(name)
+        if topic is None:
+            validate_topic(name)
+            self.catalogue.locate(name)
+            raise TopicNotFoundError(f"topic {name!r} is being created or deleted; try again")
+        return topic
+
+    async def topic_for_producer(self, request: api.PublishOpen) -> Topic:
+        """Return the topic that a producer wants, and create it if that is allowed."""
+        name = request.topic
+        validate_name("producer", request.producer_name)
+        found = self._topics.get(name)
+        if found is not None:
+            return found
+        validate_topic(name)
+        try:
+            self.catalogue.locate(name)
+        except TopicNotFoundError:
+            if not self.config.auto_create_topics:
+                raise
+            split = split_partition(name)
+            base, partitions = (split[0], request.partitions) if split else (name, 0)
+            if split and not partitions:
+                raise
+            async with self._creating:
+                if self.catalogue.find(base) is None:
+                    await self.create_topic(base, request.durability, partitions)
+        return self.topic(name)
+
+    async def create_topic(self, name: str, durability: Durability | None, partitions: int) -> TopicRecord:
+        """Create a topic and bring it to life."""
+        record = await self.catalogue.create_topic(name, durability or self.config.durability, partitions)
+        for topic_name, topic_id in _members(name, record):
+            self._topics[topic_name] = Topic.fresh(self, topic_name, topic_id, record, self._cache)
+        return record
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic: nothing of it can be reached any more when this returns."""
+        record = await self.catalogue.delete_topic(name)
+        for topic_name, topic_id in _members(name, record):
+            topic = self._topics.pop(topic_name, None)
+            if topic is not None:
+                topic.end(TopicNotFoundError(f"topic {topic_name!r} was deleted"))
+            self.journal.drop_topic(topic_id)
+
+
+def _members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
+    """Return the names and ids of what a record stands for."""
+    if not record.partitions:
+        return [(name, record.topic_ids[0])]
+    return [(partition_name(name, index), topic_id) for index, topic_id in enumerate(record.topic_ids)]
+
+
+def _shown(listener: trio.SocketListener) -> str:
+    host, port = listener.socket.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,280 @@
+"""The catalogue: which namespaces, topics and subscriptions exist, kept in the metadata store.
+
+Keys::
+
+    /namespaces/{namespace}                    NamespaceRecord
+    /topics/{namespace}/{topic}                TopicRecord; a partitioned topic is one record
+    /subscriptions/{topic id}/{subscription}   SubscriptionRecord
+    /snapshots/topics/{topic id}               offsets and producers, as of a journal checkpoint
+    /snapshots/cursors/{subscription id}       a cursor, as of a journal checkpoint
+
+A topic incarnation has an id of its own: what is deleted and created again never meets its old data or cursors.
+The store is the truth; the dictionaries here are the copy that every lookup uses. All changes pass through one lock,
+so that a check and the change that follows it cannot be torn apart by another task.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import msgspec
+import trio
+
+from danube.metadata import MetadataStore
+from danube.model import Durability, Limits, SubscriptionType, partition_name, validate_namespace, validate_topic
+from danube.model.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    InvalidNameError,
+    LimitExceededError,
+    NamespaceNotFoundError,
+    TopicNotFoundError,
+)
+from danube.model.names import split_partition
+
+__all__ = ["Catalogue", "NamespaceRecord", "SubscriptionRecord", "TopicRecord"]
+
+BUILT_IN_NAMESPACES = ("default", "system")
+
+
+class NamespaceRecord(msgspec.Struct, array_like=True):
+    """A namespace."""
+
+    created_us: int
+
+
+class TopicRecord(msgspec.Struct, array_like=True):
+    """A topic, plain (one id) or partitioned (one id for each partition)."""
+
+    durability: Durability
+    partitions: int
+    topic_ids: list[int]
+    created_us: int
+
+
+class SubscriptionRecord(msgspec.Struct, array_like=True):
+    """A subscription of a topic or partition."""
+
+    subscription_id: int
+    type: SubscriptionType
+    start_offset: int
+    """Its first cursor floor."""
+    created_us: int
+
+
+_encode = msgspec.msgpack.encode
+_NAMESPACE = msgspec.msgpack.Decoder(NamespaceRecord)
+_TOPIC = msgspec.msgpack.Decoder(TopicRecord)
+_SUBSCRIPTION = msgspec.msgpack.Decoder(SubscriptionRecord)
+
+
+def _subscription_key(topic_id: int, subscription: str) -> str:
+    return f"/subscriptions/{topic_id:016x}/{subscription}"
+
+
+class Catalogue:
+    """Namespaces, topics and subscriptions of one broker. Create it with :meth:`load`."""
+
+    def __init__(self, store: MetadataStore, limits: Limits, rng: random.Random, clock_us: Callable[[], int]) -> None:
+        self._store = store
+        self._limits = limits
+        self._rng = rng
+        self._clock_us = clock_us
+        self._lock = trio.Lock()
+        self._namespaces: dict[str, NamespaceRecord] = {}
+        self._topics: dict[str, TopicRecord] = {}
+
+    @classmethod
+    async def load(
+        cls, store: MetadataStore, limits: Limits, rng: random.Random, clock_us: Callable[[], int]
+    ) -> Catalogue:
+        """Read everything from the store, and create the built-in namespaces if they are missing."""
+        self = cls(store, limits, rng, clock_us)
+        for item in (await store.list("/namespaces/"))[0]:
+            self._namespaces[item.key.removeprefix("/namespaces/")] = _NAMESPACE.decode(item.value)
+        for item in (await store.list("/topics/"))[0]:
+            self._topics[item.key.removeprefix("/topics")] = _TOPIC.decode(item.value)
+        for name in BUILT_IN_NAMESPACES:
+            if name not in self._namespaces:
+                await self.create_namespace(name)
+        return self
+
+    # --- Namespaces ---
+
+    @property
+    def namespaces(self) -> list[str]:
+        """Names of all namespaces, sorted."""
+        return sorted(self._namespaces)
+
+    async def create_namespace(self, name: str) -> None:
+        """Create a namespace."""
+        validate_namespace(name)
+        async with self._lock:
+            if name in self._namespaces:
+                raise AlreadyExistsError(f"namespace {name!r} exists already")
+            if len(self._namespaces) >= self._limits.max_namespaces:
+                raise LimitExceededError(
+                    f"namespace {name!r} cannot be created: limit max_namespaces ="
+                    f" {self._limits.max_namespaces} is reached"
+                )
+            record = NamespaceRecord(self._clock_us())
+            await self._store.put(f"/namespaces/{name}", _encode(record), expected_revision=0)
+            self._namespaces[name] = record
+
+    async def delete_namespace(self, name: str) -> None:
+        """Delete a namespace that holds no topic."""
+        validate_namespace(name)
+        async with self._lock:
+            if name not in self._namespaces:
+                raise NamespaceNotFoundError(f"namespace {name!r} does not exist")
+            if name in BUILT_IN_NAMESPACES:
+                raise FailedPreconditionError(f"namespace {name!r} is built in and cannot be deleted")
+            held = sum(topic.startswith(f"/{name}/") for topic in self._topics)
+            if held:
+                raise FailedPreconditionError(
+                    f"namespace {name!r} still holds {held} topic(s); delete them first (danube topics list)"
+                )
+            await self._store.delete(f"/namespaces/{name}")
+            del self._namespaces[name]
+
+    # --- Topics ---
+
+    def topics(self, namespace: str = "") -> Iterator[tuple[str, TopicRecord]]:
+        """Yield ``(name, record)`` of all topics, sorted; partitioned ones once, under their base name."""
+        prefix = f"/{namespace}/" if namespace else "/"
+        for name in sorted(self._topics):
+            if name.startswith(prefix):
+                yield name, self._topics[name]
+
+    def find(self, topic: str) -> TopicRecord | None:
+        """Return the record of a plain or base topic, or None."""
+        return self._topics.get(topic)
+
+    def locate(self, topic: str) -> tuple[TopicRecord, int]:
+        """Return the record that holds a plain topic or one partition, and that topic's id.
+
+        Raises:
+            TopicNotFoundError: no such topic or partition.
+            InvalidArgumentError: a partitioned base name, which holds no messages itself.
+        """
+        record = self._topics.get(topic)
+        if record is not None:
+            if record.partitions:
+                raise InvalidArgumentError(
+                    f"topic {topic!r} has {record.partitions} partitions; open {partition_name(topic, 0)!r} and so on"
+                )
+            return record, record.topic_ids[0]
+        split = split_partition(topic)
+        base = self._topics.get(split[0]) if split else None
+        if split and base is not None and split[1] < base.partitions:
+            return base, base.topic_ids[split[1]]
+        raise TopicNotFoundError(f"topic {topic!r} does not exist; create it with: danube topics create {topic}")
+
+    async def create_topic(self, topic: str, durability: Durability, partitions: int) -> TopicRecord:
+        """Create a plain (0 partitions) or partitioned topic in one step."""
+        name = validate_topic(topic)
+        if split_partition(topic):
+            raise InvalidNameError(
+                f"topic {topic!r} is named like a partition; create its base topic with --partitions instead"
+            )
+        if not 0 <= partitions <= self._limits.max_partitions:
+            raise InvalidArgumentError(
+                f"topic {topic!r}: {partitions} partitions asked for, limit max_partitions ="
+                f" {self._limits.max_partitions}"
+            )
+        async with self._lock:
+            if name.namespace not in self._namespaces:
+                raise NamespaceNotFoundError(
+                    f"namespace {name.namespace!r} of topic {topic!r} does not exist; create it with:"
+                    f" danube namespaces create {name.namespace}"
+                )
+            if topic in self._topics:
+                raise AlreadyExistsError(f"topic {topic!r} exists already")
+            count = sum(len(record.topic_ids) for record in self._topics.values()) + max(1, partitions)
+            if count > self._limits.max_topics:
+                raise LimitExceededError(
+                    f"topic {topic!r} cannot be created: limit max_topics = {self._limits.max_topics} is reached"
+                )
+            ids = [self.new_id() for _ in range(max(1, partitions))]
+            record = TopicRecord(durability, partitions, ids, self._clock_us())
+            await self._store.put(f"/topics{topic}", _encode(record), expected_revision=0)
+            self._topics[topic] = record
+            return record
+
+    async def delete_topic(self, topic: str) -> TopicRecord:
+        """Delete a plain or partitioned topic with all that hangs on it, and return what its record was."""
+        validate_topic(topic)
+        async with self._lock:
+            record = self._topics.get(topic)
+            if record is None:
+                split = split_partition(topic)
+                if split and split[0] in self._topics:
+                    raise FailedPreconditionError(
+                        f"topic {topic!r} is a partition; only {split[0]!r} as a whole can be deleted"
+                    )
+                raise TopicNotFoundError(f"topic {topic!r} does not exist")
+            # The record goes first: what hangs on its ids is unreachable from then on, and swept at the next start
+            # if the broker dies in between.
+            await self._store.delete(f"/topics{topic}")
+            del self._topics[topic]
+            for topic_id in record.topic_ids:
+                await self._sweep(topic_id)
+            return record
+
+    async def _sweep(self, topic_id: int) -> None:
+        for item in (await self._store.list(f"/subscriptions/{topic_id:016x}/"))[0]:
+            record = _SUBSCRIPTION.decode(item.value)
+            await self._store.delete(f"/snapshots/cursors/{record.subscription_id:016x}")
+            await self._store.delete(item.key)
+        await self._store.delete(f"/snapshots/topics/{topic_id:016x}")
+
+    async def sweep_orphans(self) -> int:
+        """Delete what belongs to topic ids that no topic has (a deletion was cut short); return how many there were."""
+        alive = {topic_id for record in self._topics.values() for topic_id in record.topic_ids}
+        orphans = {int(item.key.split("/")[2], 16) for item in (await self._store.list("/subscriptions/"))[0]} | {
+            int(item.key.split("/")[3], 16) for item in (await self._store.list("/snapshots/topics/"))[0]
+        }
+        for topic_id in orphans - alive:
+            await self._sweep(topic_id)
+        return len(orphans - alive)
+
+    # --- Subscriptions ---
+
+    async def subscriptions(self) -> dict[int, dict[str, SubscriptionRecord]]:
+        """Return all durable subscriptions, by topic id and name."""
+        found: dict[int, dict[str, SubscriptionRecord]] = {}
+        for item in (await self._store.list("/subscriptions/"))[0]:
+            _, _, topic_id, name = item.key.split("/", 3)
+            found.setdefault(int(topic_id, 16), {})[name] = _SUBSCRIPTION.decode(item.value)
+        return found
+
+    async def create_subscription(
+        self, topic_id: int, name: str, kind: SubscriptionType, start_offset: int
+    ) -> SubscriptionRecord:
+        """Store a new subscription."""
+        record = SubscriptionRecord(self.new_id(), kind, start_offset, self._clock_us())
+        await self._store.put(_subscription_key(topic_id, name), _encode(record), expected_revision=0)
+        return record
+
+    async def delete_subscription(self, topic_id: int, name: str, subscription_id: int) -> None:
+        """Forget a subscription and its cursor."""
+        await self._store.delete(_subscription_key(topic_id, name))
+        await self._store.delete(f"/snapshots/cursors/{subscription_id:016x}")
+
+    # --- Snapshots (see the journal's checkpoint) ---
+
+    async def load_snapshots(self, kind: str) -> dict[int, bytes]:
+        """Return the snapshots of ``topics`` or ``cursors``, by id."""
+        prefix = f"/snapshots/{kind}/"
+        items, _ = await self._store.list(prefix)
+        return {int(item.key.removeprefix(prefix), 16): item.value for item in items}
+
+    async def save_snapshot(self, kind: str, number: int, value: bytes) -> None:
+        """Replace one snapshot."""
+        await self._store.put(f"/snapshots/{kind}/{number:016x}", value)
+
+    def new_id(self) -> int:
+        """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""
+        return self._rng.getrandbits(63) or 1

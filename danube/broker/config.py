@@ -1,0 +1,162 @@
+"""The configuration of a broker: defaults, a TOML file, and options on top, in this order.
+
+A file looks like this; every key is optional, an unknown one is refused with the nearest known name::
+
+    listen = ["127.0.0.1:6650"]
+    data_directory = "./danube-data"
+    durability = "disk"                 # default for new topics: none, os or disk
+    auto_create_topics = true
+    journal_file_size = "64MiB"
+    metadata = "embedded"
+
+    [limits]
+    journal_max_bytes = 4294967296
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from danube.model import Durability, Limits
+from danube.model.errors import ConfigurationError
+from danube.model.limits import MIB
+
+__all__ = ["DEFAULT_PORT", "BrokerConfig", "load_config", "parse_address", "parse_size"]
+
+DEFAULT_PORT: Final = 6650
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b)?\s*", re.IGNORECASE)
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set on a broker."""
+
+    listen: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_PORT}",)
+    """Addresses, ``host:port``. Port 0 takes a free one (the ready line says which)."""
+    data_directory: str = "./danube-data"
+    """Where the journal and the metadata live; created if missing. One broker at a time."""
+    durability: Durability = Durability.DISK
+    """Durability of topics that are created without one."""
+    auto_create_topics: bool = True
+    """Whether opening a producer creates its topic."""
+    journal_file_size: int | str = 64 * MIB
+    """Size of one journal file: a number of bytes or a text such as ``64MiB``."""
+    metadata: str = "embedded"
+    """Metadata engine: a plugin's name or URL."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    drain_timeout_s: float = 10.0
+    """How long a shutdown waits for commits and streams to end."""
+    sync_delay_ms: float = 0.0
+    """Added to every fdatasync: benchmarks imitate slower disks with it."""
+    limits: Limits = Limits()
+
+    @property
+    def journal_file_bytes(self) -> int:
+        """The size of a journal file in bytes."""
+        return parse_size(self.journal_file_size)
+
+
+def parse_size(value: int | str) -> int:
+    """Turn ``67108864``, ``"64MiB"`` or ``"64M"`` into bytes (units are powers of 1024)."""
+    if isinstance(value, int):
+        return value
+    match = _SIZE.fullmatch(value)
+    if not match:
+        raise ConfigurationError(f"{value!r} is not a size; write a number of bytes or for example 64MiB")
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()[:1]])
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Split ``host:port`` (IPv6 hosts in brackets); the port may be left out.
+
+    Raises:
+        ConfigurationError: the port is not a number from 0 to 65535.
+    """
+    host, separator, port = text.rpartition(":")
+    if not separator or port.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    if not port.isdecimal() or int(port) > 65535 or not host:
+        raise ConfigurationError(f"listen address {text!r} is not host:port, for example 127.0.0.1:{DEFAULT_PORT}")
+    return host.strip("[]"), int(port)
+
+
+def _refuse_unknown(given: dict[str, Any], known: type[msgspec.Struct], where: str) -> None:
+    for key in given:
+        if key not in known.__struct_fields__:
+            near = difflib.get_close_matches(key, known.__struct_fields__, n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known.__struct_fields__)}"
+            raise ConfigurationError(f"{where}: unknown setting {key!r}{hint}")
+
+
+def load_config(path: str | None = None, overrides: dict[str, Any] | None = None) -> BrokerConfig:
+    """Read a configuration.
+
+    Args:
+        path: a TOML file, or None for the defaults.
+        overrides: settings that win over the file; None values are left out, ``limits`` is merged key by key.
+
+    Raises:
+        ConfigurationError: unreadable file, unknown key (with the nearest known one), or a value of the wrong kind.
+    """
+    settings: dict[str, Any] = {}
+    where = "options"
+    if path is not None:
+        where = path
+        try:
+            settings = tomllib.loads(Path(path).read_text("utf-8"))
+        except OSError as error:
+            raise ConfigurationError(f"configuration file {path!r} cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"configuration file {path!r} is not valid TOML: {error}") from error
+    limits = settings.get("limits", {})
+    if not isinstance(limits, dict):
+        raise ConfigurationError(f"{where}: [limits] must be a table")
+    for key, value in (overrides or {}).items():
+        if key == "limits":
+            limits = {**limits, **value}
+        elif value is not None:
+            settings[key] = value
+    if limits:
+        settings["limits"] = limits
+    _refuse_unknown(settings, BrokerConfig, where)
+    _refuse_unknown(limits, Limits, f"{where}: [limits]")
+    try:
+        config = msgspec.convert(settings, BrokerConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    _check(config, where)
+    return config
+
+
+def _check(config: BrokerConfig, where: str) -> None:
+    if not config.listen:
+        raise ConfigurationError(f"{where}: listen needs at least one address")
+    for address in config.listen:
+        parse_address(address)
+    limits = config.limits
+    for name in limits.__struct_fields__:
+        if getattr(limits, name) <= 0:
+            raise ConfigurationError(f"{where}: limits.{name} must be greater than 0")
+    if limits.max_message_bytes >= limits.max_batch_bytes:
+        raise ConfigurationError(f"{where}: limits.max_batch_bytes must be larger than limits.max_message_bytes")
+    file_bytes = config.journal_file_bytes
+    if file_bytes < limits.max_batch_bytes + MIB:
+        raise ConfigurationError(
+            f"{where}: journal_file_size = {file_bytes} must exceed limits.max_batch_bytes"
+            f" = {limits.max_batch_bytes} by at least 1 MiB, since a batch never spans two files"
+        )
+    if limits.journal_max_bytes < 2 * file_bytes:
+        raise ConfigurationError(
+            f"{where}: limits.journal_max_bytes = {limits.journal_max_bytes} must hold at least two journal files"
+            f" of {file_bytes} bytes"
+        )
+    if config.log_level not in ("debug", "info", "warning", "error"):
+        raise ConfigurationError(f"{where}: log_level {config.log_level!r} is not debug, info, warning or error")

@@ -1,0 +1,135 @@
+"""Checks of the machine that a broker is to run on: a real fsync, a running clock, enough files and disk."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from danube.model import Limits
+
+__all__ = ["Check", "doctor"]
+
+_SYNC_ROUNDS = 50
+_WRITE_BYTES = 4096
+_REAL_SYNC_FLOOR_US = 10.0
+"""A sync faster than this has not left the kernel (the fastest NVMe with power-loss protection needs about 15 us)."""
+_MIN_OPEN_FILES = 4096
+_MIN_FREE_RATIO = 1.25
+
+
+class Check(NamedTuple):
+    """The outcome of one check."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+def doctor(data_directory: str, limits: Limits | None = None) -> list[Check]:
+    """Check the machine for a broker with this data directory. Blocks for about a second.
+
+    The directory is created if it is missing; a temporary file is written to it and removed.
+    """
+    limits = limits or Limits()
+    return [
+        _python(),
+        _directory(data_directory),
+        *_storage(data_directory, limits),
+        _clock(),
+        _open_files(limits),
+    ]
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check("python", sys.version_info >= (3, 11), f"Python {version}", "install Python 3.11 or newer")
+
+
+def _directory(data_directory: str) -> Check:
+    try:
+        Path(data_directory).mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=data_directory, prefix=".doctor-"):
+            pass
+    except OSError as error:
+        return Check(
+            "data directory",
+            False,
+            f"{data_directory}: {error.strerror}",
+            "make the directory writable for this user, or choose another one with --data-dir",
+        )
+    return Check("data directory", True, f"{data_directory} is writable")
+
+
+def _storage(data_directory: str, limits: Limits) -> list[Check]:
+    try:
+        samples = _time_syncs(data_directory)
+        usage = shutil.disk_usage(data_directory)
+    except OSError as error:
+        return [Check("fsync", False, f"cannot be timed: {error.strerror}", "see the data directory check")]
+    median_us = statistics.median(samples) * 1e6
+    worst_us = max(samples) * 1e6
+    detail = f"fdatasync of {_WRITE_BYTES} bytes: median {median_us:.0f} us, worst {worst_us:.0f} us"
+    real = median_us >= _REAL_SYNC_FLOOR_US
+    needed = int((limits.journal_max_bytes + limits.journal_reserve_bytes) * _MIN_FREE_RATIO)
+    gib = 1024**3
+    return [
+        Check(
+            "fsync",
+            real,
+            detail + ("" if real else "; too fast to have reached a device"),
+            "the file system does not sync (tmpfs, or a mount or VM that ignores flushes); use another disk",
+        ),
+        Check(
+            "free disk",
+            usage.free >= needed,
+            f"{usage.free / gib:.1f} GiB free, {needed / gib:.1f} GiB wanted for the journal",
+            "free some space, or lower limits.journal_max_bytes",
+        ),
+    ]
+
+
+def _time_syncs(directory: str) -> list[float]:
+    samples = []
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".doctor-") as file:
+        descriptor = file.fileno()
+        os.pwrite(descriptor, bytes(_WRITE_BYTES * (_SYNC_ROUNDS + 1)), 0)
+        os.fdatasync(descriptor)
+        for number in range(_SYNC_ROUNDS):
+            os.pwrite(descriptor, os.urandom(_WRITE_BYTES), number * _WRITE_BYTES)
+            begin = time.perf_counter()
+            os.fdatasync(descriptor)
+            samples.append(time.perf_counter() - begin)
+    return samples
+
+
+def _clock() -> Check:
+    wall, steady = time.time(), time.monotonic()
+    time.sleep(0.2)
+    drift = abs((time.time() - wall) - (time.monotonic() - steady))
+    sane = wall > 1_577_836_800  # 2020-01-01: a machine without a set clock starts in 1970
+    return Check(
+        "clock",
+        sane and drift < 0.01,
+        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(wall))} UTC, drift {drift * 1e3:.2f} ms in 0.2 s",
+        "run a time service (chrony, systemd-timesyncd): publish times and expiries depend on it",
+    )
+
+
+def _open_files(limits: Limits) -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shown = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    wanted = min(_MIN_OPEN_FILES, limits.max_connections)
+    return Check(
+        "open files",
+        soft == resource.RLIM_INFINITY or soft >= wanted,
+        f"limit {shown} (hard limit {hard}), {wanted} wanted",
+        f"raise it before starting the broker: ulimit -n {wanted}",
+    )

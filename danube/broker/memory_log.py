@@ -1,0 +1,47 @@
+"""The log of a topic of durability ``none``: offsets, and nothing behind them."""
+
+from __future__ import annotations
+
+from danube.log import StoredBatch
+from danube.model.batch import BatchHeader, write_stamp
+
+__all__ = ["MemoryLog"]
+
+
+class MemoryLog:
+    """Counts offsets from 0 since the broker started. Readers find nothing: what was not delivered is gone."""
+
+    stored_bytes = 0
+
+    def __init__(self, topic_id: int) -> None:
+        self._topic_id = topic_id
+        self.next_offset = 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next message."""
+        return self.next_offset
+
+    @property
+    def start_offset(self) -> int:
+        """The same: there is nothing to read."""
+        return self.next_offset
+
+    def append(self, part: bytes, header: BatchHeader, now_us: int) -> StoredBatch:
+        """Give a batch its offsets."""
+        base = self.next_offset
+        self.next_offset = base + header.record_count
+        stamp = write_stamp(len(part), self._topic_id, base, now_us, 0)
+        return StoredBatch(base, self.next_offset, stamp, part, header, now_us)
+
+    def get_cached(self, offset: int) -> StoredBatch | None:
+        """Return None."""
+        return None
+
+    async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        """Return nothing."""
+        return []
+
+    async def offset_at(self, time_us: int) -> int:
+        """Return the end: there is no past."""
+        return self.next_offset

@@ -1,0 +1,89 @@
+"""Opened batches: the records of a batch cut apart, for subscriptions that hand out parts of it.
+
+Shared and key-shared subscriptions deliver slices. A batch is opened once for all of them and kept while it is among
+the most recently used ones, within ``Limits.opened_batches_bytes``. Cutting uses msgspec ``Raw``: no object per field.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+
+from danube.log import StoredBatch
+from danube.model import Limits
+from danube.model.batch import BatchFlags, open_raw
+
+__all__ = ["OpenedBatch", "OpenedBatches"]
+
+
+class _Keyed(msgspec.Struct, array_like=True, gc=False):
+    """The head of a record, as far as its key."""
+
+    payload: msgspec.Raw
+    key: str | None = None
+
+
+_KEYED = msgspec.msgpack.Decoder(_Keyed)
+
+
+class OpenedBatch:
+    """One batch, cut into raw records; keys are decoded on demand."""
+
+    __slots__ = ("_keys", "batch", "raws")
+
+    def __init__(self, batch: StoredBatch, raws: list[msgspec.Raw]) -> None:
+        self.batch = batch
+        self.raws = raws
+        self._keys: list[str] | None = None
+
+    def keys(self, default: str) -> Sequence[str]:
+        """Return the effective key of every record; one without a key has ``default`` (its producer's name)."""
+        if self._keys is None:
+            if self.batch.header.flags & BatchFlags.PAYLOADS_ONLY:
+                self._keys = [default] * len(self.raws)
+            else:
+                self._keys = [_KEYED.decode(raw).key or default for raw in self.raws]
+        return self._keys
+
+    def take(self, ranges: Sequence[int]) -> list[msgspec.Raw]:
+        """Return the raw records of flat offset ranges."""
+        base = self.batch.base_offset
+        if len(ranges) == 2:
+            return self.raws[ranges[0] - base : ranges[1] - base]
+        return [raw for i in range(0, len(ranges), 2) for raw in self.raws[ranges[i] - base : ranges[i + 1] - base]]
+
+
+class OpenedBatches:
+    """A byte-bounded LRU of opened batches, shared by all subscriptions of a broker."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limit_bytes = limits.opened_batches_bytes
+        self._max_unpacked = limits.max_batch_bytes
+        self._used_bytes = 0
+        self._kept: OrderedDict[tuple[int, int], OpenedBatch] = OrderedDict()
+
+    def open(self, topic_id: int, batch: StoredBatch) -> OpenedBatch:
+        """Return the opened batch.
+
+        Raises:
+            CorruptBatchError: the records do not decode, although the checksum is right: the producer made a bad batch.
+        """
+        key = (topic_id, batch.base_offset)
+        opened = self._kept.get(key)
+        if opened is not None:
+            self._kept.move_to_end(key)
+            return opened
+        opened = OpenedBatch(batch, open_raw(batch.part, batch.header, self._max_unpacked))
+        self._kept[key] = opened
+        self._used_bytes += _cost(batch)
+        while self._used_bytes > self._limit_bytes and len(self._kept) > 1:
+            _, oldest = self._kept.popitem(last=False)
+            self._used_bytes -= _cost(oldest.batch)
+        return opened
+
+
+def _cost(batch: StoredBatch) -> int:
+    # A Raw object is about 80 bytes beside the buffer that all of them share.
+    return len(batch.part) + batch.header.unpacked_size + 80 * batch.header.record_count

@@ -1,0 +1,189 @@
+"""The Publish call: one long-lived stream for each producer, many batches in flight.
+
+The handler checks what needs no records (checksum, sizes, identity, sequence), lets the topic assign offsets and goes
+on with the next batch. Acknowledgements are made by the commit: :meth:`PublishStream.settled` gathers them, and one
+message for each stream and commit takes them back. Stream credit returns with them, which is how a slow disk slows a
+producer down, and nobody else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from danube.log import ProducerSession, StoredBatch, Verdict
+from danube.model import api
+from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, check_part
+from danube.model.errors import (
+    DanubeError,
+    InvalidArgumentError,
+    LimitExceededError,
+    MessageTooLargeError,
+    to_wire,
+)
+from danube.wire import Context, Message, ServerStream
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+    from danube.broker.topic import Topic
+
+__all__ = ["PublishStream", "publish"]
+
+_REQUEST = msgspec.msgpack.Decoder(api.PublishRequest)
+_encode = msgspec.msgpack.Encoder().encode
+_SETTLE_TIMEOUT_S = 5.0
+"""How long the end of a stream waits for what it has in flight."""
+
+
+class PublishStream:
+    """One open Publish stream: a producer's session on a topic, and what it has in flight."""
+
+    __slots__ = ("_acks", "_broker", "_idle", "_stream", "in_flight", "session", "topic")
+
+    def __init__(self, broker: Broker, topic: Topic, session: ProducerSession, stream: ServerStream) -> None:
+        self._broker = broker
+        self._stream = stream
+        self._acks: list[api.AckedSequence] = []
+        self._idle: trio.Event | None = None
+        self.topic = topic
+        self.session = session
+        self.in_flight = 0
+
+    def settled(self, message: Message | None, batch: StoredBatch, error: DanubeError | None) -> None:
+        """A batch of this stream has reached its durability, or the journal has failed. Called in sequence order."""
+        self.in_flight -= 1
+        if message is not None:
+            message.release()
+        header = batch.header
+        if error is not None:
+            self._refuse(header.base_sequence, error)
+        else:
+            if not self._acks:
+                self._broker.to_flush.append(self)
+            self._acks.append(api.AckedSequence(header.base_sequence, batch.base_offset, header.record_count))
+        if not self.in_flight and self._idle is not None:
+            self._idle.set()
+
+    def flush(self) -> None:
+        """Send the acknowledgements that one commit has gathered."""
+        acks, self._acks = self._acks, []
+        self._stream.send_nowait(_encode(api.PublishAcks(acks)))
+
+    def known(self, header: BatchHeader, base_offset: int) -> None:
+        """Acknowledge a repeat of a batch that is stored already, with its original offsets."""
+        if not self._acks:
+            self._broker.to_flush.append(self)
+        self._acks.append(api.AckedSequence(header.base_sequence, base_offset, header.record_count))
+
+    def _refuse(self, base_sequence: int, error: BaseException) -> None:
+        status, code, text = to_wire(error)
+        self._stream.send_nowait(_encode(api.PublishRefused(base_sequence, int(status), code, text)))
+
+    def refuse(self, header: BatchHeader, error: DanubeError) -> None:
+        """Refuse one batch; what follows it in flight is refused as a gap in the sequence."""
+        self._refuse(header.base_sequence, error)
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is in flight."""
+        while self.in_flight:
+            self._idle = trio.Event()
+            await self._idle.wait()
+
+
+def _check(header: BatchHeader, session: ProducerSession, part: bytes, broker: Broker) -> None:
+    limits = broker.config.limits
+    if header.producer_id != session.producer_id:
+        raise InvalidArgumentError(
+            f"batch of producer {header.producer_id:016x} on the stream of {session.producer_id:016x};"
+            " use the ids that PublishOpened gave"
+        )
+    if len(part) > limits.max_batch_bytes or header.unpacked_size > limits.max_batch_bytes:
+        raise MessageTooLargeError(
+            f"batch of {len(part)} bytes ({header.unpacked_size} unpacked) is larger than"
+            f" max_batch_bytes = {limits.max_batch_bytes}; send smaller batches"
+        )
+    if header.record_count > limits.max_batch_records:
+        raise LimitExceededError(
+            f"batch of {header.record_count} messages is larger than max_batch_records = {limits.max_batch_records}"
+        )
+    if header.record_count == 1 and header.unpacked_size > limits.max_message_bytes + PART_OVERHEAD:
+        raise MessageTooLargeError(
+            f"message of about {header.unpacked_size} bytes is larger than"
+            f" max_message_bytes = {limits.max_message_bytes}; split it, or raise the limit"
+        )
+    if header.flags & ~BatchFlags.PAYLOADS_ONLY:
+        raise InvalidArgumentError(f"batch flags {header.flags:#x} are reserved for the broker")
+
+
+async def publish(broker: Broker, stream: ServerStream, context: Context) -> None:
+    """Handle one Publish call until the producer closes it, is fenced, or the broker drains."""
+    first = await stream.receive()
+    request = _decode(first)
+    if not isinstance(request, api.PublishOpen):
+        raise InvalidArgumentError("a Publish stream begins with PublishOpen")
+    assert first is not None
+    first.release()
+    topic = await broker.topic_for_producer(request)
+    session = await topic.open_producer(request)
+    state = PublishStream(broker, topic, session, stream)
+    topic.attach(state, stream)
+    try:
+        limits = broker.config.limits
+        stream.send_nowait(
+            _encode(
+                api.PublishOpened(
+                    topic.topic_id,
+                    session.producer_id,
+                    session.epoch,
+                    session.next_sequence,
+                    topic.durability,
+                    limits.max_batch_bytes,
+                    limits.max_message_bytes,
+                )
+            )
+        )
+        while (message := await stream.receive()) is not None:
+            request = _decode(message)
+            if not isinstance(request, api.PublishBatch):
+                raise InvalidArgumentError("a Publish stream carries PublishOpen once, and then PublishBatch only")
+            await _take(broker, topic, state, message, request.part)
+    finally:
+        # What was taken is acknowledged, or refused, before the call ends, whatever ends it.
+        with trio.move_on_after(_SETTLE_TIMEOUT_S, shield=True):
+            await state.wait_idle()
+        topic.detach(state)
+
+
+async def _take(broker: Broker, topic: Topic, state: PublishStream, message: Message, part: bytes) -> None:
+    header = check_part(part)  # a wrong checksum ends the stream: nothing that follows it can be trusted
+    try:
+        _check(header, state.session, part, broker)
+        await topic.admit(len(part))
+        # From here to the append nothing waits: the verdict and the offset belong together.
+        verdict = topic.producers.check(header)
+        if verdict.kind is Verdict.NEW:
+            state.in_flight += 1
+            topic.append(state, message, part, header)
+            return
+        if verdict.kind is Verdict.KNOWN:
+            state.known(header, verdict.base_offset)
+            broker.flush_soon()
+        else:
+            state.in_flight += 1
+            topic.wait_for(state, message, verdict)
+            return
+    except DanubeError as error:
+        state.refuse(header, error)
+    message.release()
+
+
+def _decode(message: Message | None) -> api.PublishRequest:
+    if message is None:
+        raise InvalidArgumentError("the Publish stream ended before its first message")
+    try:
+        request: api.PublishRequest = _REQUEST.decode(message.data)
+        return request
+    except msgspec.MsgspecError as error:
+        raise InvalidArgumentError(f"Publish: the message does not decode: {error}") from error

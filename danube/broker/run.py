@@ -1,0 +1,86 @@
+"""The process around a broker: logging, signals, the ready line, the exit code.
+
+Exit codes: 0 after a drain; else that of the error (see :func:`danube.model.errors.exit_code`), printed in one line.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import random
+import signal
+import sys
+import time
+
+import trio
+
+from danube import __version__
+from danube.broker.broker import Broker, Seams
+from danube.broker.config import BrokerConfig
+from danube.model.errors import DanubeError, exit_code
+
+__all__ = ["run_broker"]
+
+_log = logging.getLogger("danube")
+
+
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+def run_broker(config: BrokerConfig) -> int:
+    """Run a broker until SIGTERM or SIGINT (drain, exit code 0) or until it fails. Blocks; main thread only.
+
+    A second signal during the drain ends the process at once.
+    """
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        trio.run(_main, config)
+    except BaseException as error:
+        failure = _first_danube_error(error)
+        if failure is None:
+            raise
+        _log.error("%s", failure)
+        print(f"error: {failure}", file=sys.stderr, flush=True)  # noqa: T201 - the last word of a process
+        return exit_code(failure)
+    return 0
+
+
+async def _main(config: BrokerConfig) -> None:
+    seams = Seams(wall_clock_us=_wall_clock_us, random=random.Random(os.urandom(16)))
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            broker = Broker(config, seams)
+            addresses = await nursery.start(broker.run)
+            # Everything loaded so far stays for good: keep the collector from walking over it again and again.
+            gc.collect()
+            gc.freeze()
+            print(  # noqa: T201 - the one line on standard output that scripts wait for
+                f"danube {__version__} ready: listening on {', '.join(addresses)};"
+                f" data in {config.data_directory}; durability {config.durability}; pid {os.getpid()}",
+                flush=True,
+            )
+            nursery.start_soon(_drain_on_signal, signals, broker)
+
+
+async def _drain_on_signal(signals: object, broker: Broker) -> None:
+    async for number in signals:  # type: ignore[attr-defined]
+        if broker.draining:
+            _log.warning("second signal %s: leaving at once", signal.Signals(number).name)
+            os._exit(128 + number)
+        _log.info("%s: draining", signal.Signals(number).name)
+        broker.drain()
+
+
+def _first_danube_error(error: BaseException) -> DanubeError | None:
+    if isinstance(error, DanubeError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            found = _first_danube_error(inner)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,438 @@
+"""The owner of one topic: it assigns offsets, knows the producers, and wakes the subscriptions.
+
+There is exactly one for each plain topic or partition, and all of it runs in one thread, so "check the sequence, assign
+the offset, submit" needs no lock as long as nothing in between waits. A durable topic writes to the journal and shows
+a batch to its subscriptions when the batch has reached the topic's durability. A topic of durability ``none`` hands it
+to them at once and keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from danube.broker.memory_log import MemoryLog
+from danube.broker.opened import OpenedBatches
+from danube.broker.publish import PublishStream
+from danube.broker.state import TopicSnapshot, TopicState, new_cursor
+from danube.broker.subscription import Subscription
+from danube.dispatch import Cursor, make_subscription
+from danube.log import (
+    BatchCache,
+    Checked,
+    Entry,
+    EntryType,
+    ProducerSession,
+    ProducerTable,
+    RecoveredTopic,
+    StoredBatch,
+    TopicLog,
+)
+from danube.model import EARLIEST, LATEST, Durability, ProducerAccess, SubscriptionType, api
+from danube.model.batch import BatchHeader
+from danube.model.errors import (
+    DanubeError,
+    DurabilityMismatchError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    LimitExceededError,
+    ProducerFencedError,
+    SubscriptionNotFoundError,
+    SubscriptionTypeMismatchError,
+)
+from danube.wire import Message, ServerStream
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+    from danube.broker.catalogue import SubscriptionRecord, TopicRecord
+
+__all__ = ["Topic"]
+
+
+class _Ticket:
+    """The owner of a journal entry of a batch: who is to be told when it settles."""
+
+    __slots__ = ("message", "state", "topic", "waiters")
+
+    def __init__(self, topic: Topic, state: PublishStream, message: Message) -> None:
+        self.topic = topic
+        self.state = state
+        self.message = message
+        self.waiters: list[tuple[PublishStream, Message]] | None = None
+
+    def settled(self, entry: Entry, error: DanubeError | None) -> None:
+        """Journal: the batch has reached its durability, or never will."""
+        self.topic.settled(self, entry, error)
+
+
+class _Opening:
+    """The owner of a PRODUCER entry: somebody waits for it."""
+
+    __slots__ = ("done", "error")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.error: DanubeError | None = None
+
+    def settled(self, _entry: Entry, error: DanubeError | None) -> None:
+        """Journal: the session is durable, or never will be."""
+        self.error = error
+        self.done.set()
+
+
+class Topic:
+    """One plain topic or partition."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        topic_id: int,
+        durability: Durability,
+        created_us: int,
+        log: TopicLog | MemoryLog,
+        producers: ProducerTable,
+    ) -> None:
+        self._broker = broker
+        self._streams: dict[str, tuple[PublishStream, ServerStream]] = {}
+        self._creating = trio.Lock()
+        self.name = name
+        self.topic_id = topic_id
+        self.durability = durability
+        self.created_us = created_us
+        self.log = log
+        self.producers = producers
+        self.subscriptions: dict[str, Subscription] = {}
+        self.deleted = False
+        self.failure: DanubeError | None = None
+        """Set when stored data is damaged: the topic stops, loudly."""
+        self._pending: dict[StoredBatch, _Ticket] = {}
+        self._expired_us = 0
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name} {self.durability} end={self.end_offset}>"
+
+    @classmethod
+    def fresh(cls, broker: Broker, name: str, topic_id: int, record: TopicRecord, cache: BatchCache) -> Topic:
+        """Bring a new topic to life."""
+        return cls.restored(broker, name, topic_id, record, cache, None, None)
+
+    @classmethod
+    def restored(
+        cls,
+        broker: Broker,
+        name: str,
+        topic_id: int,
+        record: TopicRecord,
+        cache: BatchCache,
+        recovered: RecoveredTopic | None,
+        found: TopicState | None,
+    ) -> Topic:
+        """Bring a topic to life from what recovery found of it."""
+        producers = found.producers if found is not None else ProducerTable(broker.config.limits, name)
+        if recovered is not None:
+            producers.apply_batches(recovered.producers)
+        log: TopicLog | MemoryLog
+        if record.durability is Durability.NONE:
+            log = MemoryLog(topic_id)
+        else:
+            # What the journal holds is the truth about the end; a snapshot only speaks for batches that it has lost.
+            known_end = found.end_offset if found is not None and recovered is None else 0
+            start = recovered.first_offset if recovered is not None else known_end
+            log = TopicLog(
+                topic_id,
+                record.durability,
+                broker.journal,
+                cache,
+                next_offset=known_end,
+                start_offset=start,
+                recovered=recovered,
+            )
+        return cls(broker, name, topic_id, record.durability, record.created_us, log, producers)
+
+    def snapshot(self) -> bytes:
+        """Return what a checkpoint stores."""
+        return msgspec.msgpack.encode(TopicSnapshot(self.end_offset, self.producers.snapshot()))
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last message that consumers may see."""
+        return self.log.end_offset
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.log.start_offset
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that the topic holds in the journal."""
+        return self._broker.journal.stored_bytes(self.topic_id)
+
+    @property
+    def opened(self) -> OpenedBatches:
+        """Opened batches, shared by all topics."""
+        return self._broker.opened
+
+    def submit(self, entry: Entry) -> None:
+        """Submit a control entry to the journal."""
+        self._broker.journal.submit(entry)
+
+    async def next_commit(self) -> None:
+        """Wait until the journal has settled something."""
+        await self._broker.next_commit()
+
+    def start_task(self, run: Callable[[trio.CancelScope], Awaitable[None]], scope: trio.CancelScope) -> None:
+        """Run a task of a subscription inside the broker's nursery."""
+        self._broker.nursery.start_soon(run, scope)
+
+    # --- Producers ---
+
+    async def open_producer(self, request: api.PublishOpen) -> ProducerSession:
+        """Open or resume a producer's session; return when that is durable.
+
+        Raises:
+            DurabilityMismatchError: the producer wants another durability than the topic has.
+            ProducerFencedError: a resumed session was replaced by a newer one.
+            FailedPreconditionError: an exclusive producer has the topic.
+            LimitExceededError: too many producers.
+        """
+        if request.durability is not None and request.durability is not self.durability:
+            raise DurabilityMismatchError(
+                f"topic {self.name!r} has durability {self.durability.value!r}, not {request.durability.value!r};"
+                " durability is fixed when a topic is created"
+            )
+        limit = self._broker.config.limits.max_producers_per_topic
+        if len(self._streams) >= limit and request.producer_name not in self._streams:
+            raise LimitExceededError(f"topic {self.name!r}: limit max_producers_per_topic = {limit} is reached")
+        exclusive = request.access is ProducerAccess.EXCLUSIVE
+        holder = self._exclusive_holder()
+        if holder and not exclusive and not request.resume_epoch and holder != request.producer_name:
+            raise FailedPreconditionError(
+                f"topic {self.name!r} is held by the exclusive producer {holder!r}; open with exclusive access to"
+                " take it over, or wait until it is closed"
+            )
+        return await self._open_session(request, exclusive)
+
+    def _exclusive_holder(self) -> str:
+        """Return the name of the connected exclusive producer, if there is one."""
+        for name, (state, _) in self._streams.items():
+            if state.session.exclusive:
+                return name
+        return ""
+
+    async def _open_session(self, request: api.PublishOpen, exclusive: bool) -> ProducerSession:
+        table, now_us = self.producers, self._broker.seams.wall_clock_us()
+        self._expire_producers(now_us)
+        name = request.producer_name
+        if request.resume_epoch:
+            known = table.session_of(name)
+            if known is None:
+                raise ProducerFencedError(
+                    f"producer {name!r} of topic {self.name!r} was idle too long and is forgotten; open it again"
+                )
+            return table.resume(known.producer_id, request.resume_epoch, now_us=now_us)
+        session = table.open(
+            name, self._broker.catalogue.new_id(), exclusive=exclusive, anonymous=request.anonymous, now_us=now_us
+        )
+        self._fence()
+        if self.durability is not Durability.NONE:
+            opening = _Opening()
+            payload = table.entry_of(session, now_us).encode()
+            self.submit(Entry(EntryType.PRODUCER, self.topic_id, self.durability, (payload,), opening))
+            await opening.done.wait()
+            if opening.error is not None:
+                raise opening.error
+        # What an older session still had in flight has counted on: only now is the next sequence final.
+        while (pending := self._streams.get(name)) is not None and pending[0].in_flight:
+            await self.next_commit()
+        latest = table.session_of(name)
+        if latest is None or latest.epoch != session.epoch:
+            raise ProducerFencedError(
+                f"producer {name!r} of topic {self.name!r} was opened again while it was being opened; use one"
+                " session at a time under one name"
+            )
+        return latest
+
+    def _fence(self) -> None:
+        """End the streams whose sessions a new one has replaced."""
+        for name, (state, stream) in list(self._streams.items()):
+            if self.producers.is_fenced(state.session):
+                stream.abandon(
+                    ProducerFencedError(
+                        f"producer {name!r} of topic {self.name!r}: a newer session has taken over; this one is over"
+                    )
+                )
+
+    def _expire_producers(self, now_us: int) -> None:
+        """Forget idle producers, at most once in ten seconds."""
+        if now_us - self._expired_us > 10_000_000:
+            self._expired_us = now_us
+            self.producers.expire(now_us, {state.session.producer_id for state, _ in self._streams.values()})
+
+    def attach(self, state: PublishStream, stream: ServerStream) -> None:
+        """A producer's stream begins. One that is left from a broken connection of the same session ends."""
+        old = self._streams.get(state.session.name)
+        if old is not None:
+            old[1].abandon(None)
+        self._streams[state.session.name] = (state, stream)
+
+    def detach(self, state: PublishStream) -> None:
+        """A producer's stream has ended."""
+        current = self._streams.get(state.session.name)
+        if current is not None and current[0] is state:
+            del self._streams[state.session.name]
+
+    def producer_name(self, producer_id: int) -> str:
+        """Return the name of the producer of a batch; one that is forgotten goes by its id."""
+        return self.producers.name_of(producer_id) or f"{producer_id:016x}"
+
+    def producer_infos(self) -> list[api.ProducerInfo]:
+        """Return the connected producers."""
+        return [
+            api.ProducerInfo(
+                name,
+                state.session.epoch,
+                found.next_sequence if (found := self.producers.session_of(name)) is not None else 0,
+                True,
+            )
+            for name, (state, _) in sorted(self._streams.items())
+        ]
+
+    # --- Batches ---
+
+    async def admit(self, size: int) -> None:
+        """Wait until the journal has room for a batch. Raises what :meth:`danube.log.Journal.admit` raises."""
+        if self.failure is not None:
+            raise self.failure
+        if self.durability is not Durability.NONE and not self._broker.journal.try_admit(size):
+            await self._broker.journal.admit(size)
+
+    def append(self, state: PublishStream, message: Message, part: bytes, header: BatchHeader) -> None:
+        """Append a batch that :meth:`danube.log.ProducerTable.check` has found to be new."""
+        now_us = self._broker.seams.wall_clock_us()
+        if isinstance(self.log, MemoryLog):
+            batch = self.log.append(part, header, now_us)
+            self.producers.appended(header, batch, now_us)
+            self.producers.settled(batch)
+            for subscription in self.subscriptions.values():
+                subscription.offer(batch)
+            state.settled(message, batch, None)
+            self._broker.flush_soon()
+            return
+        ticket = _Ticket(self, state, message)
+        batch = self.log.append(part, header, now_us, ticket)
+        self.producers.appended(header, batch, now_us)
+        self._pending[batch] = ticket
+
+    def wait_for(self, state: PublishStream, message: Message, checked: Checked) -> None:
+        """Acknowledge the repeat of a batch that is still on its way to the disk when its first copy is there."""
+        assert checked.batch is not None
+        ticket = self._pending[checked.batch]
+        if ticket.waiters is None:
+            ticket.waiters = []
+        ticket.waiters.append((state, message))
+
+    def settled(self, ticket: _Ticket, entry: Entry, error: DanubeError | None) -> None:
+        """Journal: a batch has reached its durability: show it, and acknowledge it."""
+        batch = entry.batch
+        assert isinstance(batch, StoredBatch)
+        assert isinstance(self.log, TopicLog)
+        del self._pending[batch]
+        if error is None:
+            self.log.settled(entry)
+            self.producers.settled(batch)
+            if self.subscriptions:
+                self._broker.touch(self)
+        ticket.state.settled(ticket.message, batch, error)
+        for state, message in ticket.waiters or ():
+            state.settled(message, batch, error)
+
+    # --- Subscriptions ---
+
+    async def subscribe(self, request: api.ConsumeOpen) -> Subscription:
+        """Return the subscription that a consumer asks for; create it if there is none.
+
+        Raises:
+            SubscriptionTypeMismatchError: it exists with another type.
+            LimitExceededError: too many subscriptions.
+        """
+        found = self.subscriptions.get(request.subscription)
+        if found is None:
+            async with self._creating:
+                found = self.subscriptions.get(request.subscription)
+                if found is None:
+                    found = await self._create_subscription(request)
+        if found.kind is not request.type:
+            raise SubscriptionTypeMismatchError(
+                f"subscription {request.subscription!r} of topic {self.name!r} is {found.kind.value}, not"
+                f" {request.type.value}; its type is fixed by its first consumer"
+            )
+        return found
+
+    async def _create_subscription(self, request: api.ConsumeOpen) -> Subscription:
+        limit = self._broker.config.limits.max_subscriptions_per_topic
+        if len(self.subscriptions) >= limit:
+            raise LimitExceededError(f"topic {self.name!r}: limit max_subscriptions_per_topic = {limit} is reached")
+        start = await self.resolve_position(request.start, request.start_time_us)
+        if self.durability is Durability.NONE:
+            return self.add_subscription(
+                request.subscription, self._broker.catalogue.new_id(), request.type, Cursor(start)
+            )
+        record = await self._broker.catalogue.create_subscription(
+            self.topic_id, request.subscription, request.type, start
+        )
+        return self.restore_subscription(request.subscription, record, None)
+
+    def restore_subscription(self, name: str, record: SubscriptionRecord, cursor: Cursor | None) -> Subscription:
+        """Bring a stored subscription to life, with its recovered cursor if there is one."""
+        if cursor is None:
+            cursor = new_cursor(record, self._broker.config.limits)
+        return self.add_subscription(name, record.subscription_id, record.type, cursor)
+
+    def add_subscription(self, name: str, subscription_id: int, kind: SubscriptionType, cursor: Cursor) -> Subscription:
+        """Register a subscription."""
+        machine = make_subscription(kind, cursor, self._broker.config.limits, lossy=self.durability is Durability.NONE)
+        subscription = Subscription(self, name, subscription_id, kind, cursor, machine)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    async def delete_subscription(self, name: str) -> None:
+        """Delete a subscription and disconnect its consumers."""
+        subscription = self.subscriptions.pop(name, None)
+        if subscription is None:
+            raise SubscriptionNotFoundError(f"topic {self.name!r} has no subscription {name!r}")
+        if self.durability is not Durability.NONE:
+            await self._broker.catalogue.delete_subscription(self.topic_id, name, subscription.subscription_id)
+        subscription.end(SubscriptionNotFoundError(f"subscription {name!r} of topic {self.name!r} was deleted"))
+
+    async def resolve_position(self, position: str | int, time_us: int) -> int:
+        """Turn ``earliest``, ``latest``, an offset or (if not 0) a time into an offset within the log."""
+        if time_us:
+            return await self.log.offset_at(time_us)
+        if position == EARLIEST:
+            return self.start_offset
+        if position == LATEST:
+            return self.end_offset
+        if isinstance(position, int) and position >= 0:
+            return min(max(position, self.start_offset), self.end_offset)
+        raise InvalidArgumentError(
+            f"start position {position!r} is not valid; use 'earliest', 'latest', an offset of 0 or more, or a time"
+        )
+
+    def pump(self) -> None:
+        """Let every subscription deliver what it can."""
+        for subscription in self.subscriptions.values():
+            if subscription.consumers:
+                subscription.pump()
+
+    def end(self, error: DanubeError) -> None:
+        """Disconnect everybody: the topic is deleted."""
+        self.deleted = True
+        for _, stream in list(self._streams.values()):
+            stream.abandon(error)
+        for subscription in self.subscriptions.values():
+            subscription.end(error)

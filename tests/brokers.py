@@ -1,0 +1,96 @@
+"""Real brokers for tests: a process that can be killed and started again on the same port and directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+READY_TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class BrokerProcess:
+    """``python -m danube serve`` with a fixed port and data directory; a context manager that leaves nothing running."""
+
+    def __init__(self, data_directory: Path, *options: str) -> None:
+        self.port = free_port()
+        self.data_directory = data_directory
+        self.options = options
+        self.ready_line = ""
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"danube://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> BrokerProcess:
+        """Start the broker and wait for its ready line."""
+        assert self._process is None
+        command = [sys.executable, "-m", "danube", "serve", "--listen", f"127.0.0.1:{self.port}"]
+        command += ["--data-dir", str(self.data_directory), *self.options]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"NO_COLOR": "1"})
+        watchdog = threading.Timer(READY_TIMEOUT_S, self._process.kill)
+        watchdog.start()
+        try:
+            assert self._process.stdout is not None
+            self.ready_line = self._process.stdout.readline()
+        finally:
+            watchdog.cancel()
+        if not re.search(r"\bready\b", self.ready_line):
+            code = self._process.wait(10)
+            raise AssertionError(f"the broker did not become ready; exit code {code}, said {self.ready_line!r}")
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL, as ``kill -9`` does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def terminate(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM; return the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(timeout_s)
+        self._close()
+        return code
+
+    def poll(self) -> int | None:
+        """Return the exit code if the broker has ended by itself."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def _close(self) -> None:
+        assert self._process is not None
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+    def __enter__(self) -> BrokerProcess:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.kill()
+
+
+def danube(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+    """Start a ``danube`` command."""
+    return subprocess.Popen([sys.executable, "-m", "danube", *arguments], **options)  # type: ignore[call-overload, no-any-return]

@@ -1,0 +1,32 @@
+"""Rules for every test: a missing part skips on a developer's machine and fails in CI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+_ALLOWED_IN_CI = "allowed in CI:"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
+        reason = str(call.excinfo.value) if call.excinfo else "skipped"
+        if _ALLOWED_IN_CI not in reason:
+            report.outcome = "failed"
+            report.longrepr = f"skipped in CI, where every part must be there: {reason}"
+    return report
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the extended tests to their own environment: ``-m extended`` chooses them."""
+    if "extended" in (config.option.markexpr or ""):
+        return
+    chosen = [item for item in items if item.get_closest_marker("extended") is None]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen

