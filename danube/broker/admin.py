@@ -66,10 +66,10 @@ class Administration:
             return api.TopicPartitions(request.topic, 0, [request.topic], record.durability)
         return api.TopicPartitions(request.topic, record.partitions, _names(request.topic, record), record.durability)
 
-    async def create_topic(self, request: api.CreateTopic, _context: Context) -> api.TopicPartitions:
+    async def create_topic(self, request: api.CreateTopic, _context: Context) -> api.TopicInfo:
         """Create a topic."""
-        record = await self._broker.create_topic(request.topic, request.durability, request.partitions)
-        return api.TopicPartitions(request.topic, record.partitions, _names(request.topic, record), record.durability)
+        await self._broker.create_topic(request.topic, request.durability, request.partitions)
+        return self._topic_info(request.topic)
 
     async def delete_topic(self, request: api.DeleteTopic, _context: Context) -> api.Done:
         """Delete a topic with everything in it."""
@@ -156,12 +156,12 @@ class Administration:
             "\n".join(f"{part.topic}: {part.sentence}" for part in parts),
         )
 
-    async def seek_subscription(self, request: api.SeekSubscription, _context: Context) -> api.SubscriptionList:
+    async def seek_subscription(self, request: api.SeekSubscription, _context: Context) -> api.Done:
         """Move a cursor; consumers stay connected and go on from there."""
         subscriptions = self._find(request.topic, request.subscription)
         for found in subscriptions:
             await found.seek(await found.topic.resolve_position(request.position, request.time_us))
-        return api.SubscriptionList([found.info() for found in subscriptions])
+        return api.Done()
 
     async def delete_subscription(self, request: api.DeleteSubscription, _context: Context) -> api.Done:
         """Delete a subscription; its consumers are disconnected."""
