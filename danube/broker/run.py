@@ -54,7 +54,7 @@ async def _main(config: BrokerConfig) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             broker = Broker(config, seams)
-            addresses = await nursery.start(broker.run)
+            addresses = await nursery.start(_run_to_the_end, broker, nursery.cancel_scope)
             # Everything loaded so far stays for good: keep the collector from walking over it again and again.
             gc.collect()
             gc.freeze()
@@ -64,6 +64,12 @@ async def _main(config: BrokerConfig) -> None:
                 flush=True,
             )
             nursery.start_soon(_drain_on_signal, signals, broker)
+
+
+async def _run_to_the_end(broker: Broker, rest: trio.CancelScope, *, task_status: trio.TaskStatus[list[str]]) -> None:
+    """Run the broker; once it has drained, end the rest (whoever waits for signals would wait for ever)."""
+    await broker.run(task_status=task_status)
+    rest.cancel()
 
 
 async def _drain_on_signal(signals: object, broker: Broker) -> None:
