@@ -170,6 +170,12 @@ class Catalogue:
         base = self._topics.get(split[0]) if split else None
         if split and base is not None and split[1] < base.partitions:
             return base, base.topic_ids[split[1]]
+        if split:
+            # A plain topic cannot have this name, so the advice to create it would be wrong.
+            has = f"has {base.partitions} partitions" if base is not None else "does not exist"
+            raise TopicNotFoundError(
+                f"topic {topic!r} does not exist: it is the name of partition {split[1]} of {split[0]!r}, which {has}"
+            )
         raise TopicNotFoundError(f"topic {topic!r} does not exist; create it with: danube topics create {topic}")
 
     async def create_topic(self, topic: str, durability: Durability, partitions: int) -> TopicRecord:

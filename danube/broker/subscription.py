@@ -57,7 +57,7 @@ class Consumer:
         self.name = name
         self.stream = stream
         self.caught_up_at: int | None = end_offset
-        """The end of the topic when it connected; None once it was told that all of that was handed out."""
+        """Where it has caught up: the end of the topic when it connected. None once it was told."""
 
     def send(self, reply: api.ConsumeReply) -> None:
         """Queue one reply."""
@@ -307,6 +307,8 @@ class Subscription:
             self._deliver(consumer, item)
 
     def _deliver(self, consumer: Consumer, delivery: Delivery) -> None:
+        if delivery.attempt > 1 and consumer.caught_up_at is None:
+            consumer.caught_up_at = 0  # what others have left over belongs to what was there: say it again behind it
         batch: StoredBatch = delivery.token
         if delivery.whole and delivery.attempt == 1:
             message = batch.delivery
@@ -344,10 +346,11 @@ class Subscription:
         return head[:-2] + _BIN_32 + len(part).to_bytes(4, "big"), part
 
     def _tell_caught_up(self) -> None:
-        position = self.machine.position
+        machine = self.machine
         for consumer in self.consumers.values():
-            if consumer.caught_up_at is not None and position >= consumer.caught_up_at:
-                consumer.send(api.CaughtUp(consumer.caught_up_at))
+            goal = consumer.caught_up_at
+            if goal is not None and machine.position >= goal and not machine.waiting_messages():
+                consumer.send(api.CaughtUp(goal))
                 consumer.caught_up_at = None
 
     def _fail(self, error: DanubeError) -> None:

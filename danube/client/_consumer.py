@@ -61,7 +61,7 @@ class Consumer:
     @property
     def caught_up(self) -> bool:
         """Whether everything that was in the topic has been taken from this consumer."""
-        return all(feed.caught_up and not feed.queue for feed in self._feeds)
+        return all(feed.caught_up for feed in self._feeds)
 
     @property
     def dropped_messages(self) -> int:

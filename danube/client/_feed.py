@@ -226,7 +226,8 @@ class Feed:
                     self.taken(reply)
                     return
                 reply = filtered
-            self.caught_up = False
+            if reply.attempt > 1:
+                self.caught_up = False  # the broker says it again behind what it delivers again
             self.queue.append(reply)
             self._arrived(self)
         elif isinstance(reply, api.CaughtUp):
