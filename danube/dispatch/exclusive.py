@@ -68,7 +68,7 @@ class ExclusiveMachine(RangedMachine):
                     if following is None or following.start >= end or following.attempt != attempt:
                         break
                 out.append(self._deliver(member, span, ranges, attempt, now))
-        if base <= self.position < end and member.has_credit and not self._full():
+        if base <= self.position < end and self._any_credit() and not self._full():
             live = self.cursor.live(self.position, end)
             self.position = self.cursor.next_live(end)
             if live:

@@ -54,9 +54,9 @@ def _reason(facts: Facts) -> tuple[str, str]:
         return "no-consumer", f"no consumer is connected; {_messages(numbers.backlog_messages)} in the backlog"
     receivers = [consumer for consumer in numbers.consumers if consumer.active]
     starved = [consumer for consumer in receivers if min(consumer.credit_messages, consumer.credit_bytes) <= 0]
-    who = f"consumer {starved[0].name!r} has" if len(starved) == 1 else f"none of the {len(starved)} consumers has"
+    who = f"consumer {starved[0].name!r} has no" if len(starved) == 1 else f"none of the {len(starved)} consumers has"
     if facts.lossy and len(starved) == len(receivers):
-        return "no-credit", f"{who} no credit; messages are dropped, {numbers.dropped_messages:,} so far"
+        return "no-credit", f"{who} credit; messages are dropped, {numbers.dropped_messages:,} so far"
     if facts.lossy or numbers.backlog_messages <= 0:
         return "caught-up", "caught up: everything is " + ("delivered or dropped" if facts.lossy else "acknowledged")
     if facts.wants is not None and (facts.wants.redelivery or undelivered):
@@ -65,7 +65,7 @@ def _reason(facts: Facts) -> tuple[str, str]:
     delayed = None if facts.next_due is None else facts.next_due - facts.now
     undue = numbers.waiting_messages if delayed is not None and delayed > 0 else 0
     if len(starved) == len(receivers) and (undelivered or numbers.waiting_messages > undue):
-        return "no-credit", f"{who} no credit; {_messages(undelivered + numbers.waiting_messages)} to be delivered"
+        return "no-credit", f"{who} credit; {_messages(undelivered + numbers.waiting_messages)} to be delivered"
     if undelivered and facts.full:
         return "window-full", _join(facts.full, facts.blocked[1] if facts.blocked else "", _oldest(facts))
     if facts.blocked:

@@ -37,7 +37,7 @@ from danube.dispatch.inflight import Member
 from danube.dispatch.machine import Machine
 from danube.dispatch.ring import Ring, ring_hash
 from danube.dispatch.spans import Delivery, Explanation, ReadRequest, Span
-from danube.dispatch.turns import share_of
+from danube.dispatch.turns import merge, share_of
 from danube.model.limits import Limits
 from danube.model.policies import SubscriptionType
 
@@ -118,6 +118,7 @@ class KeySharedMachine(Machine):
                 for offset in list(key.line)[: key.sent]:
                     self._attempts[offset] = self._attempts.get(offset, 1) + 1
                 self._unsend(key, 0)
+                key.due = now
         self._ready.pop(member.consumer_id)
         self._ring_changed(now)
 
@@ -175,7 +176,7 @@ class KeySharedMachine(Machine):
         for member in self._members.values():
             if member.has_credit:
                 any_credit = True
-                offset = self._first_ready(member)
+                offset = self._first_ready(member, now)
                 if offset is not None and (first is None or offset < first):
                     first = offset
         if first is not None:
@@ -186,27 +187,36 @@ class KeySharedMachine(Machine):
 
     def _promote(self, now: float) -> None:
         """Register the keys whose delay is over."""
-        while self._delayed and self._delayed[0][0] <= now:
-            _, first, name = heapq.heappop(self._delayed)
-            key = self._keys.get(name)
-            if key is not None and key.due <= now and key.sent < len(key.line) and key.line[key.sent] == first:
-                self._register(key, now)
+        while (due := self._next_due()) is not None and due <= now:
+            self._register(self._keys[heapq.heappop(self._delayed)[2]], now)
 
-    def _first_ready(self, member: Member) -> int | None:
+    def _next_due(self) -> float | None:
+        """Return when the next delay is over; entries that a later failure or a late acknowledgement outdated go."""
+        delayed = self._delayed
+        while delayed:
+            due, first, name = delayed[0]
+            key = self._keys.get(name)
+            if key is not None and key.due == due and key.sent < len(key.line) and key.line[key.sent] == first:
+                return due
+            heapq.heappop(delayed)
+        return None
+
+    def _first_ready(self, member: Member, now: float) -> int | None:
         """Return the lowest offset that may be delivered to a consumer; drop outdated entries of its heap."""
         heap = self._ready[member.consumer_id]
         while heap:
             offset, name = heap[0]
-            if self._is_ready(offset, self._keys.get(name), member):
+            if self._is_ready(offset, self._keys.get(name), member, now):
                 return offset
             heapq.heappop(heap)
         return None
 
-    def _is_ready(self, offset: int, key: _Key | None, member: Member) -> bool:
+    def _is_ready(self, offset: int, key: _Key | None, member: Member, now: float) -> bool:
         return (
             key is not None
             and key.sent < len(key.line)
             and key.line[key.sent] == offset
+            and key.due <= now
             and self._target(key) is member
             and (not key.sent or key.owner is member)
         )
@@ -244,7 +254,7 @@ class KeySharedMachine(Machine):
         heap = self._ready[member.consumer_id]
         room = self._room(member, span)
         while len(offsets) < room:
-            offset = self._first_ready(member)
+            offset = self._first_ready(member, now)
             if offset is None or not span.base_offset <= offset < span.end_offset:
                 return
             key = self._keys[heapq.heappop(heap)[1]]
@@ -345,6 +355,8 @@ class KeySharedMachine(Machine):
                     if offset in flights:
                         early.add(offset)
                 elif key.sent or offset in attempts:
+                    if not key.sent:
+                        key.due = 0.0  # the message that failed is done after all; no delay for the others
                     self._settle(key, done)
                     if line and not key.sent:
                         self._register(key, now)
@@ -431,6 +443,8 @@ class KeySharedMachine(Machine):
                     line.appendleft(offset)
                     self._settle(key, done)
                 else:
+                    if index == key.sent:
+                        key.due = 0.0
                     self._attempts.pop(offset, None)
                     del self._of[offset]
                     done.append(offset)
@@ -439,7 +453,7 @@ class KeySharedMachine(Machine):
             for low, high in self.cursor.ack(max(start, self.position), end, force=True):
                 fresh += (low, high)
         self.position = self.cursor.next_live(self.position)
-        return self._acknowledge(done) + fresh
+        return merge(self._acknowledge(done) + fresh)
 
     def seek(self, offset: int, now: float) -> None:
         """Begin again from ``offset``; see :meth:`Machine.seek`."""
@@ -470,14 +484,16 @@ class KeySharedMachine(Machine):
 
     def next_deadline(self) -> float | None:
         """Return when :meth:`tick` has something to do."""
-        times = [self._delayed[0][0]] if self._delayed else []
-        if self._deadlines:
-            times.append(self._deadlines[0].deadline)
-        return min(times, default=None)
+        due = self._next_due()
+        if not self._deadlines:
+            return due
+        deadline = self._deadlines[0].deadline
+        return deadline if due is None else min(due, deadline)
 
     # --- explanations ------------------------------------------------------------------------------------------------
 
-    def _waiting_messages(self) -> int:
+    def waiting_messages(self) -> int:
+        """Count the messages that wait for redelivery or for the owner of their key."""
         return len(self._of) - len(self._flights)
 
     def explain(self, now: float, end_offset: int) -> Explanation:
@@ -496,7 +512,7 @@ class KeySharedMachine(Machine):
                 end_offset=end_offset,
                 wants=self.next_read(now),
                 full=self._full(),
-                next_due=self._delayed[0][0] if self._delayed else None,
+                next_due=self._next_due(),
                 oldest=oldest,
                 blocked=self._blocked(now),
             )

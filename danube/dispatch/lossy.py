@@ -16,7 +16,7 @@ from danube.dispatch.inflight import Member
 from danube.dispatch.machine import Machine
 from danube.dispatch.ring import Ring, ring_hash
 from danube.dispatch.spans import Delivery, Explanation, Gap, ReadRequest, Span
-from danube.dispatch.turns import Turns, cut, share_of
+from danube.dispatch.turns import Turns, cut, merge, share_of
 from danube.model.limits import Limits
 from danube.model.policies import SubscriptionType
 
@@ -165,14 +165,3 @@ class LossyMachine(Machine):
                 lossy=True,
             )
         )
-
-
-def merge(singles: list[int]) -> list[int]:
-    """Join neighbours in a flat, sorted list of ranges."""
-    merged = singles[:2]
-    for index in range(2, len(singles), 2):
-        if singles[index] == merged[-1]:
-            merged[-1] = singles[index + 1]
-        else:
-            merged += singles[index : index + 2]
-    return merged

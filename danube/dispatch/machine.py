@@ -217,7 +217,7 @@ class Machine(ABC):
             generation=self.cursor.generation,
             backlog_messages=self.cursor.backlog(end_offset),
             in_flight_messages=sum(member.in_flight for member in self._members.values()),
-            waiting_messages=self._waiting_messages(),
+            waiting_messages=self.waiting_messages(),
             acked_ranges=self.cursor.range_count,
             redelivered_messages=self._redelivered,
             dropped_messages=self._dropped,
@@ -236,6 +236,6 @@ class Machine(ABC):
             ],
         )
 
-    def _waiting_messages(self) -> int:
+    def waiting_messages(self) -> int:
         """Count the messages that wait for redelivery or for the owner of their key."""
         return 0

@@ -15,6 +15,7 @@ from danube.dispatch.explain import Facts, explain
 from danube.dispatch.inflight import InFlight, Member, Waiting
 from danube.dispatch.machine import Machine
 from danube.dispatch.spans import Explanation, ReadRequest
+from danube.dispatch.turns import merge
 from danube.model.limits import Limits
 from danube.model.policies import SubscriptionType
 
@@ -97,7 +98,7 @@ class RangedMachine(Machine):
             for start, end in self.cursor.ack(max(ranges[index], position), ranges[index + 1], force=True):
                 new += (start, end)
         self.position = self.cursor.next_live(position)
-        return new
+        return merge(new)
 
     def seek(self, offset: int, now: float) -> None:
         """Begin again from ``offset``; see :meth:`Machine.seek`."""
@@ -122,7 +123,8 @@ class RangedMachine(Machine):
             return second if first is None else first
         return min(first, second)
 
-    def _waiting_messages(self) -> int:
+    def waiting_messages(self) -> int:
+        """Count the messages that wait for redelivery or for the owner of their key."""
         return self._waiting.messages()
 
     def explain(self, now: float, end_offset: int) -> Explanation:

@@ -2,8 +2,8 @@
 
 Each consumer has 100 points on a ring of 32-bit numbers; a key belongs to the first point at or after its own hash.
 When a consumer joins or leaves, only the keys next to its points move, about one in N. The hash is that of upstream:
-FNV-1a 64, folded to 32 bits, then the finaliser of MurmurHash3 (https://github.com/aappleby/smhasher), which spreads the
-points evenly. The points are made from the consumer's *name* (upstream: a number that is new at each connect), so a
+FNV-1a 64, folded to 32 bits, then the finaliser of MurmurHash3 (https://github.com/aappleby/smhasher), which spreads
+the points evenly. The points are made from the consumer's *name* (upstream: a number that is new at each connect), so a
 consumer that reconnects gets its keys back.
 """
 

@@ -1,4 +1,4 @@
-"""Round robin among the consumers that have credit."""
+"""Round robin among the consumers that have credit, and cutting a batch into their shares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from danube.dispatch.inflight import Member
 from danube.dispatch.spans import Span
 
-__all__ = ["Turns", "cut", "share_of"]
+__all__ = ["Turns", "cut", "merge", "share_of"]
 
 
 class Turns:
@@ -73,3 +73,14 @@ def cut(pairs: list[tuple[int, int]], count: int) -> list[int]:
         ranges += (start, end)
         count -= end - start
     return ranges
+
+
+def merge(flat: list[int]) -> list[int]:
+    """Join neighbours in a flat, sorted list of ranges."""
+    merged = flat[:2]
+    for index in range(2, len(flat), 2):
+        if flat[index] == merged[-1]:
+            merged[-1] = flat[index + 1]
+        else:
+            merged += flat[index : index + 2]
+    return merged

@@ -1,0 +1,134 @@
+"""The cursor against a plain set of offsets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from danube.dispatch import Cursor, CursorDelta, CursorReset, CursorSnapshot, decode_entry, encode_entry
+from danube.model.errors import DataLossError
+
+OFFSETS = st.integers(0, 40)
+
+
+class CursorAgainstSet(RuleBasedStateMachine):
+    """Everything a cursor does, done to a set of acknowledged offsets; and its journal, replayed."""
+
+    @initialize(floor=st.integers(0, 5))
+    def begin(self, floor):
+        self.cursor = Cursor(floor)
+        self.acked = set(range(floor))
+        self.start = floor
+        self.journal = []
+
+    @rule(start=OFFSETS, size=st.integers(0, 8))
+    def ack(self, start, size):
+        wanted = set(range(start, start + size)) - self.acked
+        new = self.cursor.ack(start, start + size)
+        assert {offset for low, high in new for offset in range(low, high)} == wanted
+        assert new == sorted(new)
+        self.acked |= wanted
+        if new:
+            self.journal.append(self.cursor.delta(7, [number for pair in new for number in pair]))
+
+    @rule(offset=OFFSETS)
+    def seek(self, offset):
+        self.cursor.seek(offset)
+        self.acked = set(range(offset))
+        self.journal.append(self.cursor.reset(7))
+
+    @rule()
+    def snapshot(self):
+        self.journal.append(self.cursor.snapshot(7))
+
+    @rule(end=OFFSETS)
+    def clamp(self, end):
+        beyond = any(offset >= end for offset in self.acked)
+        assert self.cursor.clamp(end) is beyond
+        self.acked = {offset for offset in self.acked if offset < end}
+        self.cursor.seek(self.cursor.floor)  # clamping is not an entry of the journal, so begin a new one
+        self.acked = set(range(self.cursor.floor))
+        self.journal.append(self.cursor.snapshot(7))
+
+    @rule(repeats=st.lists(st.booleans(), max_size=60))
+    def recover(self, repeats):
+        recovered = Cursor(self.start)
+        for index, entry in enumerate(self.journal):
+            again = decode_entry(encode_entry(entry))
+            assert again == entry
+            recovered.apply(again)
+            if index < len(repeats) and repeats[index]:
+                recovered.apply(again)
+        assert recovered.floor == self.cursor.floor
+        assert recovered.ranges() == self.cursor.ranges()
+        assert recovered.generation == self.cursor.generation
+
+    @rule(start=OFFSETS, size=st.integers(0, 20))
+    def questions(self, start, size):
+        live = self.cursor.live(start, start + size)
+        expected = set(range(start, start + size)) - self.acked
+        assert {offset for low, high in live for offset in range(low, high)} == expected
+        assert self.cursor.is_acked(start) is (start in self.acked)
+        following = self.cursor.next_live(start)
+        assert following >= start
+        assert following not in self.acked
+        assert all(offset in self.acked for offset in range(start, following))
+        assert self.cursor.backlog(start) == len(set(range(start)) - self.acked)
+
+    @invariant()
+    def floor_never_passes_an_unacknowledged_offset(self):
+        assert all(offset in self.acked for offset in range(self.cursor.floor))
+        assert self.cursor.floor not in self.acked
+        assert self.cursor.end == max(self.acked, default=-1) + 1
+        ranges = self.cursor.ranges()
+        assert self.cursor.range_count == len(ranges)
+        assert {offset for low, high in ranges for offset in range(low, high)} | set(range(self.cursor.floor)) == (
+            self.acked
+        )
+
+
+CursorAgainstSet.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCursorAgainstSet = CursorAgainstSet.TestCase
+
+
+def test_an_acknowledgement_that_needs_too_many_ranges_is_refused():
+    cursor = Cursor(0, max_ranges=2)
+    assert cursor.ack(2, 3) == [(2, 3)]
+    assert cursor.ack(5, 6) == [(5, 6)]
+    assert cursor.ack(8, 9) == []
+    assert not cursor.is_acked(8)
+    assert cursor.ack(6, 9) == [(6, 9)], "growing a range needs no new one"
+    assert cursor.ack(0, 2) == [(0, 2)], "moving the floor needs no new one"
+    assert cursor.ranges() == [(5, 9)]
+    cursor.ack(20, 21)
+    assert cursor.ack(30, 31, force=True) == [(30, 31)]
+
+
+def test_entries_of_an_older_generation_mean_nothing():
+    cursor = Cursor(10, generation=3)
+    cursor.apply(CursorDelta(1, 2, [10, 20]))
+    cursor.apply(CursorReset(1, 1, 99))
+    cursor.apply(CursorSnapshot(1, 2, 50, [60, 70]))
+    assert (cursor.floor, cursor.ranges()) == (10, [])
+
+
+def test_a_delta_without_its_reset_is_data_loss():
+    with pytest.raises(DataLossError, match=r"generation 1.*generation 2"):
+        Cursor(10, generation=1).apply(CursorDelta(1, 2, [10, 20]))
+
+
+def test_a_newer_snapshot_replaces_and_an_equal_one_is_merged():
+    cursor = Cursor(0)
+    cursor.ack(0, 5)
+    cursor.apply(CursorSnapshot(1, 0, 3, [7, 9]))
+    assert (cursor.floor, cursor.ranges()) == (5, [(7, 9)])
+    cursor.apply(CursorSnapshot(1, 2, 1, [3, 4]))
+    assert (cursor.floor, cursor.ranges(), cursor.generation) == (1, [(3, 4)], 2)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x93\x09\x01\x02", b"\xc1"])
+def test_damaged_entries_are_data_loss(data):
+    with pytest.raises(DataLossError, match="cannot be decoded"):
+        decode_entry(data)
