@@ -14,12 +14,12 @@ are superseded by snapshots (a checkpoint that began after the file was closed).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from danube.log.format import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE
 
-__all__ = ["FileTable", "JournalFile", "id_ranges", "journal_name", "parse_journal_name", "spare_name"]
+__all__ = ["FileTable", "JournalFile", "journal_name", "parse_journal_name", "spare_name"]
 
 _JOURNAL_NAME: Final = re.compile(r"journal-([0-9a-f]{16})\.log")
 _SPARE_NAME: Final = re.compile(r"spare-([0-9a-f]{16})\.log")
@@ -49,7 +49,18 @@ def is_spare_name(name: str) -> bool:
 class JournalFile:
     """One live journal file."""
 
-    __slots__ = ("closed_mark", "end", "file_id", "in_flight", "last_sequence", "live", "name", "size", "written")
+    __slots__ = (
+        "closed_mark",
+        "end",
+        "file_id",
+        "freed",
+        "in_flight",
+        "last_sequence",
+        "live",
+        "name",
+        "size",
+        "written",
+    )
 
     def __init__(self, file_id: int, size: int) -> None:
         self.file_id = file_id
@@ -64,6 +75,8 @@ class JournalFile:
         self.last_sequence = 0
         self.closed_mark = 0
         """Which file this was to be closed, counted from 1; 0 while it is active."""
+        self.freed = False
+        """Nothing in it is needed, and the next file's header says so; it becomes a spare when that is durable."""
         self.live: dict[int, tuple[int, int]] = {}
         """Of each topic: bytes of its batches here, and the highest offset behind one of them."""
 
@@ -139,17 +152,10 @@ class FileTable:
                 freed = freed or not file.live
         return freed
 
+    def listed(self) -> list[tuple[int, int]]:
+        """Return ids and last sequences, as they stand in the header of the next file."""
+        return [(file.file_id, file.last_sequence) for file in self._files.values() if not file.freed]
+
     def unneeded(self) -> list[JournalFile]:
         """Return the closed files that hold no needed batch."""
         return [file for file in self._files.values() if file.closed_mark and not file.live and not file.in_flight]
-
-
-def id_ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Return sorted ids as half-open ranges."""
-    ranges: list[tuple[int, int]] = []
-    for file_id in ids:
-        if ranges and ranges[-1][1] == file_id:
-            ranges[-1] = (ranges[-1][0], file_id + 1)
-        else:
-            ranges.append((file_id, file_id + 1))
-    return ranges

@@ -13,17 +13,20 @@ The file header is there twice, at 0 and at 2048, so that one damaged copy costs
 
     0        4         8      16               24             32          40           48       52      56        2044
     +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--~~--+-----+
-    | "DNJF" | version | file | first sequence | resume after | watermark | checkpoint | ranges | flags | live | CRC |
+    | "DNJF" | version | file | first sequence | resume after | watermark | checkpoint | count  | flags | live | CRC |
     +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--~~--+-----+
                u32 = 1   u64    u64              u64            u64         u64          u32      u32     u64s   u32
 
 * A file id is never used twice; when a file is recycled it gets a new one. It is the *generation* of its blocks.
-* ``resume after`` is the last sequence in older files that counts: after a crash the accepted tail of the last file is
-  copied to a new one, and what the old one holds beyond ``resume after`` is void. Usually it is first sequence - 1.
+* ``resume after`` is the last sequence in older files that counts. Usually it is first sequence - 1; after a recovery,
+  sequences that were cut off lie between the two.
 * ``checkpoint``: control entries up to this sequence are superseded by snapshots, and files that held later ones may be
   gone; recovery passes over them.
-* ``live`` are half-open ranges of the ids of all older files that are still needed. A later :data:`EntryType.FREED`
-  entry takes ids away. What is listed and missing has vanished and is reported. Flag 1: older ranges did not fit.
+* ``live`` are the ids and last sequences (u64, u64) of all older files that are still needed. A later
+  :data:`EntryType.FREED` entry takes ids away. What is listed and missing has vanished and is reported, and so is a
+  file that ends too early; an older file that is not listed is void. Flag 1: there were more than 124 of them, and the
+  oldest did not fit. Flag 2: this file counts only if a newer one lists it (recovery writes several files, if it
+  must, and the last one makes all of them count).
 
 A commit block is what one write put into the journal::
 
@@ -101,9 +104,10 @@ TERMINATOR: Final = bytes(BLOCK_HEADER_SIZE)
 
 _HALF: Final = FILE_HEADER_SIZE // 2
 _FILE: Final = struct.Struct("<4sIQQQQQII")
-_RANGE: Final = struct.Struct("<QQ")
-_MAX_RANGES: Final = (_HALF - 4 - _FILE.size) // _RANGE.size
+_LIVE: Final = struct.Struct("<QQ")
+_MAX_LIVE: Final = (_HALF - 4 - _FILE.size) // _LIVE.size
 _OLDER_OMITTED: Final = 1
+_PRELUDE: Final = 2
 _BLOCK: Final = struct.Struct("<4sIQQQIII")
 _ENTRY: Final = struct.Struct("<BBHIQ")
 _CRC: Final = struct.Struct("<I")
@@ -187,7 +191,10 @@ class Entry:
 
 
 class FileHeader(NamedTuple):
-    """The header of a journal file. ``live`` are half-open ranges of file ids; ``complete``: none was left out."""
+    """The header of a journal file. ``live``: of each older file its id and last sequence.
+
+    ``complete`` is false if older files had to be left out of ``live``. A ``prelude`` counts only if it is listed.
+    """
 
     file_id: int
     first_sequence: int
@@ -196,6 +203,7 @@ class FileHeader(NamedTuple):
     checkpoint: int
     live: tuple[tuple[int, int], ...]
     complete: bool
+    prelude: bool
 
 
 class Block(NamedTuple):
@@ -248,16 +256,18 @@ def encode_file_header(
     watermark: int,
     checkpoint: int,
     live: Sequence[tuple[int, int]],
+    *,
+    prelude: bool = False,
 ) -> bytes:
     """Return the header of a journal file, both copies of it."""
-    flags = 0
-    if len(live) > _MAX_RANGES:
-        live = live[-_MAX_RANGES:]
-        flags = _OLDER_OMITTED
+    flags = _PRELUDE if prelude else 0
+    if len(live) > _MAX_LIVE:
+        live = live[-_MAX_LIVE:]
+        flags |= _OLDER_OMITTED
     head = _FILE.pack(
         FILE_MAGIC, FORMAT_VERSION, file_id, first_sequence, resume_after, watermark, checkpoint, len(live), flags
     )
-    copy = b"".join((head, *(_RANGE.pack(*pair) for pair in live))).ljust(_HALF - 4, b"\0")
+    copy = b"".join((head, *(_LIVE.pack(*pair) for pair in live))).ljust(_HALF - 4, b"\0")
     copy += _CRC.pack(crc32c(copy))
     return copy + copy
 
@@ -269,10 +279,12 @@ def read_file_header(data: bytes, file_id: int) -> FileHeader | None:
         if len(copy) < _HALF or crc32c(copy) != CRC_RESIDUE:
             continue
         magic, version, found, first, resume, watermark, checkpoint, count, flags = _FILE.unpack_from(copy)
-        if magic != FILE_MAGIC or version != FORMAT_VERSION or found != file_id or count > _MAX_RANGES:
+        if magic != FILE_MAGIC or version != FORMAT_VERSION or found != file_id or count > _MAX_LIVE:
             continue
-        ranges = tuple(_RANGE.unpack_from(copy, _FILE.size + index * _RANGE.size) for index in range(count))
-        return FileHeader(found, first, resume, watermark, checkpoint, ranges, not flags & _OLDER_OMITTED)
+        older = tuple(_LIVE.unpack_from(copy, _FILE.size + index * _LIVE.size) for index in range(count))
+        return FileHeader(
+            found, first, resume, watermark, checkpoint, older, not flags & _OLDER_OMITTED, bool(flags & _PRELUDE)
+        )
     return None
 
 

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 import trio
 
 from danube.log._admission import Admission
-from danube.log._files import FileTable, JournalFile, id_ranges, spare_name
+from danube.log._files import FileTable, JournalFile, spare_name
 from danube.log.disk import Disk
 from danube.log.format import (
     BLOCK_HEADER_SIZE,
@@ -466,7 +466,7 @@ class Journal:
     # --- Files ---
 
     def _file_header(self, file: JournalFile, sequence: int) -> bytes:
-        older = id_ranges(other.file_id for other in self.files if other is not file)
+        older = [item for item in self.files.listed() if item[0] != file.file_id]
         return encode_file_header(
             file.file_id, sequence, sequence - 1, self._watermark, self._checkpoint_sequence, older
         )
@@ -577,6 +577,8 @@ class Journal:
         payload = b"".join(map(_CHECKPOINT.pack, (self._checkpoint_sequence, *(file.file_id for file in files))))
         entry = Entry(EntryType.FREED, 0, Durability.DISK, (payload,))
         done = self._internal[entry] = trio.Event()
+        for file in files:
+            file.freed = True
         self.submit(entry)
         await done.wait()
         if self.failure is not None:

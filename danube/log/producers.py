@@ -168,18 +168,21 @@ class ProducerTable:
 
     # --- Sessions ---
 
-    def open(self, name: str, new_id: int, *, exclusive: bool = False, now_us: int) -> ProducerSession:
+    def open(
+        self, name: str, new_id: int, *, exclusive: bool = False, anonymous: bool = False, now_us: int
+    ) -> ProducerSession:
         """Open a session; journal its :meth:`entry_of` before it is told to the producer.
 
         Args:
-            name: of the producer; empty for an anonymous one.
-            new_id: the producer id if the name is new (or empty).
+            name: of the producer.
+            new_id: the producer id if the name is new.
             exclusive: fence every other session of the topic.
+            anonymous: the name was made up for this session, so its state is soon forgotten.
             now_us: the time.
         """
-        producer = self._by_name.get(name) if name else None
+        producer = self._by_name.get(name)
         if producer is None:
-            producer = self._add(new_id, name, anonymous=not name)
+            producer = self._add(new_id, name, anonymous=anonymous)
         self._epoch += 1
         producer.epoch = self._epoch
         producer.exclusive = exclusive
@@ -208,7 +211,7 @@ class ProducerTable:
         return producer.session() if producer is not None else None
 
     def name_of(self, producer_id: int) -> str:
-        """Return the name of a producer; empty if it is anonymous or forgotten."""
+        """Return the name of a producer; empty if it is forgotten."""
         producer = self._by_id.get(producer_id)
         return producer.name if producer is not None else ""
 
@@ -348,7 +351,7 @@ class ProducerTable:
 
     def _add(self, producer_id: int, name: str, *, anonymous: bool) -> _Producer:
         producer = self._by_id[producer_id] = _Producer(producer_id, name, anonymous=anonymous)
-        if not anonymous:
+        if name:
             self._by_name[name] = producer
         return producer
 

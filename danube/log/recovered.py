@@ -7,6 +7,7 @@ offsets, and the last batches of each producer.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -81,7 +82,7 @@ class RecoveredTopic:
         next_offset.
         append_time_us: highest append time seen.
         producers: producer id to its last batches, at most 64, oldest first.
-        damaged: ``[from, to)`` offsets that are missing or damaged. Not empty: the topic must stop.
+        damaged: ``[from, to)`` offsets that are missing or damaged. If one is not released, the topic must stop.
         suspect: damage that could not be identified lies behind its last batch, so its last messages may be missing.
     """
 
@@ -156,11 +157,17 @@ class Recovered:
             topic = self.topics[topic_id] = RecoveredTopic(topic_id, first_offset)
         return topic
 
-    def stopped_topics(self) -> dict[int, DataLossError]:
-        """Return the topics that must not serve, and why."""
+    def stopped_topics(self, start_offsets: Mapping[int, int] | None = None) -> dict[int, DataLossError]:
+        """Return the topics that must not serve, and why.
+
+        Args:
+            start_offsets: topic id to its first offset that is still wanted; what is missing below it was released.
+        """
+        starts = start_offsets or {}
         stopped: dict[int, DataLossError] = {}
         for topic in self.topics.values():
-            ranges = ", ".join(f"[{low}, {high})" for low, high in topic.damaged)
+            start = starts.get(topic.topic_id, 0)
+            ranges = ", ".join(f"[{low}, {high})" for low, high in topic.damaged if high > start)
             if ranges:
                 stopped[topic.topic_id] = DataLossError(
                     f"topic {topic.topic_id:016x}: offsets {ranges} are damaged or missing in the journal; "

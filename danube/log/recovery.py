@@ -25,7 +25,6 @@ import msgspec
 from danube.log._files import (
     FileTable,
     JournalFile,
-    id_ranges,
     is_spare_name,
     journal_name,
     parse_journal_name,
@@ -68,12 +67,16 @@ _UNKNOWN: Final = -1
 
 
 class _Source(NamedTuple):
-    """A journal file as it was found. ``first`` may be unknown (-1); blocks above ``limit`` are void."""
+    """A journal file as it was found. ``first`` may be unknown (-1); blocks above ``limit`` are void.
+
+    If the limit is exact, the file ends there, and otherwise perhaps before.
+    """
 
     file_id: int
     size: int
     first: int
     limit: int | None
+    exact: bool = True
 
     @property
     def name(self) -> str:
@@ -182,27 +185,35 @@ class Recovery:
         self.next_file_id = max([1, *(file_id + 1 for file_id in ids)])
         sources: list[_Source] = []
         retired: list[_Source] = []
+        newest: FileHeader | None = None
+        listed: dict[int, int] = {}
         limit: int | None = None
         for file_id in reversed(ids):
+            size = self._sizes[journal_name(file_id)]
             head = await self._disk.read(journal_name(file_id), 0, FILE_HEADER_SIZE + BLOCK_HEADER_SIZE)
-            header = read_file_header(head, file_id) or _header_from_block(head, file_id)
-            source = _Source(
-                file_id, self._sizes[journal_name(file_id)], header.first_sequence if header else _UNKNOWN, limit
-            )
-            if header is None:
-                # Newer than all others and never written: it was made ready ahead of time.
-                (sources if sources or not _is_unused(head) else retired).append(source)
-                continue
-            if limit is not None and header.first_sequence > limit:
-                retired.append(source)
-                continue
-            if not any(other.first != _UNKNOWN for other in sources):
-                self._expected_ids = {other for low, high in header.live for other in range(low, high)}
-            sources.append(source)
-            limit = header.resume_after if limit is None else min(limit, header.resume_after)
-            self._watermark = max(self._watermark, header.watermark)
-            self._highest = max(self._highest, header.first_sequence - 1)
-            self.checkpoint = max(self.checkpoint, header.checkpoint)
+            header = read_file_header(head, file_id)
+            counts, last, exact = True, limit, True
+            if newest is not None:
+                last = listed.get(file_id, limit)
+                exact = file_id in listed
+                # What is not listed was freed, or is the old copy of a recovered tail, or did not fit in the list.
+                counts = exact or (not newest.complete and file_id < min(listed))
+            elif header is not None:
+                # Only files that recovery was writing, or that were made ready ahead of time, are newer than this one.
+                counts = not header.prelude
+                newest = header if counts else None
+                listed = dict(header.live) if counts else {}
+                self._expected_ids = set(listed)
+            elif _is_unused(head):
+                counts = False
+            header = header or _header_from_block(head, file_id)
+            source = _Source(file_id, size, header.first_sequence if header else _UNKNOWN, last, exact)
+            (sources if counts else retired).append(source)
+            if counts and header is not None:
+                limit = header.resume_after if limit is None else min(limit, header.resume_after)
+                self._watermark = max(self._watermark, header.watermark)
+                self._highest = max(self._highest, header.first_sequence - 1)
+                self.checkpoint = max(self.checkpoint, header.checkpoint)
         sources.reverse()
         return sources, retired
 
@@ -295,9 +306,11 @@ class Recovery:
             file.last_sequence = last
             file.end = file.written = position + block.length
             self._visit(data, block, file, position)
-        if last < source.limit:
+        if last < source.limit and (hole is not None or source.exact):
             hole = hole or Hole(file.end or FILE_HEADER_SIZE, source.size, 0)
             await self._damaged(_Gap(source, hole, last + 1, bounded=False), file)
+        if source.exact:
+            file.last_sequence = source.limit  # also if its end is damaged: the next recovery must notice it again
         file.end = file.written = source.size
         self._last = source.limit
 
@@ -441,7 +454,10 @@ class Recovery:
 
 
 class _Copy:
-    """Writes blocks to fresh files under spare names; :meth:`finish` makes them the end of the log."""
+    """Writes blocks to fresh files under spare names; :meth:`finish` makes them the end of the log.
+
+    Usually there is one. If there are more, only the name of the last one makes them count.
+    """
 
     def __init__(
         self, recovery: Recovery, disk: Disk, files: FileTable, resume_after: int, first_sequence: int
@@ -449,9 +465,10 @@ class _Copy:
         self._recovery = recovery
         self._disk = disk
         self._files = files
-        self._older = id_ranges(file.file_id for file in files)
         self._resume_after = resume_after
         self._done: list[tuple[str, JournalFile]] = []
+        # The first bytes of the current file are written last: only then is it known whether it is the last one.
+        self._first_sequence = first_sequence
         self._buffers: list[bytes] = []
         self._buffered = 0
         self._name = ""
@@ -461,34 +478,26 @@ class _Copy:
     async def start(self) -> None:
         """Begin a file."""
         self._name, self.file = await self._recovery.take_fresh()
-        # Nothing of the copies counts as synced before all of them are: a crash now must find the old state.
-        header = encode_file_header(
-            self.file.file_id,
-            self.sequence + 1,
-            self.sequence if self._done else self._resume_after,
-            self._resume_after,
-            self._recovery.checkpoint,
-            self._older,
-        )
-        self._buffers = [header]
-        self._buffered = len(header)
-        self.file.end = len(header)
+        self.file.end = FILE_HEADER_SIZE
+        self._first_sequence = self.sequence + 1
+        self._older = self._files.listed()
         self._done.append((self._name, self.file))
         self._files.add(self.file)
 
     async def add(self, data: bytes, block: Block) -> None:
         """Append the block of ``data``, with a header for its new place, and show it."""
         if block.length > self.file.room():
-            await self._end_file()
+            await self._end_file(prelude=True)
+            self._files.close(self.file)
             await self.start()
         self.sequence += 1
         file = self.file
         position = file.end
         body = data[block.position + BLOCK_HEADER_SIZE : block.position + block.length]
+        # Nothing counts as synced before all of it is.
+        watermark = self._resume_after
         self._buffers.append(
-            encode_block_header(
-                block.length, file.file_id, self.sequence, self._resume_after, block.entry_count, block.body_crc
-            )
+            encode_block_header(block.length, file.file_id, self.sequence, watermark, block.entry_count, block.body_crc)
         )
         self._buffers.append(body)
         self._buffered += block.length
@@ -496,26 +505,36 @@ class _Copy:
         file.last_sequence = self.sequence
         self._recovery.visit_copy(data, block, file, position)
         if self._buffered >= _COPY_BYTES:
-            await self._flush(sync=False)
+            await self._flush()
 
-    async def _flush(self, *, sync: bool) -> None:
+    async def _flush(self) -> None:
         position = self.file.end - self._buffered
-        await self._disk.write(self._name, position, [*self._buffers, TERMINATOR], sync=sync)
+        await self._disk.write(self._name, position, [*self._buffers, TERMINATOR], sync=False)
         self._buffers = []
         self._buffered = 0
 
-    async def _end_file(self) -> None:
-        await self._flush(sync=True)
+    async def _end_file(self, *, prelude: bool) -> None:
+        await self._flush()
+        header = encode_file_header(
+            self.file.file_id,
+            self._first_sequence,
+            self._first_sequence - 1 if len(self._done) > 1 else self._resume_after,
+            self._resume_after,
+            self._recovery.checkpoint,
+            self._older,
+            prelude=prelude,
+        )
+        await self._disk.write(self._name, 0, [header], sync=True)
         self.file.written = self.file.end
 
     async def finish(self) -> None:
-        """Sync, and put the files into the log, the newest one first: until all are there, the old state counts."""
-        await self._end_file()
-        for name, file in reversed(self._done):
+        """Sync, and put the files into the log."""
+        await self._end_file(prelude=False)
+        for name, file in self._done[:-1]:
             await self._disk.rename(name, file.name)
         await self._disk.sync_directory()
-        for _, file in self._done[:-1]:
-            self._files.close(file)
+        await self._disk.rename(self._name, self.file.name)
+        await self._disk.sync_directory()
 
 
 def _header_from_block(head: bytes, file_id: int) -> FileHeader | None:
@@ -523,7 +542,9 @@ def _header_from_block(head: bytes, file_id: int) -> FileHeader | None:
     block = read_block_header(head, FILE_HEADER_SIZE, file_id)
     if not isinstance(block, Block):
         return None
-    return FileHeader(file_id, block.sequence, block.sequence - 1, block.watermark, 0, (), complete=False)
+    return FileHeader(
+        file_id, block.sequence, block.sequence - 1, block.watermark, 0, (), complete=False, prelude=False
+    )
 
 
 def _is_unused(head: bytes) -> bool:

@@ -73,6 +73,10 @@ class TopicLog:
         """Behind the last record that has reached the topic's durability; readers see what is below."""
         self.start_offset = min(start_offset, next_offset)
         """The first record that is kept."""
+        if self.start_offset:
+            # Released in an earlier life; the file may still be there for the sake of other topics.
+            self.index.drop_before(self.start_offset)
+            journal.release(topic_id, self.start_offset)
 
     def __repr__(self) -> str:
         return f"<TopicLog {self.topic_id:016x} [{self.start_offset}, {self.end_offset})>"
@@ -269,7 +273,10 @@ class TopicLog:
     # --- Forgetting ---
 
     def release(self, up_to_offset: int) -> None:
-        """Keep nothing below an offset: it is sealed elsewhere, or expired. Never lowers anything."""
+        """Keep nothing below an offset: it is sealed elsewhere, or expired. Never lowers anything.
+
+        The caller has made the new ``start_offset`` durable: after a restart, what is missing below it is not missed.
+        """
         if up_to_offset > self.start_offset:
             self.start_offset = min(up_to_offset, self.end_offset)
             self.index.drop_before(self.start_offset)

@@ -1,0 +1,271 @@
+"""A disk in memory that forgets, tears, flips and fails on purpose, from a seed.
+
+:class:`SimulatedDisk` implements :class:`danube.log.Disk` for tests: no files, no threads, and all waiting goes through
+Trio's clock, so it runs in virtual time under ``MockClock``. It keeps two states of each file: what the process
+sees, and what the medium holds. :meth:`SimulatedDisk.crash` returns the disk that the next life finds:
+
+* after a power loss, synced bytes are there; of what was not synced each sector is there or not, at random, and renames
+  and creations that were not synced are undone from some point on;
+* after the death of the process alone, everything that was written is there, and of a write under way some of it.
+
+The old disk is gone with its process: whatever is still waiting on it, or comes later, gets ``EIO``.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+import trio
+
+__all__ = ["SimulatedDisk"]
+
+SECTOR: Final = 512
+
+
+class _File:
+    """A file, whatever its name is."""
+
+    def __init__(self, size: int) -> None:
+        self.seen = bytearray(size)
+        self.held = bytearray(size)
+        self.unsynced: list[tuple[int, bytes]] = []
+
+    def apply(self, position: int, data: bytes) -> None:
+        self.seen[position : position + len(data)] = data
+        self.unsynced.append((position, data))
+
+    def settle(self, count: int) -> None:
+        """Bring the first ``count`` unsynced writes to the medium."""
+        for position, data in self.unsynced[:count]:
+            self.held[position : position + len(data)] = data
+        del self.unsynced[:count]
+
+    def after_power_loss(self, random: Random) -> _File:
+        found = _File(0)
+        content = bytearray(self.held)
+        for position, data in self.unsynced:
+            _tear(content, position, data, random)
+        found.seen, found.held = content, bytearray(content)
+        return found
+
+    def after_kill(self) -> _File:
+        found = _File(0)
+        # The page cache survives, and so does what the medium lacks of it.
+        found.seen, found.held, found.unsynced = bytearray(self.seen), bytearray(self.held), list(self.unsynced)
+        return found
+
+
+def _tear(content: bytearray, position: int, data: bytes, random: Random) -> None:
+    """Put some sectors of a write on the medium."""
+    share = random.choice((0.0, 0.5, 1.0))
+    at = 0
+    while at < len(data):
+        step = SECTOR - (position + at) % SECTOR
+        if random.random() < share:
+            piece = data[at : at + step]
+            content[position + at : position + at + len(piece)] = piece
+        at += step
+
+
+class SimulatedDisk:
+    """See the module.
+
+    Args:
+        random: the only source of chance.
+        write_delay_s, sync_delay_s, read_delay_s: upper bounds of what an operation takes, in (virtual) seconds. May be
+            changed at any time.
+        capacity: bytes that fit on it; creating beyond it is ``ENOSPC``. May be changed at any time.
+    """
+
+    def __init__(
+        self,
+        random: Random,
+        *,
+        write_delay_s: float = 0.0002,
+        sync_delay_s: float = 0.002,
+        read_delay_s: float = 0.0002,
+        capacity: float = math.inf,
+    ) -> None:
+        self._random = random
+        self.write_delay_s = write_delay_s
+        self.sync_delay_s = sync_delay_s
+        self.read_delay_s = read_delay_s
+        self.capacity = capacity
+        self.syncs = 0
+        self.writes = 0
+        self._names: dict[str, _File] = {}
+        # The directory as the medium holds it, and what happened to it since.
+        self._held_names: dict[str, _File] = {}
+        self._unsynced_names: list[dict[str, _File]] = []
+        self._faults: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._calls: defaultdict[str, int] = defaultdict(int)
+        self._turn = trio.Event()
+        self._turn.set()
+        self._under_way: list[tuple[_File, int, bytes]] = []
+        self._gone = trio.Event()
+
+    # --- Faults ---
+
+    def fail(self, operation: str, error: int, *, after: int = 0) -> None:
+        """Let a call fail with an errno: ``write``, ``sync``, ``read``, ``create`` or ``rename``, ``after`` more calls.
+
+        A failed sync loses what it should have brought to the medium, while reads still see it (as Linux does it).
+        """
+        self._faults[operation].append((self._calls[operation] + after + 1, error))
+
+    def flip(self, name: str, position: int, mask: int = 1) -> None:
+        """Flip bits of one byte, on the medium and in sight."""
+        file = self._names[name]
+        file.seen[position] ^= mask
+        file.held[position] ^= mask
+
+    def content(self, name: str) -> bytearray:
+        """Return what a process sees of a file; changes to it are changes of the file."""
+        return self._names[name].seen
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted."""
+        return sorted(self._names)
+
+    def crash(self, *, power_loss: bool) -> SimulatedDisk:
+        """End this disk's life and return what the next one finds."""
+        random = self._random
+        for file, position, data in self._under_way:
+            # Some of a write that had not returned may be there.
+            file.apply(position, data[: random.randrange(len(data) + 1)])
+        heir = SimulatedDisk(
+            random,
+            write_delay_s=self.write_delay_s,
+            sync_delay_s=self.sync_delay_s,
+            read_delay_s=self.read_delay_s,
+            capacity=self.capacity,
+        )
+        if power_loss:
+            states = [self._held_names, *self._unsynced_names]
+            names = states[random.randrange(len(states))]
+            heir._names = {name: file.after_power_loss(random) for name, file in names.items()}
+            heir._held_names = dict(heir._names)
+        else:
+            files = {id(file): file.after_kill() for file in (*self._names.values(), *self._held_names.values())}
+            for state in self._unsynced_names:
+                files.update({id(file): file.after_kill() for file in state.values() if id(file) not in files})
+            heir._names = {name: files[id(file)] for name, file in self._names.items()}
+            heir._held_names = {name: files[id(file)] for name, file in self._held_names.items()}
+            heir._unsynced_names = [
+                {name: files[id(file)] for name, file in state.items()} for state in self._unsynced_names
+            ]
+        self._gone.set()
+        return heir
+
+    def _call(self, operation: str) -> None:
+        self._calls[operation] += 1
+        for fault in self._faults[operation]:
+            if fault[0] == self._calls[operation]:
+                raise _error(fault[1])
+
+    async def _pass(self, delay_s: float) -> None:
+        """Let time pass; the end of this disk ends the wait."""
+        with trio.move_on_after(self._random.random() * delay_s):
+            await self._gone.wait()
+        if self._gone.is_set():
+            raise _error(errno.EIO)
+
+    # --- The Disk contract ---
+
+    async def list(self) -> dict[str, int]:
+        """See :meth:`danube.log.Disk.list`."""
+        await self._pass(self.read_delay_s)
+        return {name: len(file.seen) for name, file in sorted(self._names.items())}
+
+    async def create(self, name: str, size: int) -> None:
+        """See :meth:`danube.log.Disk.create`."""
+        self._call("create")
+        await self._pass(self.sync_delay_s)
+        if sum(len(file.seen) for file in self._names.values()) + size > self.capacity:
+            raise _error(errno.ENOSPC)
+        assert name not in self._names
+        self._change({**self._names, name: _File(size)})
+
+    async def rename(self, old: str, new: str) -> None:
+        """See :meth:`danube.log.Disk.rename`."""
+        self._call("rename")
+        assert new not in self._names
+        names = dict(self._names)
+        names[new] = names.pop(old)
+        self._change(names)
+        await self._pass(self.write_delay_s)
+
+    async def remove(self, name: str) -> None:
+        """See :meth:`danube.log.Disk.remove`."""
+        names = dict(self._names)
+        del names[name]
+        self._change(names)
+        await self._pass(self.write_delay_s)
+
+    def _change(self, names: dict[str, _File]) -> None:
+        self._names = names
+        self._unsynced_names.append(names)
+
+    async def sync_directory(self) -> None:
+        """See :meth:`danube.log.Disk.sync_directory`."""
+        now = self._names
+        count = len(self._unsynced_names)
+        await self._pass(self.sync_delay_s)
+        self._held_names = now
+        del self._unsynced_names[:count]
+
+    async def write(self, name: str, position: int, buffers: Sequence[bytes], *, sync: bool) -> None:
+        """See :meth:`danube.log.Disk.write`."""
+        file = self._names[name]
+        data = b"".join(buffers)
+        assert position + len(data) <= len(file.seen), "a journal file never grows"
+        before, mine = self._turn, trio.Event()
+        self._turn = mine
+        with trio.CancelScope(shield=True):  # bounded: by the delays
+            await before.wait()
+            job = (file, position, data)
+            self._under_way.append(job)
+            try:
+                await self._pass(self.write_delay_s)
+                self._call("write")
+            finally:
+                self._under_way.remove(job)
+                mine.set()
+            if data:
+                file.apply(position, data)
+            self.writes += 1
+            if sync:
+                count = len(file.unsynced)
+                await self._pass(self.sync_delay_s)
+                self.syncs += 1
+                try:
+                    self._call("sync")
+                except OSError:
+                    del file.unsynced[:count]
+                    raise
+                file.settle(count)
+            else:
+                await trio.lowlevel.checkpoint()
+
+    async def read(self, name: str, position: int, size: int) -> bytes:
+        """See :meth:`danube.log.Disk.read`."""
+        self._call("read")
+        file = self._names[name]
+        await self._pass(self.read_delay_s)
+        return bytes(file.seen[position : position + size])
+
+    async def free_bytes(self) -> int:
+        """See :meth:`danube.log.Disk.free_bytes`."""
+        await trio.lowlevel.checkpoint()
+        left = self.capacity - sum(len(file.seen) for file in self._names.values())
+        return int(min(left, 2**62))
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

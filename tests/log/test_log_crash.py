@@ -1,0 +1,14 @@
+"""Hundreds of short lives of a journal, each ended by a crash at some moment. The seed in a failure repeats it."""
+
+from __future__ import annotations
+
+import pytest
+from log_lives import World
+
+
+@pytest.mark.parametrize("group", range(10))
+def test_what_was_acknowledged_survives_crashes(group: int) -> None:
+    for seed in range(group * 12, group * 12 + 12):
+        world = World(seed)
+        for _ in range(4):
+            world.live()

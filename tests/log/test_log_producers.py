@@ -1,0 +1,171 @@
+"""Producer sessions against a model, and through restarts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from danube.log import ProducedBatch, ProducerSession, ProducerTable, StoredBatch, Verdict
+from danube.model import BatchHeader, Limits
+from danube.model.errors import DuplicateSequenceError, ProducerFencedError, SequenceGapError
+
+NAMES = ["ann", "bob", ""]
+
+
+def header_of(session: ProducerSession, sequence: int, count: int) -> BatchHeader:
+    return BatchHeader(1, 0, 1, count, 1, 1, 1, 0, session.producer_id, session.epoch, sequence, 0, 0)
+
+
+def stored(header: BatchHeader, base: int) -> StoredBatch:
+    return StoredBatch(base, base + header.record_count, b"", b"", header, 0)
+
+
+class ProducerMachine(RuleBasedStateMachine):
+    """The model: all batches ever taken of each producer, and the sessions by age."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = ProducerTable(Limits(), "/default/t")
+        self.sessions: list[ProducerSession] = []
+        self.taken: dict[int, list[tuple[int, int, int]]] = {}
+        self.pending: list[StoredBatch] = []
+        self.entries: list[bytes] = []
+        self.offset = 0
+        self.next_id = 100
+        self.now = 1
+
+    def fenced(self, session: ProducerSession) -> bool:
+        newer = [other for other in self.sessions if other.epoch > session.epoch]
+        return any(other.exclusive or other.producer_id == session.producer_id for other in newer)
+
+    def next_sequence(self, producer_id: int) -> int:
+        taken = self.taken.get(producer_id)
+        return taken[-1][0] + taken[-1][1] if taken else 0
+
+    @rule(name=st.sampled_from(NAMES), exclusive=st.booleans())
+    def open(self, name: str, exclusive: bool) -> None:
+        self.next_id += 1
+        anonymous = not name
+        session = self.table.open(
+            name or f"made-up-{self.next_id}",
+            self.next_id,
+            exclusive=exclusive and name == "ann",
+            anonymous=anonymous,
+            now_us=self.now,
+        )
+        assert all(session.epoch > other.epoch for other in self.sessions)
+        assert session.next_sequence == self.next_sequence(session.producer_id)
+        assert session.anonymous == anonymous
+        self.sessions.append(session)
+        self.entries.append(self.table.entry_of(session, self.now).encode())
+
+    @rule(data=st.data(), count=st.integers(1, 3), back=st.integers(-2, 90))
+    def send(self, data: st.DataObject, count: int, back: int) -> None:
+        if not self.sessions:
+            return
+        session = data.draw(st.sampled_from(self.sessions[-4:]))
+        taken = self.taken.setdefault(session.producer_id, [])
+        expected = self.next_sequence(session.producer_id)
+        repeat = taken[-back] if 0 < back <= len(taken) else None
+        sequence = expected - min(back, 0) if repeat is None else repeat[0]
+        header = header_of(session, sequence, count if repeat is None else repeat[1])
+        if self.fenced(session):
+            with pytest.raises(ProducerFencedError):
+                self.table.check(header)
+        elif repeat is not None:
+            waiting = [batch for batch in self.pending if batch.base_offset == repeat[2]]
+            if back > 64 and not waiting:
+                with pytest.raises(DuplicateSequenceError):
+                    self.table.check(header)
+                return
+            verdict = self.table.check(header)
+            assert verdict.base_offset == repeat[2]
+            assert verdict.kind is (Verdict.PENDING if waiting else Verdict.KNOWN)
+            assert verdict.batch is (waiting[0] if waiting else None)
+        elif sequence > expected:
+            with pytest.raises(SequenceGapError):
+                self.table.check(header)
+        else:
+            for _ in range(data.draw(st.sampled_from([1, 1, 30]))):
+                header = header_of(session, self.next_sequence(session.producer_id), count)
+                assert self.table.check(header).kind is Verdict.NEW
+                batch = stored(header, self.offset)
+                self.table.appended(header, batch, self.now)
+                taken.append((header.base_sequence, count, self.offset))
+                self.pending.append(batch)
+                self.offset += count
+
+    @rule(share=st.integers(1, 40))
+    def settle(self, share: int) -> None:
+        done, self.pending = self.pending[:share], self.pending[share:]
+        for batch in done:
+            self.table.settled(batch)
+
+    @rule(from_snapshot=st.booleans())
+    def restart(self, from_snapshot: bool) -> None:
+        """Everything settles, and the table is built anew from a snapshot, or from entries and batches."""
+        self.settle(len(self.pending))
+        snapshot = self.table.snapshot()
+        self.table = ProducerTable(Limits(), "/default/t")
+        if from_snapshot:
+            self.table.restore(snapshot)
+        for entry in self.entries:
+            self.table.apply_entry(entry)
+        epochs = {session.producer_id: session.epoch for session in self.sessions}
+        self.table.apply_batches(
+            {
+                producer_id: [ProducedBatch(epochs[producer_id], *item, self.now) for item in taken[-64:]]
+                for producer_id, taken in self.taken.items()
+            }
+        )
+
+    @invariant()
+    def sessions_agree(self) -> None:
+        for session in self.sessions[-4:]:
+            assert self.table.is_fenced(session) == self.fenced(session)
+            assert self.table.name_of(session.producer_id) == session.name
+
+
+ProducerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestProducers = ProducerMachine.TestCase
+
+
+def test_resume_continues_a_session_that_is_still_the_latest() -> None:
+    table = ProducerTable(Limits())
+    first = table.open("ann", 1, now_us=0)
+    assert table.resume(1, first.epoch, now_us=5) == first
+    second = table.open("ann", 2, now_us=6)
+    assert second.producer_id == 1
+    with pytest.raises(ProducerFencedError, match="replaced"):
+        table.resume(1, first.epoch, now_us=7)
+    with pytest.raises(ProducerFencedError, match="unknown"):
+        table.resume(99, 1, now_us=7)
+
+
+def test_idle_producers_expire_by_their_kind_unless_connected() -> None:
+    limits = Limits(producer_state_expiry_s=100.0, anonymous_producer_expiry_s=10.0)
+    table = ProducerTable(limits)
+    named = table.open("ann", 1, now_us=0)
+    table.open("made-up-2", 2, anonymous=True, now_us=0)
+    table.open("made-up-3", 3, anonymous=True, now_us=0)
+    assert table.expire(11_000_000, connected={3}) == [2]
+    assert table.session_of("ann") == named
+    assert sorted(table.expire(101_000_000)) == [1, 3]
+    assert table.session_of("ann") is None
+    assert table.open("ann", 9, now_us=0).epoch > named.epoch
+
+
+def test_a_pending_batch_is_not_in_the_snapshot() -> None:
+    table = ProducerTable(Limits())
+    session = table.open("ann", 1, now_us=0)
+    first, second = header_of(session, 0, 2), header_of(session, 2, 3)
+    settled = stored(first, 0)
+    table.appended(first, settled, 0)
+    table.settled(settled)
+    table.appended(second, stored(second, 2), 0)
+    restored = ProducerTable(Limits())
+    restored.restore(table.snapshot())
+    assert restored.check(first).kind is Verdict.KNOWN
+    assert restored.check(second).kind is Verdict.NEW
