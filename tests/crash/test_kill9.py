@@ -24,7 +24,7 @@ async def test_fifty_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> No
         with trio.fail_after(280):
             async with danube.connect(broker.url) as client, trio.open_nursery() as nursery:
                 await client.create_topic(TOPIC)
-                done = trio.Event()
+                done, produced_all = trio.Event(), trio.Event()
 
                 async def produce() -> None:
                     number = 0
@@ -34,10 +34,11 @@ async def test_fifty_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> No
                             await producer.send_many([str(number + i).encode() for i in range(count)])
                             acknowledged.extend(range(number, number + count))
                             number += count
+                    produced_all.set()
 
                 async def consume() -> None:
                     async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
-                        while not (done.is_set() and len(set(consumed)) >= len(acknowledged)):
+                        while not (produced_all.is_set() and len(set(consumed)) >= len(acknowledged)):
                             with trio.move_on_after(0.5):
                                 batch = await consumer.receive_batch()
                                 consumed.extend(int(message.payload) for message in batch)
