@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Printer", "json_lines", "make_printer", "run", "table_lines"]
 
 _RECONNECT_S: Final = 60.0
+_GRACE_S: Final = 1.0
+"""How long, after a signal, the output that is under way may take: then it can still be acknowledged."""
+
 _FEW_MESSAGES: Final = 2_000
 """A smaller ``--count`` is also the read-ahead; a larger one leaves the read-ahead to the client."""
 
@@ -73,6 +76,8 @@ class _Job:
         self._plan = plan
         self._printer = printer
         self._left = plan.count
+        self._stopping = False
+        self._receiving = trio.CancelScope()
 
     async def run(self) -> None:
         """Open the consumer and print; leaving the consumer waits until its acknowledgements are durable."""
@@ -90,14 +95,28 @@ class _Job:
             ) as consumer,
             trio.open_nursery() as nursery,
         ):
-            await nursery.start(_stop_on_signal, nursery.cancel_scope)
+            await nursery.start(self._watch_signals, nursery.cancel_scope)
             # A closed pipe is the normal end of `danube consume ... | head`: whoever read has seen enough.
             with contextlib.suppress(BrokenPipeError):
                 await self._print_batches(consumer)
             nursery.cancel_scope.cancel()
 
+    async def _watch_signals(self, everything: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        """On a signal, receive no more; what is being printed may end, unless nobody reads it any longer."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                self._stopping = True
+                self._receiving.cancel()
+                everything.deadline = trio.current_time() + _GRACE_S
+
     async def _print_batches(self, consumer: Consumer) -> None:
-        async for batch in consumer.batches(until_caught_up=self._plan.until_caught_up):
+        batches = consumer.batches(until_caught_up=self._plan.until_caught_up)
+        while not self._stopping:
+            with trio.CancelScope() as self._receiving:
+                batch = await anext(batches, None)
+            if self._receiving.cancelled_caught or batch is None:
+                return
             if self._left is not None and self._left < len(batch):
                 await self._print_some(batch, self._left)
                 return
@@ -119,14 +138,6 @@ class _Job:
     async def _show(self, messages: Sequence[Any]) -> None:
         data = self._printer(messages)
         await trio.to_thread.run_sync(_write, data, abandon_on_cancel=True)
-
-
-async def _stop_on_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        task_status.started()
-        async for _ in signals:
-            scope.cancel()
-            return
 
 
 # --- Output ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -189,3 +190,19 @@ def test_raw_is_the_payload_and_a_newline():
     assert printer(batch) == b"\xff\n\n"
     assert printer(list(batch)) == b"\xff\n\n"
     assert printer([]) == b""
+
+
+@pytest.mark.parametrize(("stuck_s", "acked"), [(0.05, [0, 1]), (2.0, [])])
+def test_a_signal_waits_for_output_under_way_but_not_for_ever(stuck_s, acked, monkeypatch):
+    client = two_batches()
+
+    def write(data):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(stuck_s)
+
+    monkeypatch.setattr(_consume, "_write", write)
+    monkeypatch.setattr(_consume, "_GRACE_S", 0.5)
+    began = time.monotonic()
+    consume(client)
+    assert client.acked == acked
+    assert time.monotonic() - began < 1.5
