@@ -100,6 +100,18 @@ class _Acked(RangeSet):
             self.add(start, end)
         return new
 
+    def raise_floor(self, start: int, end: int) -> tuple[list[tuple[int, int]], int]:
+        """Take ``[start, end)`` below the set; return the parts that were not in it, and the floor that results."""
+        starts = self._starts
+        if not starts or end < starts[0]:
+            return [(start, end)], end
+        if end == starts[0]:
+            del starts[0]
+            return [(start, end)], self._ends.pop(0)
+        new = list(self.gaps(start, end))
+        self.remove(start, end)
+        return new, self.pop_front(end)
+
     def past(self, offset: int) -> int:
         """Return the first number at or above ``offset`` that is not in the set."""
         index = bisect_right(self._starts, offset) - 1
@@ -163,18 +175,13 @@ class Cursor:
         With ``force`` the limit of ranges does not apply: for callers that bound them in another way.
         """
         floor = self.floor
-        start = max(start, floor)
-        if start >= end:
-            return []
-        acked = self._acked
         if start > floor:
-            return acked.insert(start, end, None if force else self._max_ranges)
-        if not acked:
-            self.floor = end
-            return [(start, end)]
-        new = list(acked.gaps(start, end))
-        acked.remove(start, end)
-        self.floor = acked.pop_front(end)
+            if start >= end:
+                return []
+            return self._acked.insert(start, end, None if force else self._max_ranges)
+        if end <= floor:
+            return []  # acknowledged before
+        new, self.floor = self._acked.raise_floor(floor, end)
         return new
 
     def is_acked(self, offset: int) -> bool:

@@ -43,20 +43,21 @@ class ExclusiveMachine(RangedMachine):
         self._active = next(iter(self._members.values()), None)
 
     def _any_credit(self) -> bool:
-        return self._active is not None and self._active.has_credit
+        active = self._active
+        return active is not None and active.credit_messages > 0 and active.credit_bytes > 0
 
     def offered(self, span: Span, now: float) -> list[Delivery]:
         """Take a batch; see :meth:`Machine.offered`."""
         member = self._active
-        if member is None or not member.has_credit:
+        if member is None or not self._any_credit():
             return []
         base, end = span.base_offset, span.end_offset
         out: list[Delivery] = []
         waiting = self._waiting
-        if waiting:
+        if waiting.ready or waiting.delayed:
             waiting.promote(now)
             while (first := waiting.peek()) is not None:
-                if not base <= first.start < end or not member.has_credit:
+                if not base <= first.start < end or not self._any_credit():
                     return out  # older messages go first
                 ranges: list[int] = []
                 attempt = first.attempt
@@ -69,10 +70,10 @@ class ExclusiveMachine(RangedMachine):
                         break
                 out.append(self._deliver(member, span, ranges, attempt, now))
         if base <= self.position < end and self._any_credit() and not self._full():
-            live = self.cursor.live(self.position, end)
+            ranges = [number for pair in self.cursor.live(self.position, end) for number in pair]
             self.position = self.cursor.next_live(end)
-            if live:
-                delivery = self._deliver(member, span, [number for pair in live for number in pair], 1, now)
+            if ranges:
+                delivery = self._deliver(member, span, ranges, 1, now)
                 self._unacked += delivery.messages
                 out.append(delivery)
         return out

@@ -107,9 +107,9 @@ class InFlight:
     def add(self, start: int, end: int, member: Member, attempt: int, now: float) -> None:
         """Note the delivery of ``[start, end)``, of which nothing is acknowledged or in flight."""
         count = end - start
-        self._insert(Flight(start, end, count, member, attempt, now))
         member.in_flight += count
         self.messages += count
+        self._insert(Flight(start, end, count, member, attempt, now))
 
     def _insert(self, flight: Flight) -> None:
         starts = self._starts
@@ -136,7 +136,21 @@ class InFlight:
     def settle(self, start: int, end: int) -> None:
         """Note that ``[start, end)`` was newly acknowledged, whether or not all of it is in flight."""
         starts, flights = self._starts, self._flights
-        index = first = self._find(start)
+        index = bisect_right(starts, start) - 1
+        if index >= 0:
+            flight = flights[index]
+            if flight.end <= start:
+                index += 1
+            elif end <= flight.end:  # within one flight: the common case
+                count = end - start
+                flight.open -= count
+                flight.member.in_flight -= count
+                flight.member.acked += count
+                self.messages -= count
+                if not flight.open:
+                    del starts[index], flights[index]
+                return
+        first = index = max(index, 0)
         while index < len(starts) and starts[index] < end:
             flight = flights[index]
             count = min(end, flight.end) - max(start, flight.start)
@@ -247,34 +261,36 @@ class InFlight:
 class Waiting:
     """The ranges that must be delivered again."""
 
-    __slots__ = ("_cursor", "_delayed", "_ready")
+    __slots__ = ("_cursor", "delayed", "ready")
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
-        self._ready: list[Redelivery] = []
-        self._delayed: list[tuple[float, Redelivery]] = []
+        self.ready: list[Redelivery] = []
+        """Heap by offset. For others to see whether there is something; some may be acknowledged by now."""
+        self.delayed: list[tuple[float, Redelivery]] = []
+        """Heap by due time; the same."""
 
     def __len__(self) -> int:
         """Return the number of ranges; some may be acknowledged by now."""
-        return len(self._ready) + len(self._delayed)
+        return len(self.ready) + len(self.delayed)
 
     def add(self, ranges: list[Redelivery], due: float, now: float) -> None:
         """Add ranges that may be delivered again from ``due`` on."""
         if due <= now:
             for item in ranges:
-                heapq.heappush(self._ready, item)
+                heapq.heappush(self.ready, item)
         else:
             for item in ranges:
-                heapq.heappush(self._delayed, (due, item))
+                heapq.heappush(self.delayed, (due, item))
 
     def promote(self, now: float) -> None:
         """Move what is due by now to the ranges that are ready."""
-        while self._delayed and self._delayed[0][0] <= now:
-            heapq.heappush(self._ready, heapq.heappop(self._delayed)[1])
+        while self.delayed and self.delayed[0][0] <= now:
+            heapq.heappush(self.ready, heapq.heappop(self.delayed)[1])
 
     def peek(self) -> Redelivery | None:
         """Return the lowest ready range, beginning with an offset that is not acknowledged; None if there is none."""
-        ready = self._ready
+        ready = self.ready
         while ready:
             item = ready[0]
             start = self._cursor.next_live(item.start)
@@ -289,29 +305,29 @@ class Waiting:
 
     def take(self, end: int) -> Redelivery:
         """Remove the range that :meth:`peek` returned, up to ``end``; the rest of it stays."""
-        item = self._ready[0]
+        item = self.ready[0]
         if item.end <= end:
-            return heapq.heappop(self._ready)
-        heapq.heapreplace(self._ready, item._replace(start=end))
+            return heapq.heappop(self.ready)
+        heapq.heapreplace(self.ready, item._replace(start=end))
         return item._replace(end=end)
 
     def put_back(self, item: Redelivery) -> None:
         """Return a range that was taken and not delivered."""
-        heapq.heappush(self._ready, item)
+        heapq.heappush(self.ready, item)
 
     def next_due(self) -> float | None:
         """Return when the next delayed range is due; acknowledged ones are dropped first."""
-        delayed = self._delayed
+        delayed = self.delayed
         while delayed and not self._cursor.live(delayed[0][1].start, delayed[0][1].end):
             heapq.heappop(delayed)
         return delayed[0][0] if delayed else None
 
     def messages(self) -> int:
         """Count the offsets that wait and are not acknowledged. Walks all of them: for describing only."""
-        items = self._ready + [item for _, item in self._delayed]
+        items = self.ready + [item for _, item in self.delayed]
         return sum(end - start for item in items for start, end in self._cursor.live(item.start, item.end))
 
     def clear(self) -> None:
         """Forget everything (after a seek)."""
-        self._ready.clear()
-        self._delayed.clear()
+        self.ready.clear()
+        self.delayed.clear()

@@ -363,7 +363,8 @@ class KeySharedMachine(Machine):
         return self._acknowledge(done)
 
     def _window(self, start: int, end: int) -> Iterable[int]:
-        """Return at least those offsets of a range that are in the window; no more work than the window is large."""
+        """Return at least those offsets of a range that are in the window, in order, however wide the range is."""
+        start, end = max(start, self.cursor.floor), min(end, self.position)
         if end - start <= 2 * len(self._of) + 16:
             return range(start, end)
         return sorted(offset for offset in self._of if start <= offset < end)
@@ -432,7 +433,7 @@ class KeySharedMachine(Machine):
         done: list[int] = []
         fresh: list[int] = []
         for start, end in zip(ranges[::2], ranges[1::2], strict=True):
-            for offset in self._window(start, min(end, self.position)):
+            for offset in self._window(start, end):
                 key = self._of.get(offset)
                 if key is None:
                     continue

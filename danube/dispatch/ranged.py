@@ -43,14 +43,14 @@ class RangedMachine(Machine):
         if not self._any_credit():
             return None
         waiting = self._waiting
-        if waiting:
+        if waiting.ready or waiting.delayed:
             waiting.promote(now)
             item = waiting.peek()
             if item is not None:
                 return ReadRequest(item.start, redelivery=True)
-        if self._full():
+        if self._unacked and self._full():
             return None
-        return ReadRequest(self.position, redelivery=False)
+        return ReadRequest(self.position, False)
 
     def _full(self) -> str | None:
         """Return which bound stops new messages, or None. Nothing is full while nothing is unacknowledged."""
@@ -74,7 +74,8 @@ class RangedMachine(Machine):
         cursor_ack, settle, position = self.cursor.ack, self._flights.settle, self.position
         count = 0
         for index in range(0, len(ranges), 2):
-            for start, end in cursor_ack(ranges[index], min(ranges[index + 1], position), force=force):
+            high = ranges[index + 1]
+            for start, end in cursor_ack(ranges[index], high if high < position else position, force=force):
                 settle(start, end)
                 new.append(start)
                 new.append(end)

@@ -42,7 +42,7 @@ class SharedMachine(RangedMachine):
             return out
         base, end = span.base_offset, span.end_offset
         waiting = self._waiting
-        if waiting:
+        if waiting.ready or waiting.delayed:
             waiting.promote(now)
             while self._turns and (item := waiting.peek()) is not None and base <= item.start < end:
                 self._redeliver(span, waiting.take(end), now, out)
