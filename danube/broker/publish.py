@@ -15,7 +15,7 @@ import trio
 
 from danube.log import ProducerSession, StoredBatch, Verdict
 from danube.model import api
-from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, check_part
+from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, Codec, check_part
 from danube.model.errors import (
     DanubeError,
     InvalidArgumentError,
@@ -33,20 +33,21 @@ __all__ = ["PublishStream", "publish"]
 
 _REQUEST = msgspec.msgpack.Decoder(api.PublishRequest)
 _encode = msgspec.msgpack.Encoder().encode
-_SETTLE_TIMEOUT_S = 5.0
-"""How long the end of a stream waits for what it has in flight."""
+_RESERVED_FLAGS = ~int(BatchFlags.PAYLOADS_ONLY)  # of the number: ~ of an IntFlag leaves out bits that have no name
+_LAST_CODEC = max(Codec)
 
 
 class PublishStream:
     """One open Publish stream: a producer's session on a topic, and what it has in flight."""
 
-    __slots__ = ("_acks", "_broker", "_idle", "_stream", "in_flight", "session", "topic")
+    __slots__ = ("_acks", "_broker", "_idle", "_stream", "_waiting", "in_flight", "session", "topic")
 
     def __init__(self, broker: Broker, topic: Topic, session: ProducerSession, stream: ServerStream) -> None:
         self._broker = broker
         self._stream = stream
         self._acks: list[api.AckedSequence] = []
         self._idle: trio.Event | None = None
+        self._waiting = False
         self.topic = topic
         self.session = session
         self.in_flight = 0
@@ -81,40 +82,81 @@ class PublishStream:
         status, code, text = to_wire(error)
         self._stream.send_nowait(_encode(api.PublishRefused(base_sequence, int(status), code, text)))
 
-    def refuse(self, header: BatchHeader, error: DanubeError) -> None:
-        """Refuse one batch; what follows it in flight is refused as a gap in the sequence."""
-        self._refuse(header.base_sequence, error)
+    def take_now(self, message: Message) -> bool:
+        """Take a batch if the journal has room for it, else say False and change nothing."""
+        if self._waiting or not self.topic.try_admit(len(message.data)):
+            return False
+        self._take(message)
+        return True
+
+    async def take(self, message: Message) -> None:
+        """Take a batch when the journal has room for it; what arrives meanwhile queues behind it."""
+        self._waiting = True
+        try:
+            await self.topic.admit(len(message.data))
+        except DanubeError as error:
+            self._refuse(check_part(_part(message)).base_sequence, error)
+            message.release()
+        else:
+            self._take(message)
+        finally:
+            self._waiting = False
+
+    def _take(self, message: Message) -> None:
+        part = _part(message)
+        header = check_part(part)  # a wrong checksum ends the stream: nothing that follows it can be trusted
+        topic = self.topic
+        try:
+            self._check(header, part)
+            # Nothing waits between the verdict and the append: they belong together.
+            checked = topic.producers.check(header)
+            if checked.kind is Verdict.KNOWN:
+                self.known(header, checked.base_offset)
+                self._broker.flush()
+                message.release()
+                return
+            self.in_flight += 1
+            try:
+                if checked.kind is Verdict.NEW:
+                    topic.append(self, message, part, header)
+                else:
+                    topic.wait_for(self, message, checked)
+            except DanubeError:
+                self.in_flight -= 1
+                raise
+        except DanubeError as error:
+            self._refuse(header.base_sequence, error)
+            message.release()
+
+    def _check(self, header: BatchHeader, part: bytes) -> None:
+        limits = self._broker.config.limits
+        if header.producer_id != self.session.producer_id:
+            raise InvalidArgumentError(
+                f"batch of producer {header.producer_id:016x} on the stream of {self.session.producer_id:016x};"
+                " use the ids that PublishOpened gave"
+            )
+        if len(part) > limits.max_batch_bytes or header.unpacked_size > limits.max_batch_bytes:
+            raise MessageTooLargeError(
+                f"batch of {len(part)} bytes ({header.unpacked_size} unpacked) is larger than"
+                f" max_batch_bytes = {limits.max_batch_bytes}; send smaller batches"
+            )
+        if header.record_count > limits.max_batch_records:
+            raise LimitExceededError(
+                f"batch of {header.record_count} messages is larger than max_batch_records = {limits.max_batch_records}"
+            )
+        if header.record_count == 1 and header.unpacked_size > limits.max_message_bytes + PART_OVERHEAD:
+            raise MessageTooLargeError(
+                f"message of about {header.unpacked_size} bytes is larger than"
+                f" max_message_bytes = {limits.max_message_bytes}; split it, or raise the limit"
+            )
+        if header.flags & ~BatchFlags.PAYLOADS_ONLY:
+            raise InvalidArgumentError(f"batch flags {header.flags:#x} are reserved for the broker")
 
     async def wait_idle(self) -> None:
         """Wait until nothing is in flight."""
         while self.in_flight:
             self._idle = trio.Event()
             await self._idle.wait()
-
-
-def _check(header: BatchHeader, session: ProducerSession, part: bytes, broker: Broker) -> None:
-    limits = broker.config.limits
-    if header.producer_id != session.producer_id:
-        raise InvalidArgumentError(
-            f"batch of producer {header.producer_id:016x} on the stream of {session.producer_id:016x};"
-            " use the ids that PublishOpened gave"
-        )
-    if len(part) > limits.max_batch_bytes or header.unpacked_size > limits.max_batch_bytes:
-        raise MessageTooLargeError(
-            f"batch of {len(part)} bytes ({header.unpacked_size} unpacked) is larger than"
-            f" max_batch_bytes = {limits.max_batch_bytes}; send smaller batches"
-        )
-    if header.record_count > limits.max_batch_records:
-        raise LimitExceededError(
-            f"batch of {header.record_count} messages is larger than max_batch_records = {limits.max_batch_records}"
-        )
-    if header.record_count == 1 and header.unpacked_size > limits.max_message_bytes + PART_OVERHEAD:
-        raise MessageTooLargeError(
-            f"message of about {header.unpacked_size} bytes is larger than"
-            f" max_message_bytes = {limits.max_message_bytes}; split it, or raise the limit"
-        )
-    if header.flags & ~BatchFlags.PAYLOADS_ONLY:
-        raise InvalidArgumentError(f"batch flags {header.flags:#x} are reserved for the broker")
 
 
 async def publish(broker: Broker, stream: ServerStream, context: Context) -> None:
@@ -144,39 +186,22 @@ async def publish(broker: Broker, stream: ServerStream, context: Context) -> Non
                 )
             )
         )
+        # Batches are taken as they arrive, without waking this task, as long as the journal has room.
+        stream.divert(state.take_now)
         while (message := await stream.receive()) is not None:
-            request = _decode(message)
-            if not isinstance(request, api.PublishBatch):
-                raise InvalidArgumentError("a Publish stream carries PublishOpen once, and then PublishBatch only")
-            await _take(broker, topic, state, message, request.part)
+            await state.take(message)
     finally:
         # What was taken is acknowledged, or refused, before the call ends, whatever ends it.
-        with trio.move_on_after(_SETTLE_TIMEOUT_S, shield=True):
+        with trio.move_on_after(broker.config.drain_timeout_s, shield=True):
             await state.wait_idle()
         topic.detach(state)
 
 
-async def _take(broker: Broker, topic: Topic, state: PublishStream, message: Message, part: bytes) -> None:
-    header = check_part(part)  # a wrong checksum ends the stream: nothing that follows it can be trusted
-    try:
-        _check(header, state.session, part, broker)
-        await topic.admit(len(part))
-        # From here to the append nothing waits: the verdict and the offset belong together.
-        verdict = topic.producers.check(header)
-        if verdict.kind is Verdict.NEW:
-            state.in_flight += 1
-            topic.append(state, message, part, header)
-            return
-        if verdict.kind is Verdict.KNOWN:
-            state.known(header, verdict.base_offset)
-            broker.flush_soon()
-        else:
-            state.in_flight += 1
-            topic.wait_for(state, message, verdict)
-            return
-    except DanubeError as error:
-        state.refuse(header, error)
-    message.release()
+def _part(message: Message) -> bytes:
+    request = _decode(message)
+    if not isinstance(request, api.PublishBatch):
+        raise InvalidArgumentError("a Publish stream carries PublishOpen once, and then PublishBatch only")
+    return request.part
 
 
 def _decode(message: Message | None) -> api.PublishRequest:
