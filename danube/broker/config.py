@@ -53,7 +53,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_level: str = "info"
     """debug, info, warning or error."""
     drain_timeout_s: float = 10.0
-    """How long a shutdown waits for commits and streams to end."""
+    """How long the end of a publish stream, in a shutdown or otherwise, waits for what it has in flight."""
     sync_delay_ms: float = 0.0
     """Added to every fdatasync: benchmarks imitate slower disks with it."""
     limits: Limits = Limits()
@@ -132,31 +132,37 @@ def load_config(path: str | None = None, overrides: dict[str, Any] | None = None
         config = msgspec.convert(settings, BrokerConfig)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
-    _check(config, where)
+    try:
+        _check(config)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error.__cause__
     return config
 
 
-def _check(config: BrokerConfig, where: str) -> None:
+def _check(config: BrokerConfig) -> None:
     if not config.listen:
-        raise ConfigurationError(f"{where}: listen needs at least one address")
+        raise ConfigurationError("listen needs at least one address")
     for address in config.listen:
         parse_address(address)
     limits = config.limits
     for name in limits.__struct_fields__:
         if getattr(limits, name) <= 0:
-            raise ConfigurationError(f"{where}: limits.{name} must be greater than 0")
+            raise ConfigurationError(f"limits.{name} must be greater than 0")
     if limits.max_message_bytes >= limits.max_batch_bytes:
-        raise ConfigurationError(f"{where}: limits.max_batch_bytes must be larger than limits.max_message_bytes")
+        raise ConfigurationError("limits.max_batch_bytes must be larger than limits.max_message_bytes")
+    for name in ("drain_timeout_s", "sync_delay_ms"):
+        if getattr(config, name) < 0:
+            raise ConfigurationError(f"{name} must not be negative")
     file_bytes = config.journal_file_bytes
     if file_bytes < limits.max_batch_bytes + MIB:
         raise ConfigurationError(
-            f"{where}: journal_file_size = {file_bytes} must exceed limits.max_batch_bytes"
+            f"journal_file_size = {file_bytes} must exceed limits.max_batch_bytes"
             f" = {limits.max_batch_bytes} by at least 1 MiB, since a batch never spans two files"
         )
     if limits.journal_max_bytes < 2 * file_bytes:
         raise ConfigurationError(
-            f"{where}: limits.journal_max_bytes = {limits.journal_max_bytes} must hold at least two journal files"
+            f"limits.journal_max_bytes = {limits.journal_max_bytes} must hold at least two journal files"
             f" of {file_bytes} bytes"
         )
     if config.log_level not in ("debug", "info", "warning", "error"):
-        raise ConfigurationError(f"{where}: log_level {config.log_level!r} is not debug, info, warning or error")
+        raise ConfigurationError(f"log_level {config.log_level!r} is not debug, info, warning or error")

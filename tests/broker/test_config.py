@@ -1,0 +1,112 @@
+"""Configuration: defaults, a TOML file, options on top, and errors that name the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danube.broker import BrokerConfig, load_config, parse_address, parse_size
+from danube.model.errors import ConfigurationError
+from danube.model.limits import GIB, MIB
+
+
+def test_nothing_configured_gives_the_defaults() -> None:
+    config = load_config()
+    assert config == BrokerConfig()
+    assert (config.listen, config.data_directory, config.durability) == (("127.0.0.1:6650",), "./danube-data", "disk")
+    assert config.auto_create_topics
+    assert config.journal_file_bytes == 64 * MIB
+    assert config.limits.journal_max_bytes == 4 * GIB
+
+
+def test_a_file_sets_and_options_win(tmp_path: Path) -> None:
+    path = tmp_path / "danube.toml"
+    path.write_text(
+        """
+        listen = ["127.0.0.1:7000", "[::1]:7000"]
+        durability = "os"
+        auto_create_topics = false
+        journal_file_size = "32MiB"
+        [limits]
+        cache_bytes = 1000
+        ack_timeout_s = 1.5
+        """
+    )
+    config = load_config(str(path), {"durability": "none", "log_level": None, "limits": {"cache_bytes": 2000}})
+    assert config.listen == ("127.0.0.1:7000", "[::1]:7000")
+    assert config.durability == "none"
+    assert not config.auto_create_topics
+    assert config.journal_file_bytes == 32 * MIB
+    assert (config.limits.cache_bytes, config.limits.ack_timeout_s) == (2000, 1.5)
+    assert config.log_level == "info"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data_dir = 'x'", "unknown setting 'data_dir'; did you mean 'data_directory'?"),
+        ("[limits]\njournal_max = 1", "[limits]: unknown setting 'journal_max'; did you mean 'journal_max_bytes'?"),
+        ("zzz = 1", "unknown setting 'zzz'; known are listen,"),
+        ("durability = 'paper'", "durability"),
+        ("auto_create_topics = 'yes'", "auto_create_topics"),
+        ("listen = []", "at least one address"),
+        ("listen = ['127.0.0.1:99999']", "127.0.0.1:99999"),
+        ("listen = '127.0.0.1:1'", "listen"),
+        ("journal_file_size = '1MiB'", "journal_file_size = 1048576 must exceed limits.max_batch_bytes"),
+        ("journal_file_size = 'big'", "'big' is not a size"),
+        ("limits = 3", "[limits] must be a table"),
+        ("[limits]\nack_timeout_s = 0", "limits.ack_timeout_s must be greater than 0"),
+        ("[limits]\nmax_topics = 'many'", "max_topics"),
+        ("[limits]\nmax_message_bytes = 12582912", "max_batch_bytes must be larger"),
+        ("[limits]\njournal_max_bytes = 1000", "at least two journal files"),
+        ("log_level = 'loud'", "log_level 'loud'"),
+        ("sync_delay_ms = -1.0", "sync_delay_ms"),
+        ("drain_timeout_s = -1.0", "drain_timeout_s"),
+        ("this is not toml", "not valid TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "danube.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load_config(str(path))
+    assert said in caught.value.message
+    assert "danube.toml: " in caught.value.message or "danube.toml' " in caught.value.message
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none\.toml"):
+        load_config(str(tmp_path / "none.toml"))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match=r"binary\.toml"):
+        load_config(str(tmp_path / "binary.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("5", 5), (5, 5), ("64MiB", 64 * MIB), ("64M", 64 * MIB), ("1.5 gb", 3 * GIB // 2), ("2k", 2048), (" 1 B ", 1)],
+)
+def test_sizes(text: int | str, expected: int) -> None:
+    assert parse_size(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:1", ("127.0.0.1", 1)),
+        ("localhost", ("localhost", 6650)),
+        ("[::1]:80", ("::1", 80)),
+        ("[::1]", ("::1", 6650)),
+        ("0.0.0.0:0", ("0.0.0.0", 0)),
+    ],
+)
+def test_addresses(text: str, expected: Any) -> None:
+    assert parse_address(text) == expected
+
+
+@pytest.mark.parametrize("text", [":1", "host:port", "host:-1", "host:65536", ""])
+def test_wrong_addresses(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="host:port"):
+        parse_address(text)
