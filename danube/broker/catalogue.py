@@ -172,7 +172,8 @@ class Catalogue:
             return base, base.topic_ids[split[1]]
         if split:
             # A plain topic cannot have this name, so the advice to create it would be wrong.
-            has = f"has {base.partitions} partitions" if base is not None else "does not exist"
+            create = f"does not exist; create that with: danube topics create {split[0]} --partitions N"
+            has = f"has {base.partitions} partitions" if base is not None else create
             raise TopicNotFoundError(
                 f"topic {topic!r} does not exist: it is the name of partition {split[1]} of {split[0]!r}, which {has}"
             )
