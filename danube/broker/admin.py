@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from danube import __version__
 from danube.model import api, partition_name, validate_name, validate_topic
 from danube.model.errors import SubscriptionNotFoundError, TopicNotFoundError
+from danube.model.version import __version__
 from danube.wire import Context, Method, Service, UnaryHandler
 
 if TYPE_CHECKING:

@@ -237,10 +237,6 @@ class Broker:
         for stream in streams:
             stream.flush()
 
-    def flush_soon(self) -> None:
-        """Send acknowledgements that no commit will send."""
-        self.flush()
-
     async def next_commit(self) -> None:
         """Wait until the journal has settled something."""
         await self._commit.wait()

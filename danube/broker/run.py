@@ -15,10 +15,10 @@ import time
 
 import trio
 
-from danube import __version__
 from danube.broker.broker import Broker, Seams
 from danube.broker.config import BrokerConfig
 from danube.model.errors import DanubeError, exit_code
+from danube.model.version import __version__
 
 __all__ = ["run_broker"]
 

@@ -106,7 +106,8 @@ class Topic:
         self.log = log
         self.producers = producers
         self.subscriptions: dict[str, Subscription] = {}
-        self.deleted = False
+        self.deleted: DanubeError | None = None
+        """What its users are told once it is deleted."""
         self.failure: DanubeError | None = None
         """Set when stored data is damaged: the topic stops, loudly."""
         self._pending: dict[StoredBatch, _Ticket] = {}
@@ -275,10 +276,16 @@ class Topic:
 
     def attach(self, state: PublishStream, stream: ServerStream) -> None:
         """A producer's stream begins. One that is left from a broken connection of the same session ends."""
+        self._check_alive()
         old = self._streams.get(state.session.name)
         if old is not None:
             old[1].abandon(None)
         self._streams[state.session.name] = (state, stream)
+
+    def _check_alive(self) -> None:
+        """Raise if the topic was deleted while somebody was about to use it."""
+        if self.deleted is not None:
+            raise self.deleted
 
     def detach(self, state: PublishStream) -> None:
         """A producer's stream has ended."""
@@ -304,11 +311,19 @@ class Topic:
 
     # --- Batches ---
 
-    async def admit(self, size: int) -> None:
-        """Wait until the journal has room for a batch. Raises what :meth:`danube.log.Journal.admit` raises."""
+    def try_admit(self, size: int) -> bool:
+        """Whether the journal has room for a batch now.
+
+        Raises:
+            DataLossError: the topic stopped because stored data is damaged.
+        """
         if self.failure is not None:
             raise self.failure
-        if self.durability is not Durability.NONE and not self._broker.journal.try_admit(size):
+        return self.durability is Durability.NONE or self._broker.journal.try_admit(size)
+
+    async def admit(self, size: int) -> None:
+        """Wait until the journal has room for a batch. Raises what :meth:`danube.log.Journal.admit` raises."""
+        if not self.try_admit(size):
             await self._broker.journal.admit(size)
 
     def append(self, state: PublishStream, message: Message, part: bytes, header: BatchHeader) -> None:
@@ -321,7 +336,7 @@ class Topic:
             for subscription in self.subscriptions.values():
                 subscription.offer(batch)
             state.settled(message, batch, None)
-            self._broker.flush_soon()
+            self._broker.flush()
             return
         ticket = _Ticket(self, state, message)
         batch = self.log.append(part, header, now_us, ticket)
@@ -350,6 +365,11 @@ class Topic:
         ticket.state.settled(ticket.message, batch, error)
         for state, message in ticket.waiters or ():
             state.settled(message, batch, error)
+
+    async def wait_settled(self) -> None:
+        """Wait until no batch is on its way to the journal."""
+        while self._pending:
+            await self._broker.next_commit()
 
     # --- Subscriptions ---
 
@@ -385,6 +405,7 @@ class Topic:
         record = await self._broker.catalogue.create_subscription(
             self.topic_id, request.subscription, request.type, start
         )
+        self._check_alive()
         return self.restore_subscription(request.subscription, record, None)
 
     def restore_subscription(self, name: str, record: SubscriptionRecord, cursor: Cursor | None) -> Subscription:
@@ -431,7 +452,7 @@ class Topic:
 
     def end(self, error: DanubeError) -> None:
         """Disconnect everybody: the topic is deleted."""
-        self.deleted = True
+        self.deleted = error
         for _, stream in list(self._streams.values()):
             stream.abandon(error)
         for subscription in self.subscriptions.values():

@@ -543,8 +543,9 @@ class Journal:
         with trio.CancelScope(shield=True):  # bounded: a rename; the list must follow it
             await self._disk.rename(name, file.name)
             self._spares.remove(name)
-            self._prepared.append(file)
+        # Only now may it be written: a file whose name a power loss takes away would take its blocks along.
         await self._disk.sync_directory()
+        self._prepared.append(file)
         self._disk_full = False
         self._file_ready.set()
         self._admission.wake()

@@ -263,7 +263,7 @@ class ProducerTable:
         if producer is None:
             return
         window = producer.window
-        for index in range(len(window)):
+        for index in range(len(window) - 1, -1, -1):  # what is on its way is at the end
             base_sequence, count, base_offset, pending = window[index]
             if pending is batch:
                 window[index] = (base_sequence, count, base_offset, None)

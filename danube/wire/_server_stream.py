@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 import trio
 
-from danube.model.errors import CallCancelledError, DanubeError
+from danube.model.errors import CallCancelledError, DanubeError, InternalError, to_wire
 from danube.wire._message import Message
 from danube.wire._waker import Waker
 from danube.wire.codec import Codec
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Context", "Handler", "Method", "ServerStream", "Service", "StreamHandler", "UnaryHandler"]
 
 T = TypeVar("T")
+
+_log = logging.getLogger("danube.wire")
 
 
 class Context:
@@ -60,6 +63,7 @@ class ServerStream:
         "_arrived",
         "_inbox",
         "_room",
+        "_sink",
         "connection",
         "context",
         "ended",
@@ -80,6 +84,7 @@ class ServerStream:
         """Whether the peer has abandoned the call."""
         self.failure: DanubeError | None = None
         self._inbox: deque[Message] = deque()
+        self._sink: Callable[[Message], bool] | None = None
         self._arrived = Waker()
         self._room: trio.Event | None = None
 
@@ -107,6 +112,15 @@ class ServerStream:
     def decode(self, kind: type[T], data: bytes) -> T:
         """Decode a message with the call's codec; InvalidArgumentError when it is not a ``kind``."""
         return self.context.codec.decode(kind, data)
+
+    def divert(self, sink: Callable[[Message], bool]) -> None:
+        """Give messages to a plain function as they arrive, in the connection's own turn of the loop.
+
+        For calls whose messages are many and small: it saves waking the handler's task (about 10 us). The function
+        returns False for a message that it cannot take without waiting; that one is queued for :meth:`receive`. What
+        it raises ends the call as if the handler had raised it.
+        """
+        self._sink = sink
 
     # -- sending
 
@@ -150,6 +164,18 @@ class ServerStream:
 
     def deliver(self, message: Message) -> None:
         """Connection: a message has arrived."""
+        sink = self._sink
+        if sink is not None and not self._inbox:
+            try:
+                if sink(message):
+                    return
+            except DanubeError as error:
+                self.abandon(error)
+                return
+            except Exception as error:  # noqa: BLE001 - a bug in one sink costs its own call
+                _log.exception("the sink of %r failed", self)
+                self.abandon(InternalError(to_wire(error)[2]))
+                return
         self._inbox.append(message)
         self._arrived.wake()
 
