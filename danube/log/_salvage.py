@@ -55,15 +55,14 @@ def _step(data: bytes, at: int, topics: dict[int, tuple[int, int]]) -> int:
     entry = entry_at(data, at)
     if entry.end > len(data) or entry.type not in _TYPES or entry.durability > 2:
         return _stamped(data, at, topics)
-    if entry.type == EntryType.BATCH:
-        stamp = _stamp(data, entry.start)
-        if stamp is None:
-            # The offsets are lost, the topic is known.
-            topics.setdefault(entry.topic_id, (0, 0))
-        elif stamp.total_size != entry.end - entry.start:
+    stamp = _stamp(data, entry.start)
+    if stamp is not None:  # a batch, whatever the type says
+        if stamp.total_size != entry.end - entry.start:
             return _stamped(data, at, topics)
-        else:
-            _note(data, entry.start, stamp, topics)
+        _note(data, entry.start, stamp, topics)
+    elif entry.type == EntryType.BATCH:
+        # The offsets are lost, the topic is known.
+        topics.setdefault(entry.topic_id, (0, 0))
     return entry.end - at
 
 

@@ -1,0 +1,454 @@
+"""The journal at work: settling, lanes, back-pressure, fences, files that come and go. On a simulated disk."""
+
+from __future__ import annotations
+
+import errno
+import tracemalloc
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+import trio
+import trio.lowlevel
+from log_lives import FILE_SIZE, LIMITS, make_part
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from danube.log import BatchCache, Entry, EntryType, Journal, TopicLog
+from danube.model import DanubeError, Durability, Limits
+from danube.model.batch import check_part
+from danube.model.errors import (
+    ConfigurationError,
+    JournalFencedError,
+    JournalFullError,
+    MessageTooLargeError,
+    UnavailableError,
+)
+from danube.testing.disk import SimulatedDisk
+
+
+class Desk:
+    """A journal with its disk, and what it has settled."""
+
+    def __init__(self, disk: SimulatedDisk, limits: Limits = LIMITS) -> None:
+        self.disk = disk
+        self.settled: list[tuple[Entry, DanubeError | None, float]] = []
+        self.groups: list[int] = []
+        self.checkpoints = 0
+        self.news = trio.Event()
+        self.logs: dict[int, TopicLog] = {}
+        self.cache = BatchCache(limits.cache_bytes)
+        self.journal = Journal(disk, limits, file_size=FILE_SIZE, on_commit=self.on_commit, checkpoint=self.checkpoint)
+
+    def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
+        self.groups.append(len(entries))
+        self.news.set()
+        self.news = trio.Event()
+        for entry in entries:
+            self.settled.append((entry, error, trio.current_time()))
+            if entry.type is EntryType.BATCH and error is None:
+                self.logs[entry.topic_id].settled(entry)
+
+    async def checkpoint(self) -> None:
+        self.checkpoints += 1
+        await trio.sleep(0.001)
+
+    def log(self, topic_id: int, durability: Durability = Durability.DISK) -> TopicLog:
+        recovered = self.journal.recovered
+        assert recovered is not None
+        log = TopicLog(topic_id, durability, self.journal, self.cache, recovered=recovered.topics.get(topic_id))
+        self.logs[topic_id] = log
+        return log
+
+    def control(self, durability: Durability = Durability.DISK, topic_id: int = 1, size: int = 8) -> Entry:
+        entry = Entry(EntryType.CURSOR, topic_id, durability, (bytes(size),))
+        self.journal.submit(entry)
+        return entry
+
+    def put(self, log: TopicLog, size: int = 100) -> None:
+        part = make_part([bytes(size)])
+        log.append(part, check_part(part), 1)
+
+    async def wait_for(self, *entries: Entry) -> None:
+        while not {id(entry) for entry in entries} <= {id(item[0]) for item in self.settled}:
+            await self.news.wait()
+
+
+@asynccontextmanager
+async def desk(disk: SimulatedDisk | None = None, limits: Limits = LIMITS) -> AsyncIterator[Desk]:
+    found = Desk(disk or SimulatedDisk(Random(1)), limits)
+    await found.journal.recover()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(found.journal.run)
+        yield found
+        await found.journal.aclose()
+
+
+async def test_what_arrives_during_a_commit_is_the_next_one(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        for _ in range(5):
+            d.control()
+        await wait_all_tasks_blocked()
+        for _ in range(50):
+            d.control()
+    assert d.groups == [5, 50]
+    assert [entry.sequence for entry, _, _ in d.settled] == [1] * 5 + [2] * 50
+    usage = d.journal.usage()
+    assert usage.commits == 2
+    assert usage.pending_bytes == 0
+
+
+async def test_one_sync_for_a_commit_and_none_for_os(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        await wait_all_tasks_blocked()
+        before = d.disk.syncs
+        await d.wait_for(d.control(Durability.OS), d.control(Durability.OS))
+        assert d.disk.syncs == before
+        await d.wait_for(d.control(), d.control())
+        assert d.disk.syncs == before + 1
+
+
+async def test_a_slow_sync_does_not_delay_os_acknowledgements(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        d.disk.sync_delay_s = 1000.0
+        slow = d.control(topic_id=1)
+        await wait_all_tasks_blocked()
+        started = trio.current_time()
+        fast = [d.control(Durability.OS, topic_id=2) for _ in range(3)]
+        await d.wait_for(*fast)
+        assert trio.current_time() - started < 0.1
+        assert slow not in [entry for entry, _, _ in d.settled]
+        assert slow.sequence < fast[0].sequence
+        d.disk.sync_delay_s = 0.001
+        await d.wait_for(slow)
+
+
+async def test_entries_of_a_topic_settle_in_the_order_of_submission(autojump_clock: MockClock) -> None:
+    random = Random(3)
+    async with desk() as d:
+        logs = [d.log(1), d.log(2, Durability.OS)]
+        sent: dict[int, list[int]] = {1: [], 2: []}
+        for _ in range(200):
+            log = random.choice(logs)
+            part = make_part([bytes(random.choice((10, 1500)))])
+            await d.journal.admit(len(part))
+            log.append(part, check_part(part), 1)
+            sent[log.topic_id].append(log.next_offset)
+            if random.random() < 0.3:
+                await trio.sleep(0.0003)
+    for topic_id, ends in sent.items():
+        assert [e.end_offset for e, _, _ in d.settled if e.topic_id == topic_id] == ends
+    assert d.journal.usage().files > 3
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+async def test_an_io_error_fences_the_journal(autojump_clock: MockClock, operation: str) -> None:
+    d = Desk(SimulatedDisk(Random(1)))
+    await d.journal.recover()
+    with pytest.RaisesGroup(pytest.RaisesExc(JournalFencedError, match="Input/output")):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(d.journal.run)
+            await d.wait_for(d.control())
+            d.disk.fail(operation, errno.EIO)
+            failed = d.control()
+            await trio.lowlevel.checkpoint()
+            later = d.control()
+            await d.wait_for(failed, later)
+    errors = [error for _, error, _ in d.settled]
+    assert errors[0] is None
+    assert len(errors) == 3
+    assert all(isinstance(error, JournalFencedError) for error in errors[1:])
+    with pytest.raises(JournalFencedError):
+        d.control()
+    assert not d.journal.try_admit(1)
+    with pytest.raises(JournalFencedError):
+        await d.journal.admit(1)
+    # What was acknowledged before is there in the next life, and what failed may not be served from the page cache.
+    disk = d.disk.crash(power_loss=True)
+    async with desk(disk) as again:
+        assert again.journal.recovered is not None
+
+
+async def test_a_failed_sync_never_serves_what_only_the_page_cache_holds(autojump_clock: MockClock) -> None:
+    d = Desk(SimulatedDisk(Random(1)))
+    await d.journal.recover()
+    log = d.log(1)
+    with pytest.RaisesGroup(JournalFencedError):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(d.journal.run)
+            d.put(log)
+            await trio.sleep(0.1)
+            d.disk.fail("sync", errno.EIO)
+            d.put(log)
+            await trio.sleep(1)
+    assert (log.end_offset, log.next_offset) == (1, 2)
+    # The process restarts. The second batch can be read, but is not on the medium: recovery brings it there.
+    disk = d.disk.crash(power_loss=False)
+    async with desk(disk) as again:
+        assert again.log(1).end_offset == 2
+    async with desk(disk.crash(power_loss=True)) as again:
+        log = again.log(1)
+        assert log.end_offset == 2
+        assert [batch.base_offset for batch in await log.read(0, 1000)] == [0, 1]
+
+
+async def test_cancelling_run_settles_what_is_pending(autojump_clock: MockClock) -> None:
+    d = Desk(SimulatedDisk(Random(1)))
+    await d.journal.recover()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(d.journal.run)
+        entries = [d.control()]
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+        entries += [d.control(), d.control(Durability.OS)]
+    assert {item[0] for item in d.settled} == set(entries)
+    assert len(d.settled) == 3
+    assert d.settled[0][1] is None  # its write was under way
+    assert all(error is None or isinstance(error, UnavailableError) for _, error, _ in d.settled)
+    with pytest.raises(UnavailableError):
+        d.control()
+
+
+async def test_closing_commits_what_is_pending(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        log = d.log(1)
+        for _ in range(10):
+            d.put(log)
+    assert log.end_offset == 10
+    with pytest.raises(UnavailableError, match="clos"):
+        d.control()
+
+
+async def test_publishing_waits_while_too_much_is_pending(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        log = d.log(1)
+        d.disk.sync_delay_s = 5.0
+        done: list[int] = []
+
+        async def publish(number: int) -> None:
+            part = make_part([bytes(5000)])
+            await d.journal.admit(len(part))
+            log.append(part, check_part(part), 1)
+            done.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(publish, number)
+                await wait_all_tasks_blocked()
+            assert len(done) == 6  # 32 KiB
+            assert not d.journal.try_admit(1)
+            d.control()  # never waits
+        assert done == list(range(20))  # in line
+
+
+async def test_a_waiting_publisher_that_gives_up_blocks_nobody(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        d.disk.sync_delay_s = 5.0
+        log = d.log(1)
+        for _ in range(7):
+            d.put(log, 5000)
+        admitted: list[str] = []
+
+        async def wait(name: str, patience_s: float) -> None:
+            with trio.move_on_after(patience_s):
+                await d.journal.admit(5000)
+                admitted.append(name)  # and submits nothing
+
+        async with trio.open_nursery() as nursery:
+            for name, patience_s in (("a", 0.01), ("b", 1000), ("c", 1000)):
+                nursery.start_soon(wait, name, patience_s)
+                await wait_all_tasks_blocked()
+        assert admitted == ["b", "c"]
+
+
+async def fill(d: Desk, log: TopicLog) -> None:
+    while d.journal.try_admit(4000):
+        d.put(log, 3900)
+        await trio.sleep(0.01)
+
+
+async def test_a_full_journal_refuses_publishes_and_takes_acks_until_a_topic_is_dropped(
+    autojump_clock: MockClock,
+) -> None:
+    async with desk() as d:
+        log, other = d.log(1), d.log(2)
+        d.put(other)
+        await fill(d, log)
+        usage = d.journal.usage()
+        assert usage.used_bytes > 0.9 * LIMITS.journal_max_bytes
+        started = trio.current_time()
+        with pytest.raises(JournalFullError, match=r"journal_max_bytes"):
+            await d.journal.admit(4000)
+        assert trio.current_time() - started == pytest.approx(1.0)
+        acks = [d.control(size=2000) for _ in range(20)]  # from the reserve
+        await d.wait_for(*acks)
+
+        async def later() -> None:
+            await trio.sleep(0.5)
+            log.drop()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(later)
+            await d.journal.admit(4000)
+        assert d.checkpoints >= 1
+        usage = d.journal.usage()
+        assert usage.files < 5
+        assert usage.spare_files > 10
+        before = len(d.disk.names())
+        await fill(d, d.log(3))
+        assert len(d.disk.names()) == before  # nothing was created or removed
+        assert len(await other.read(0, 10)) == 1
+
+
+async def test_release_frees_the_files_of_what_is_below(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        log = d.log(1)
+        await fill(d, log)
+        files = d.journal.usage().files
+        stored = log.stored_bytes
+        log.release(log.end_offset // 2)
+        await trio.sleep(1)
+        assert d.journal.usage().files < files - 5
+        assert log.stored_bytes < stored * 0.7
+        assert (await log.read(0, 1))[0].base_offset == log.start_offset == log.end_offset // 2
+        offset = log.start_offset
+        while offset < log.end_offset:
+            offset = (await log.read(offset, 10_000))[-1].end_offset
+
+
+async def test_without_a_checkpoint_nothing_is_recycled(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        d.journal.checkpoint = None
+        log = d.log(1)
+        await fill(d, log)
+        files = d.journal.usage().files
+        log.drop()
+        await trio.sleep(10)
+        assert d.journal.usage().files == files
+
+
+async def test_a_full_disk_stops_publishes_and_not_acks(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        log = d.log(1)
+        d.disk.capacity = 4 * FILE_SIZE
+        await fill(d, log)
+        assert d.journal.usage().disk_full
+        with pytest.raises(JournalFullError, match="disk"):
+            await d.journal.admit(4000)
+        await d.wait_for(*[d.control(size=1000) for _ in range(10)])
+
+        async def make_room() -> None:
+            await trio.sleep(0.3)
+            log.drop()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(make_room)
+            await d.journal.admit(4000)
+        d.disk.capacity = 100 * FILE_SIZE
+        await fill(d, d.log(2))
+        assert not d.journal.usage().disk_full
+
+
+async def test_space_that_comes_free_on_the_disk_is_noticed_by_the_next_publish(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        d.disk.capacity = 4 * FILE_SIZE
+        await fill(d, d.log(1))
+        d.disk.capacity = 100 * FILE_SIZE
+        await d.journal.admit(4000)
+        assert not d.journal.usage().disk_full
+
+
+async def test_what_is_too_large_is_refused(autojump_clock: MockClock) -> None:
+    with pytest.raises(ConfigurationError, match="max_batch_bytes"):
+        Journal(SimulatedDisk(Random(1)), LIMITS, file_size=LIMITS.max_batch_bytes)
+    async with desk() as d:
+        with pytest.raises(MessageTooLargeError):
+            d.control(size=FILE_SIZE)
+
+
+async def test_reads_go_from_disk_to_cache_while_files_roll(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        log = d.log(1)
+        noise = d.log(2, Durability.OS)
+        seen: list[int] = []
+
+        async def consume() -> None:
+            offset = 0
+            while offset < 300:
+                batches = await log.read(offset, 3000)
+                for batch in batches:
+                    seen.append(batch.base_offset)
+                    assert batch.base_offset == offset
+                    offset = batch.end_offset
+                await trio.sleep(0.004)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consume)
+            for _ in range(300):
+                await d.journal.admit(700)
+                d.put(log, 400)
+                d.put(noise, 200)
+                await trio.sleep(0.001)
+        assert seen == list(range(300))
+        assert d.journal.usage().files > 8
+        assert log.get_cached(0) is None
+
+
+async def test_offsets_by_time(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        log = d.log(1)
+        for number in range(60):
+            part = make_part([bytes(1500)] * 2)
+            await d.journal.admit(len(part))
+            log.append(part, check_part(part), 1000 + 10 * number)
+            await trio.sleep(0.01)
+        for number in (0, 1, 30, 59):
+            assert await log.offset_at(1000 + 10 * number) == 2 * number
+            assert await log.offset_at(995 + 10 * number) == 2 * number
+        assert await log.offset_at(5000) == 120
+        log.release(40)
+        assert await log.offset_at(0) == 40
+
+
+async def test_a_topic_without_durability_lives_in_the_cache(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        log = d.log(1, Durability.NONE)
+        for number in range(40):
+            part = make_part([bytes(1000)])
+            log.settled(log.append(part, check_part(part), number))
+        assert d.journal.usage().pending_bytes == 0
+        found = await log.read(0, 10_000)
+        assert found[0].base_offset > 0
+        assert found[0].base_offset + 10 == found[-1].end_offset or found[-1].end_offset == 40
+        assert await log.read(40, 1) == []
+
+
+async def test_memory_does_not_grow_with_the_backlog(autojump_clock: MockClock) -> None:
+    limits = Limits(
+        max_batch_bytes=8 * 1024,
+        journal_max_bytes=200 * FILE_SIZE,
+        journal_commit_bytes=12 * 1024,
+        cache_bytes=16 * 1024,
+    )
+    disk = SimulatedDisk(Random(1))
+    async with desk(disk, limits) as d:
+        log = d.log(1)
+        part = make_part([bytes(10)] * 400)
+        header = check_part(part)
+        tracemalloc.start()
+        try:
+            async with trio.open_nursery():
+                for number in range(800):
+                    log.append(part, header, number)
+                    await trio.sleep(0.003)
+                    if number == 10:
+                        d.settled.clear()
+                        before, _ = tracemalloc.get_traced_memory()
+                    d.settled.clear()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        on_disk = sum(len(disk.content(name)) for name in disk.names())
+        assert log.stored_bytes > 3_000_000
+        # The simulated disk itself is in memory, twice; it is not what is measured.
+        assert after - before - 2 * on_disk < 500_000
