@@ -319,6 +319,7 @@ class Broker:
             topic = self._topics.pop(topic_name, None)
             if topic is not None:
                 topic.end(TopicNotFoundError(f"topic {topic_name!r} was deleted"))
+                await topic.wait_settled()  # what is on its way counts as needed once it is written
             self.journal.drop_topic(topic_id)
 
 

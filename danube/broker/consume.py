@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import trio
 
 from danube.broker.subscription import Consumer, Subscription
 from danube.model import api, validate_name
-from danube.model.errors import InvalidArgumentError
+from danube.model.errors import DanubeError, InvalidArgumentError
 from danube.model.ranges import check_flat
 from danube.wire import Context, Message, ServerStream
 
@@ -36,7 +37,20 @@ async def consume(broker: Broker, stream: ServerStream, context: Context) -> Non
     validate_name("consumer", request.consumer_name)
     topic = broker.topic(request.topic)
     subscription = await topic.subscribe(request)
-    consumer = Consumer(broker.next_consumer_id(), request.consumer_name, stream, topic.end_offset)
+    failure: DanubeError | None = None
+    async with trio.open_nursery() as nursery:
+        consumer = Consumer(broker.next_consumer_id(), request.consumer_name, stream, nursery, topic.end_offset)
+        try:
+            await _converse(stream, subscription, consumer)
+        except DanubeError as error:  # out of the nursery as itself, not in a group
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _converse(stream: ServerStream, subscription: Subscription, consumer: Consumer) -> None:
+    topic = subscription.topic
     subscription.join(consumer)
     try:
         consumer.send(
@@ -65,6 +79,8 @@ def _obey(subscription: Subscription, consumer: Consumer, request: api.ConsumeRe
         case api.Credit(messages, size_bytes):
             subscription.credit(consumer, messages, size_bytes)
         case api.AckCumulative(offset):
+            if offset < 0:
+                raise InvalidArgumentError(f"AckCumulative: the offset {offset} is negative")
             subscription.ack_cumulative(consumer, offset)
         case api.Nack(ranges, delay_ms):
             check_flat(ranges, "Nack")

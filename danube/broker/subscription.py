@@ -25,7 +25,7 @@ from danube.dispatch import Cursor, Delivery, Gap, Machine, Span, encode_entry
 from danube.log import Entry, EntryType, StoredBatch
 from danube.model import Durability, RangeSet, SubscriptionType, api
 from danube.model.batch import slice_part
-from danube.model.errors import CorruptBatchError, DanubeError
+from danube.model.errors import ConsumerDisplacedError, CorruptBatchError, DanubeError, DataLossError
 from danube.wire import ServerStream
 
 if TYPE_CHECKING:
@@ -50,12 +50,16 @@ _EMPTY_BIN = b"\xc4\x00"
 class Consumer:
     """One connected consumer: its identity and the stream that leads to it."""
 
-    __slots__ = ("caught_up_at", "consumer_id", "ended_by", "name", "stream")
+    __slots__ = ("_held", "_nursery", "caught_up_at", "consumer_id", "name", "stream")
 
-    def __init__(self, consumer_id: int, name: str, stream: ServerStream, end_offset: int) -> None:
+    def __init__(
+        self, consumer_id: int, name: str, stream: ServerStream, nursery: trio.Nursery, end_offset: int
+    ) -> None:
         self.consumer_id = consumer_id
         self.name = name
         self.stream = stream
+        self._nursery = nursery
+        self._held: tuple[int, int] | None = None
         self.caught_up_at: int | None = end_offset
         """Where it has caught up: the end of the topic when it connected. None once it was told."""
 
@@ -66,6 +70,21 @@ class Consumer:
     def end(self, error: DanubeError) -> None:
         """End its call with an error."""
         self.stream.abandon(error)
+
+    def hold(self, subscription: Subscription, messages: int, size_bytes: int) -> None:
+        """Keep credit back until the consumer has read what is on its way."""
+        held = self._held
+        if held is None:
+            self._held = (messages, size_bytes)
+            self._nursery.start_soon(self._release, subscription)
+        else:
+            self._held = (held[0] + messages, held[1] + size_bytes)
+
+    async def _release(self, subscription: Subscription) -> None:
+        await self.stream.wait_send_capacity()
+        held, self._held = self._held, None
+        assert held is not None
+        subscription.credit(self, *held)
 
 
 class Subscription:
@@ -118,7 +137,12 @@ class Subscription:
         if displaced is not None:
             old = self.consumers.pop(displaced, None)
             if old is not None:
-                old.stream.abandon(None)
+                old.end(
+                    ConsumerDisplacedError(
+                        f"consumer {consumer.name!r} of subscription {self.name!r} has connected again and taken over;"
+                        " give each consumer a name of its own"
+                    )
+                )
         if self._task_scope is None:
             self._task_scope = trio.CancelScope()
             self.topic.start_task(self._run, self._task_scope)
@@ -157,6 +181,10 @@ class Subscription:
 
     def credit(self, consumer: Consumer, messages: int, size_bytes: int) -> None:
         """Let more be delivered to a consumer."""
+        if consumer.stream.send_buffered >= self.topic.max_send_buffer_bytes:
+            # It grants more than it reads. What it may have waits until it has read, so that its buffer stays bounded.
+            consumer.hold(self, messages, size_bytes)
+            return
         self.machine.credit(consumer.consumer_id, messages, size_bytes)
         self.pump()
 
@@ -374,6 +402,9 @@ class Subscription:
                     await self._read_ahead()
                 except DanubeError as error:
                     self._fail(error)
+                    return
+                except OSError as error:
+                    self._fail(DataLossError(f"the journal of topic {self.topic.name!r} cannot be read: {error}"))
                     return
                 self.pump()
                 await trio.lowlevel.checkpoint()

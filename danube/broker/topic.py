@@ -174,6 +174,11 @@ class Topic:
         return self._broker.journal.stored_bytes(self.topic_id)
 
     @property
+    def max_send_buffer_bytes(self) -> int:
+        """How much may wait for one consumer to read."""
+        return self._broker.config.limits.max_send_buffer_bytes
+
+    @property
     def opened(self) -> OpenedBatches:
         """Opened batches, shared by all topics."""
         return self._broker.opened
@@ -316,7 +321,9 @@ class Topic:
 
         Raises:
             DataLossError: the topic stopped because stored data is damaged.
+            TopicNotFoundError: it was deleted.
         """
+        self._check_alive()
         if self.failure is not None:
             raise self.failure
         return self.durability is Durability.NONE or self._broker.journal.try_admit(size)
@@ -360,6 +367,8 @@ class Topic:
         if error is None:
             self.log.settled(entry)
             self.producers.settled(batch)
+            if self.deleted:
+                self.log.drop()  # it was on its way when the topic went; its file must not wait for it
             if self.subscriptions:
                 self._broker.touch(self)
         ticket.state.settled(ticket.message, batch, error)

@@ -23,6 +23,7 @@ __all__ = [
     "ClosedError",
     "ConfigurationError",
     "ConnectionLostError",
+    "ConsumerDisplacedError",
     "CorruptBatchError",
     "DanubeError",
     "DataDirectoryError",
@@ -180,6 +181,12 @@ class SubscriptionBusyError(FailedPreconditionError):
     """An exclusive subscription has a connected consumer already."""
 
     code = "subscription-busy"
+
+
+class ConsumerDisplacedError(FailedPreconditionError):
+    """A consumer of the same name has connected to the same subscription and taken over."""
+
+    code = "consumer-displaced"
 
 
 class ProducerFencedError(FailedPreconditionError):
