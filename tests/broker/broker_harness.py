@@ -23,7 +23,7 @@ from danube.wire.client import Channel, ClientStream
 SMALL = {"max_message_bytes": 512 * KIB, "max_batch_bytes": 1 * MIB}
 """Limits that allow for small journal files, so that a broker starts in milliseconds."""
 
-PATIENCE_S = 20.0
+PATIENCE_S = 10.0
 
 _encode = msgspec.msgpack.encode
 _PUBLISH_REPLY = msgspec.msgpack.Decoder(api.PublishReply)
@@ -102,14 +102,22 @@ async def running_broker(
     directory: Path, *, patience_s: float = PATIENCE_S, **settings: Any
 ) -> AsyncGenerator[RunningBroker, None]:
     """Run a broker around the body, which has ``patience_s`` seconds."""
-    with trio.fail_after(patience_s):
-        async with trio.open_nursery() as nursery:
-            running = await RunningBroker(small_config(directory, **settings), nursery).start()
-            try:
-                yield running
-                await running.drain()
-            finally:
-                nursery.cancel_scope.cancel()
+    failure: BaseException | None = None
+    try:
+        with trio.fail_after(patience_s):
+            async with trio.open_nursery() as nursery:
+                running = await RunningBroker(small_config(directory, **settings), nursery).start()
+                try:
+                    yield running
+                    await running.drain()
+                finally:
+                    nursery.cancel_scope.cancel()
+    except ExceptionGroup as group:
+        failure = group
+        while isinstance(failure, ExceptionGroup) and len(failure.exceptions) == 1:
+            failure = failure.exceptions[0]
+    if failure is not None:
+        raise failure  # the assertion that failed, without the nursery around it
 
 
 class RawProducer:
