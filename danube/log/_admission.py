@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 
 import trio
 
@@ -23,32 +22,39 @@ class Admission:
 
     Args:
         limits: ``journal_pending_bytes``, ``journal_max_bytes`` and ``journal_full_wait_s`` are used.
-        space_used: bytes of the disk limit that are in use.
-        space_is_short: whether a batch of a size must not be written because the disk is full.
+
+    The journal keeps three numbers up to date: ``pending_bytes``, what is submitted and not settled; ``used_bytes``, of
+    the disk limit; and ``space_left``, what batches may still use of a full disk (infinite if it is not full).
     """
 
-    def __init__(self, limits: Limits, space_used: Callable[[], int], space_is_short: Callable[[int], bool]) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.pending_bytes = 0
-        """Submitted and not settled; the journal counts here."""
+        self.used_bytes = 0
+        self.space_left = math.inf
         self._limits = limits
-        self._space_used = space_used
-        self._space_is_short = space_is_short
+        self._pending_limit = limits.journal_pending_bytes
+        self._used_limit = limits.journal_max_bytes
         self._line: deque[trio.Event] = deque()
         self._closed: DanubeError | None = None
         self._full_since = -math.inf
 
     def try_admit(self, size: int) -> bool:
         """Return whether ``size`` bytes may be submitted now, and nobody is in line."""
-        return not self._line and self._closed is None and self._fits(size) and not self._is_full(size)
+        pending = self.pending_bytes + size
+        return (
+            (pending <= self._pending_limit or pending == size)
+            and self.used_bytes + pending <= self._used_limit
+            and pending <= self.space_left
+            and not self._line
+            and self._closed is None
+        )
 
     def _fits(self, size: int) -> bool:
-        pending = self.pending_bytes
-        return not pending or pending + size <= self._limits.journal_pending_bytes
+        return not self.pending_bytes or self.pending_bytes + size <= self._pending_limit
 
     def _is_full(self, size: int) -> bool:
-        return self._space_used() + self.pending_bytes + size > self._limits.journal_max_bytes or self._space_is_short(
-            size
-        )
+        pending = self.pending_bytes + size
+        return self.used_bytes + pending > self._used_limit or pending > self.space_left
 
     async def admit(self, size: int) -> None:
         """Wait in line until ``size`` bytes may be submitted.
@@ -98,14 +104,13 @@ class Admission:
         self.wake()
 
     def _full_error(self, size: int) -> JournalFullError:
-        limit = self._limits.journal_max_bytes
-        if self._space_is_short(size):
+        if self.pending_bytes + size > self.space_left:
             return JournalFullError(
-                f"the disk of the journal is full ({self._space_used()} bytes of journal are in use); "
+                f"the disk of the journal is full ({self.used_bytes} bytes of journal are in use); "
                 "free space on it, or delete topics and subscriptions that are not needed"
             )
         return JournalFullError(
-            f"the journal uses {self._space_used()} of {limit} bytes and no space came free in "
+            f"the journal uses {self.used_bytes} of {self._used_limit} bytes and no space came free in "
             f"{self._limits.journal_full_wait_s:g} s; delete topics and subscriptions that are not needed, or raise "
             "limits.journal_max_bytes"
         )

@@ -79,10 +79,6 @@ class TopicCache:
         self._batches.clear()
         self._head = 0
 
-    def _append(self, batch: StoredBatch) -> None:
-        self._bases.append(batch.base_offset)
-        self._batches.append(batch)
-
     def _evict(self, batch: StoredBatch) -> None:
         head = self._head
         if head == len(self._batches) or self._batches[head] is not batch:
@@ -105,11 +101,13 @@ class BatchCache:
 
     def append(self, topic: TopicCache, batch: StoredBatch) -> None:
         """Add the next batch of a topic, and drop the oldest ones of any topic until the limit is kept."""
-        topic._append(batch)
+        topic._bases.append(batch.base_offset)
+        topic._batches.append(batch)
         queue = self._queue
         queue.append((topic, batch))
-        self.used_bytes += len(batch.part) + _OVERHEAD_BYTES
-        while self.used_bytes > self._limit:
+        used = self.used_bytes + len(batch.part) + _OVERHEAD_BYTES
+        while used > self._limit:
             oldest_topic, oldest = queue.popleft()
-            self.used_bytes -= len(oldest.part) + _OVERHEAD_BYTES
+            used -= len(oldest.part) + _OVERHEAD_BYTES
             oldest_topic._evict(oldest)
+        self.used_bytes = used

@@ -146,7 +146,7 @@ class Entry:
         buffers: the payload, in pieces that nobody joins; all must be ``bytes``.
         owner: whatever the submitter wants to find again when the entry settles.
         end_offset: for a BATCH: the offset behind its last record (decides when its file is free).
-        size: bytes of the payload.
+        size: bytes of the payload (counted if not given).
         file, position, sequence: where it was written (file id, position of its entry header, commit sequence); -1
         before.
         batch: the stored batch, if the entry comes from a ``TopicLog``.
@@ -176,6 +176,7 @@ class Entry:
         *,
         end_offset: int = 0,
         batch: object = None,
+        size: int = -1,
     ) -> None:
         self.type = type
         self.topic_id = topic_id
@@ -184,7 +185,7 @@ class Entry:
         self.owner = owner
         self.end_offset = end_offset
         self.batch = batch
-        self.size = sum(map(len, buffers))
+        self.size = size if size >= 0 else sum(map(len, buffers))
         self.file = -1
         self.position = -1
         self.sequence = -1

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -155,7 +156,7 @@ class Journal:
         self._clock = clock
         self.files = FileTable()
         self._reader = JournalReader(disk, self.files)
-        self._admission = Admission(limits, self._space_used, self._space_is_short)
+        self._admission = Admission(limits)
         self._active: JournalFile | None = None
         self._prepared: deque[JournalFile] = deque()
         self._spares: list[str] = []
@@ -227,6 +228,7 @@ class Journal:
         self._next_spare = recovery.next_spare
         self._spares = recovery.spares
         self._active = recovery.active
+        self._note_space()
         self.recovered = recovered
         return recovered
 
@@ -349,6 +351,7 @@ class Journal:
             buffers.insert(0, self._file_header(file, sequence))
             write_at = 0
         file.end = position + length
+        self._note_space()
         assert file.end + len(TERMINATOR) <= self._file_size
         assert sequence > file.last_sequence
         file.last_sequence = sequence
@@ -488,11 +491,12 @@ class Journal:
         self._recycle_wanted.set()
         self._active = self._prepared.popleft()
         self.files.add(self._active)
+        self._note_space()
         self._prepare_wanted.set()
         self._warn_when_filling()
 
     def _warn_when_filling(self) -> None:
-        used, limit = self._space_used(), self._limits.journal_max_bytes
+        used, limit = self._admission.used_bytes, self._limits.journal_max_bytes
         filling = used > limit * self._limits.journal_warn_ratio
         if filling and not self._warned:
             _log.warning(
@@ -517,6 +521,7 @@ class Journal:
                     if not self._disk_full:
                         _log.error("no space for another journal file: %s; publishing waits, acks go on", error)
                     self._disk_full = True
+                    self._note_space()
             await self._prepare_wanted.wait()
 
     def _files_wanted(self) -> int:
@@ -547,6 +552,7 @@ class Journal:
         await self._disk.sync_directory()
         self._prepared.append(file)
         self._disk_full = False
+        self._note_space()
         self._file_ready.set()
         self._admission.wake()
 
@@ -596,6 +602,7 @@ class Journal:
                 await self._disk.rename(file.name, name)
                 self._spares.append(name)
         await self._disk.sync_directory()
+        self._note_space()
         self._prepare_wanted.set()
         self._warn_when_filling()
         self._admission.wake()
@@ -626,20 +633,21 @@ class Journal:
 
     # --- Introspection ---
 
-    def _space_used(self) -> int:
-        return self.files.closed_bytes + (self._active.end if self._active is not None else 0)
-
-    def _space_is_short(self, size: int) -> bool:
-        """Return whether a batch must not be written because what is left on a full disk is for control entries."""
-        if not self._disk_full or self._active is None:
-            return False
-        left = self._active.room() if self._prepared else 0
-        return size + self._admission.pending_bytes > left
+    def _note_space(self) -> None:
+        """Tell the admission what is used and left. The last prepared file of a full disk is for control entries."""
+        active = self._active
+        assert active is not None
+        admission = self._admission
+        admission.used_bytes = self.files.closed_bytes + active.end
+        if self._disk_full:
+            admission.space_left = active.room() if self._prepared else 0
+        else:
+            admission.space_left = math.inf
 
     def usage(self) -> JournalUsage:
         """Return what the journal uses and does."""
         return JournalUsage(
-            used_bytes=self._space_used(),
+            used_bytes=self._admission.used_bytes,
             limit_bytes=self._limits.journal_max_bytes,
             live_bytes=sum(size for file in self.files for size, _ in file.live.values()),
             pending_bytes=self._admission.pending_bytes,

@@ -111,7 +111,14 @@ class TopicLog:
         if self._stored:
             self._journal.submit(
                 Entry(
-                    EntryType.BATCH, self.topic_id, self.durability, (stamp, part), owner, end_offset=end, batch=batch
+                    EntryType.BATCH,
+                    self.topic_id,
+                    self.durability,
+                    (stamp, part),
+                    owner,
+                    end_offset=end,
+                    batch=batch,
+                    size=STAMP_SIZE + len(part),
                 )
             )
         self.next_offset = end

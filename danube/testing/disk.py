@@ -215,10 +215,12 @@ class SimulatedDisk:
     async def sync_directory(self) -> None:
         """See :meth:`danube.log.Disk.sync_directory`."""
         now = self._names
-        count = len(self._unsynced_names)
         await self._pass(self.sync_delay_s)
-        self._held_names = now
-        del self._unsynced_names[:count]
+        for index, names in enumerate(self._unsynced_names):
+            if names is now:  # if not, a sync that began later has come to its end before
+                self._held_names = now
+                del self._unsynced_names[: index + 1]
+                break
 
     async def write(self, name: str, position: int, buffers: Sequence[bytes], *, sync: bool) -> None:
         """See :meth:`danube.log.Disk.write`."""
