@@ -113,8 +113,8 @@ class BatchFlags(enum.IntFlag):
     """Made by the broker from a part of a stored batch; its offsets travel beside it."""
 
 
-class Record(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
-    """One message as it is stored: a msgpack array whose trailing defaults are left out."""
+class Record(msgspec.Struct, array_like=True, gc=False):
+    """One message as it is stored: a msgpack array. A reader takes a shorter one, too; what is missing is the default."""
 
     payload: bytes
     key: str | None = None

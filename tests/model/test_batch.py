@@ -1,0 +1,141 @@
+"""The batch format: what goes in comes out, and no damage is ever misread."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danube.model import batch as b
+from danube.model.batch import BatchFlags, Codec, Record
+from danube.model.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
+
+MAX = 1 << 24
+
+payloads = st.lists(st.binary(max_size=200), min_size=1, max_size=30)
+records = st.lists(
+    st.builds(
+        Record,
+        payload=st.binary(max_size=50),
+        key=st.none() | st.text(max_size=10),
+        attributes=st.none() | st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+        publish_delta_us=st.integers(0, 10**9),
+    ),
+    min_size=1,
+    max_size=20,
+)
+codecs = st.sampled_from(Codec)
+
+
+def encode(items: list[bytes] | list[Record], codec: Codec = Codec.NONE, sequence: int = 7) -> bytes:
+    return b.encode_part(items, producer_id=1, producer_epoch=2, base_sequence=sequence, publish_time_us=3, codec=codec)
+
+
+@given(payloads | records, codecs)
+@settings(deadline=None)
+def test_records_come_back_as_they_were(items: list[bytes] | list[Record], codec: Codec) -> None:
+    part = encode(items, codec)
+    header = b.check_part(part)
+    assert b.open_records(part, header, MAX) == items
+    assert bool(header.flags & BatchFlags.PAYLOADS_ONLY) == isinstance(items[0], bytes)
+    assert (header.record_count, header.base_sequence, header.codec) == (len(items), 7, codec)
+    assert b.crc32c(part) == b.CRC_RESIDUE
+
+
+@given(payloads, codecs, st.data())
+@settings(deadline=None)
+def test_no_flipped_bit_passes(items: list[bytes], codec: Codec, data: st.DataObject) -> None:
+    part = bytearray(encode(items, codec))
+    position = data.draw(st.integers(0, len(part) - 1))
+    part[position] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CorruptBatchError):
+        b.check_part(bytes(part))
+
+
+@given(payloads, st.data())
+@settings(deadline=None)
+def test_no_truncation_passes(items: list[bytes], data: st.DataObject) -> None:
+    part = encode(items)
+    cut = data.draw(st.integers(0, len(part) - 1))
+    with pytest.raises(CorruptBatchError):
+        b.check_part(part[:cut])
+
+
+@given(st.binary(max_size=300))
+@settings(deadline=None)
+def test_garbage_is_only_ever_a_corrupt_batch(garbage: bytes) -> None:
+    sealed = garbage + b.crc32c(garbage).to_bytes(4, "little")  # a right checksum over nonsense
+    with pytest.raises((CorruptBatchError, MessageTooLargeError)):
+        b.open_records(sealed, b.check_part(sealed), MAX)
+
+
+@given(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 2**62), st.data())
+def test_stamps_come_back_and_flipped_bits_do_not(topic: int, base: int, time_us: int, data: st.DataObject) -> None:
+    stamp = b.write_stamp(100, topic, base, time_us, 5)
+    assert len(stamp) == b.STAMP_SIZE
+    read = b.read_stamp(stamp + b"anything behind it")
+    assert (read.total_size, read.topic_id, read.base_offset, read.append_time_us, read.owner_epoch) == (
+        b.STAMP_SIZE + 100, topic, base, time_us, 5,
+    )  # fmt: skip
+    damaged = bytearray(stamp)
+    damaged[data.draw(st.integers(0, b.STAMP_SIZE - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CorruptBatchError):
+        b.read_stamp(bytes(damaged))
+
+
+@given(records, st.data())
+@settings(deadline=None)
+def test_a_slice_holds_exactly_its_records(items: list[Record], data: st.DataObject) -> None:
+    part = encode(items, Codec.LZ4)
+    header = b.check_part(part)
+    start = data.draw(st.integers(0, len(items) - 1))
+    end = data.draw(st.integers(start + 1, len(items)))
+    sliced = b.slice_part(header, b.open_raw(part, header, MAX)[start:end])
+    sliced_header = b.check_part(sliced)
+    assert sliced_header.flags & BatchFlags.SLICE
+    assert b.open_records(sliced, sliced_header, MAX) == items[start:end]
+
+
+def test_a_batch_that_claims_to_unpack_to_more_is_stopped_at_the_bound() -> None:
+    part = encode([bytes(5_000_000)], Codec.ZSTD)
+    assert len(part) < 5000
+    with pytest.raises(MessageTooLargeError, match="max_batch_bytes = 1000000"):
+        b.open_records(part, b.check_part(part), 1_000_000)
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_a_lie_about_the_unpacked_size_is_found(codec: Codec) -> None:
+    part = encode([bytes(1000)], codec)
+    header = b.check_part(part)
+    lie = b.seal_part(header._replace(unpacked_size=header.unpacked_size - 1), part[b.PART_HEADER_SIZE : -4])
+    with pytest.raises(CorruptBatchError):
+        b.open_records(lie, b.check_part(lie), MAX)
+
+
+def test_a_wrong_record_count_is_found() -> None:
+    part = encode([b"a", b"b"])
+    lie = b.seal_part(b.check_part(part)._replace(record_count=3), part[b.PART_HEADER_SIZE : -4])
+    with pytest.raises(CorruptBatchError, match="says 3 records, but 2"):
+        b.open_records(lie, b.check_part(lie), MAX)
+
+
+def test_an_unknown_version_or_codec_is_named() -> None:
+    part = encode([b"a"])
+    header = b.check_part(part)
+    with pytest.raises(CorruptBatchError, match="version 9"):
+        b.check_part(b.seal_part(header._replace(version=9), part[b.PART_HEADER_SIZE : -4]))
+    odd = b.seal_part(header._replace(codec=9), part[b.PART_HEADER_SIZE : -4])
+    with pytest.raises(CorruptBatchError, match="codec 9"):
+        b.open_records(odd, b.check_part(odd), MAX)
+
+
+@pytest.mark.parametrize("items", [[], [b"a", Record(b"b")], ["text"]])
+def test_a_batch_is_of_one_kind(items: list[bytes]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        encode(items)
+
+
+def test_a_record_is_an_array_that_may_be_shorter() -> None:
+    assert msgspec.msgpack.encode(Record(b"a", "k")) == b"\x94\xc4\x01a\xa1k\xc0\x00"
+    assert msgspec.msgpack.decode(b"\x91\xc4\x01a", type=Record) == Record(b"a")

@@ -1,0 +1,107 @@
+"""Names and offset ranges against simple models."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from danube.model import RangeSet, partition_name, route_key, validate_name, validate_namespace, validate_topic
+from danube.model.errors import (
+    DanubeError,
+    InvalidArgumentError,
+    InvalidNameError,
+    Status,
+    TopicNotFoundError,
+    exit_code,
+    from_wire,
+    to_wire,
+)
+from danube.model.names import fnv1a_64, split_partition
+from danube.model.ranges import check_flat
+
+
+@pytest.mark.parametrize("name", ["/default/orders", "/a/b-c_d", "/ns/t-part-3", "/ns/größe"])
+def test_good_topics(name: str) -> None:
+    assert str(validate_topic(name)) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "orders", "/orders", "/a/b/c", "default/orders", "/a/", "//b", "/a/b c", "/a/b.c"]
+)
+def test_bad_topics_say_what_they_should_be(name: str) -> None:
+    with pytest.raises(InvalidNameError, match="topic"):
+        validate_topic(name)
+
+
+def test_names_have_a_length() -> None:
+    assert validate_namespace("n" * 255)
+    with pytest.raises(InvalidNameError):
+        validate_namespace("n" * 256)
+    with pytest.raises(InvalidNameError, match="consumer"):
+        validate_name("consumer", "a b")
+
+
+def test_partitions_have_names() -> None:
+    assert partition_name("/a/b", 3) == "/a/b-part-3"
+    assert split_partition("/a/b-part-3") == ("/a/b", 3)
+    assert split_partition("/a/b-part-03") is None
+    assert split_partition("/a/b-part-x") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "digest"),
+    [(b"", 0xCBF29CE484222325), (b"a", 0xAF63DC4C8601EC8C), (b"foobar", 0x85944171F73967E8)],
+)
+def test_published_vectors_of_fnv1a(text: bytes, digest: int) -> None:
+    assert fnv1a_64(text) == digest
+    assert route_key(text.decode(), 7) == digest % 7
+
+
+pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)), max_size=12)
+
+
+@given(pairs, pairs)
+def test_a_range_set_is_a_set(added: list[tuple[int, int]], removed: list[tuple[int, int]]) -> None:
+    ranges, model = RangeSet(), set[int]()
+    for start, length in added:
+        ranges.add(start, start + length)
+        model |= set(range(start, start + length))
+    for start, length in removed:
+        ranges.remove(start, start + length)
+        model -= set(range(start, start + length))
+    assert {offset for start, end in ranges for offset in range(start, end)} == model
+    assert ranges.count() == len(model)
+    assert all((offset in ranges) == (offset in model) for offset in range(70))
+    flat = ranges.to_flat()
+    check_flat(flat, "test")
+    assert flat == sorted(set(flat)), "ranges are disjoint and do not touch"
+    assert RangeSet.from_flat(flat) == ranges
+    low, high = 10, 40
+    assert {o for s, e in ranges.overlap(low, high) for o in range(s, e)} == model & set(range(low, high))
+    assert {o for s, e in ranges.gaps(low, high) for o in range(s, e)} == set(range(low, high)) - model
+    floor = ranges.copy().pop_front(5)
+    assert floor >= 5
+    assert floor not in ranges
+
+
+@pytest.mark.parametrize("flat", [[1], [3, 2], [2, 2], [0, 5, 4, 6]])
+def test_wrong_ranges_are_refused(flat: list[int]) -> None:
+    with pytest.raises(InvalidArgumentError, match="Ack"):
+        check_flat(flat, "Ack")
+
+
+def test_errors_travel_as_themselves() -> None:
+    error = TopicNotFoundError("topic '/a/b' does not exist")
+    again = from_wire(*to_wire(error))
+    assert type(again) is TopicNotFoundError
+    assert str(again) == str(error)
+    assert exit_code(again) == 66
+
+
+def test_foreign_errors_keep_their_details_to_themselves() -> None:
+    status, code, message = to_wire(ValueError("secret"))
+    assert status is Status.INTERNAL
+    assert code == "internal"
+    assert "secret" not in message
+    assert type(from_wire(99, "what", "?")) is DanubeError
