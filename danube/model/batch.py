@@ -114,7 +114,7 @@ class BatchFlags(enum.IntFlag):
 
 
 class Record(msgspec.Struct, array_like=True, gc=False):
-    """One message as it is stored: a msgpack array. A reader takes a shorter one, too; what is missing is the default."""
+    """One message as it is stored: a msgpack array. Readers take shorter ones; what is missing is the default."""
 
     payload: bytes
     key: str | None = None
