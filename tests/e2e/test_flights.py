@@ -106,9 +106,7 @@ def test_every_flight_is_stored_exactly_once(broker: BrokerProcess, produced: Pa
     assert stored(broker) == FLIGHTS
 
 
-@pytest.mark.parametrize(
-    ("kind", "consumers"), [("exclusive", 1), ("failover", 2), ("shared", 3), ("key_shared", 3)]
-)
+@pytest.mark.parametrize(("kind", "consumers"), [("exclusive", 1), ("failover", 2), ("shared", 3), ("key_shared", 3)])
 def test_each_subscription_type_delivers_every_flight_in_key_order(
     broker: BrokerProcess, produced: Path, tmp_path: Path, kind: str, consumers: int
 ) -> None:
@@ -118,9 +116,23 @@ def test_each_subscription_type_delivers_every_flight_in_key_order(
         with path.open("wb") as sink:
             running.append(
                 danube(
-                    "consume", TOPIC, "-s", f"check-{kind}", "--type", kind, "--start", "earliest", "--until-caught-up",
-                    "--name", f"c{index}", "--format", "%p\t%o\t%k\t%v", "--url", broker.url,
-                    stdout=sink, stderr=subprocess.PIPE,
+                    "consume",
+                    TOPIC,
+                    "-s",
+                    f"check-{kind}",
+                    "--type",
+                    kind,
+                    "--start",
+                    "earliest",
+                    "--until-caught-up",
+                    "--name",
+                    f"c{index}",
+                    "--format",
+                    "%p\t%o\t%k\t%v",
+                    "--url",
+                    broker.url,
+                    stdout=sink,
+                    stderr=subprocess.PIPE,
                 )  # fmt: skip
             )
     for process in running:
