@@ -21,7 +21,7 @@ def free_port() -> int:
 
 
 class BrokerProcess:
-    """``python -m danube serve`` with a fixed port and data directory; a context manager that leaves nothing running."""
+    """``python -m danube serve`` with a fixed port and data directory; leaves nothing running behind it."""
 
     def __init__(self, data_directory: Path, *options: str) -> None:
         self.port = free_port()

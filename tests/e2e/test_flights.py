@@ -77,10 +77,25 @@ def produced(broker: BrokerProcess, flights: Path) -> Path:
     rng = random.Random(20130101)
     points = sorted(rng.randrange(FLIGHTS // 20, FLIGHTS * 3 // 4) for _ in range(3))
     producer = danube(
-        "produce", TOPIC, "--file", str(flights), "--key-field", "tailnum", "--partitions", str(PARTITIONS),
-        "--producer-name", "flights", "--rate", "60000", "--url", broker.url, "-o", "json",
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        "produce",
+        TOPIC,
+        "--file",
+        str(flights),
+        "--key-field",
+        "tailnum",
+        "--partitions",
+        str(PARTITIONS),
+        "--producer-name",
+        "flights",
+        "--rate",
+        "60000",
+        "--url",
+        broker.url,
+        "-o",
+        "json",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     kills = 0
     try:
         for point in points:
@@ -133,7 +148,7 @@ def test_each_subscription_type_delivers_every_flight_in_key_order(
                     broker.url,
                     stdout=sink,
                     stderr=subprocess.PIPE,
-                )  # fmt: skip
+                )
             )
     for process in running:
         _, errors = process.communicate(timeout=COMMAND_TIMEOUT_S)
