@@ -65,6 +65,7 @@ _log = logging.getLogger("danube.journal")
 _FILE_OVERHEAD: Final = FILE_HEADER_SIZE + BLOCK_HEADER_SIZE + ENTRY_HEADER_SIZE + STAMP_SIZE + len(TERMINATOR)
 _CHECKPOINT: Final = struct.Struct("<Q")
 _EWMA_WEIGHT: Final = 0.1
+_DISK_FULL_RETRY_S: Final = 1.0
 
 OnCommit = Callable[[Sequence[Entry], DanubeError | None], None]
 
@@ -522,7 +523,9 @@ class Journal:
                         _log.error("no space for another journal file: %s; publishing waits, acks go on", error)
                     self._disk_full = True
                     self._note_space()
-            await self._prepare_wanted.wait()
+            # Nobody tells when a full disk has space again: those who wait for it need somebody who looks.
+            with trio.move_on_after(_DISK_FULL_RETRY_S if self._disk_full else math.inf):
+                await self._prepare_wanted.wait()
 
     def _files_wanted(self) -> int:
         active = self._active
