@@ -50,7 +50,7 @@ class JournalFile:
     """One live journal file."""
 
     __slots__ = (
-        "closed_mark",
+        "closed",
         "end",
         "file_id",
         "freed",
@@ -73,8 +73,8 @@ class JournalFile:
         self.in_flight = 0
         """Writes that have not returned."""
         self.last_sequence = 0
-        self.closed_mark = 0
-        """Which file this was to be closed, counted from 1; 0 while it is active."""
+        self.closed = False
+        """Nothing more is written to it."""
         self.freed = False
         """Nothing in it is needed, and the next file's header says so; it becomes a spare when that is durable."""
         self.live: dict[int, tuple[int, int]] = {}
@@ -98,7 +98,6 @@ class FileTable:
 
     def __init__(self) -> None:
         self._files: dict[int, JournalFile] = {}
-        self._closed_count = 0
         self.closed_bytes = 0
 
     def __len__(self) -> int:
@@ -106,11 +105,6 @@ class FileTable:
 
     def __iter__(self) -> Iterator[JournalFile]:
         return iter(self._files.values())
-
-    @property
-    def closed_count(self) -> int:
-        """How many files were closed so far."""
-        return self._closed_count
 
     def get(self, file_id: int) -> JournalFile | None:
         """Return a live file."""
@@ -123,14 +117,13 @@ class FileTable:
 
     def close(self, file: JournalFile) -> None:
         """Note that nothing more is written to this file."""
-        assert not file.closed_mark
-        self._closed_count += 1
-        file.closed_mark = self._closed_count
+        assert not file.closed
+        file.closed = True
         self.closed_bytes += file.size
 
     def remove(self, file: JournalFile) -> None:
         """Forget a closed file."""
-        assert file.closed_mark
+        assert file.closed
         del self._files[file.file_id]
         self.closed_bytes -= file.size
 
@@ -158,4 +151,4 @@ class FileTable:
 
     def unneeded(self) -> list[JournalFile]:
         """Return the closed files that hold no needed batch."""
-        return [file for file in self._files.values() if file.closed_mark and not file.live and not file.in_flight]
+        return [file for file in self._files.values() if file.closed and not file.live]

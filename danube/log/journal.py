@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
-import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -31,7 +29,8 @@ from typing import Final, NamedTuple
 import trio
 
 from danube.log._admission import Admission
-from danube.log._files import FileTable, JournalFile, spare_name
+from danube.log._files import JournalFile
+from danube.log._keeper import FileKeeper
 from danube.log.disk import Disk
 from danube.log.format import (
     BLOCK_HEADER_SIZE,
@@ -41,7 +40,6 @@ from danube.log.format import (
     Entry,
     EntryType,
     encode_block,
-    encode_file_header,
 )
 from danube.log.reader import JournalReader
 from danube.log.recovered import Recovered, Visitor
@@ -63,9 +61,7 @@ __all__ = ["Journal", "JournalUsage"]
 _log = logging.getLogger("danube.journal")
 
 _FILE_OVERHEAD: Final = FILE_HEADER_SIZE + BLOCK_HEADER_SIZE + ENTRY_HEADER_SIZE + STAMP_SIZE + len(TERMINATOR)
-_CHECKPOINT: Final = struct.Struct("<Q")
 _EWMA_WEIGHT: Final = 0.1
-_DISK_FULL_RETRY_S: Final = 1.0
 
 OnCommit = Callable[[Sequence[Entry], DanubeError | None], None]
 
@@ -155,32 +151,20 @@ class Journal:
         self._file_size = file_size
         self._capacity = file_size - FILE_HEADER_SIZE - len(TERMINATOR)
         self._clock = clock
-        self.files = FileTable()
-        self._reader = JournalReader(disk, self.files)
         self._admission = Admission(limits)
-        self._active: JournalFile | None = None
-        self._prepared: deque[JournalFile] = deque()
-        self._spares: list[str] = []
-        self._next_file_id = 1
-        self._next_spare = 1
+        self._keeper = FileKeeper(disk, limits, file_size, self._admission, self)
+        self._reader = JournalReader(disk, self._keeper.files)
         self._sequence = 0
         self._watermark = 0
-        self._checkpoint_sequence = 0
-        self._checkpointed_mark = 0
         self._disk_lane = _Lane(sync=True)
         self._os_lane = _Lane(sync=False)
         self._unsynced: deque[JournalFile] = deque()
         self._rolling = trio.Lock()
-        self._file_ready = trio.Event()
-        self._prepare_wanted = trio.Event()
-        self._recycle_wanted = trio.Event()
         self._internal: dict[Entry, trio.Event] = {}
         self._failure: DanubeError | None = None
         self._closing = False
         self._running = False
         self._ended = trio.Event()
-        self._disk_full = False
-        self._warned = False
         self._commits = 0
         self._syncs = 0
         self._sync_time_s = 0.0
@@ -221,15 +205,10 @@ class Journal:
             DataDirectoryError: the files are of another format.
         """
         assert self.recovered is None
-        recovery = Recovery(self._disk, self.files, self._file_size, visitor)
+        recovery = Recovery(self._disk, self._keeper.files, self._file_size, visitor)
         recovered = await recovery.run()
         self._sequence = self._watermark = recovery.last_sequence
-        self._checkpoint_sequence = recovery.checkpoint
-        self._next_file_id = recovery.next_file_id
-        self._next_spare = recovery.next_spare
-        self._spares = recovery.spares
-        self._active = recovery.active
-        self._note_space()
+        self._keeper.adopt(recovery)
         self.recovered = recovered
         return recovered
 
@@ -244,8 +223,8 @@ class Journal:
         self._running = True
         try:
             async with trio.open_nursery() as helpers:
-                helpers.start_soon(self._prepare_files)
-                helpers.start_soon(self._recycle_files)
+                helpers.start_soon(self._keep_files, self._keeper.prepare_files)
+                helpers.start_soon(self._keep_files, self._keeper.recycle_files)
                 task_status.started()
                 async with trio.open_nursery() as lanes:
                     lanes.start_soon(self._run_lane, self._os_lane)
@@ -313,8 +292,8 @@ class Journal:
             JournalFencedError, UnavailableError: the journal takes nothing more.
         """
         if not self._admission.try_admit(size):
-            if self._disk_full:
-                self._prepare_wanted.set()  # somebody may have freed space on the disk meanwhile: try again
+            if self._keeper.disk_full:
+                self._keeper.want_file()  # somebody may have freed space on the disk meanwhile: try again
             await self._admission.admit(size)
 
     async def _run_lane(self, lane: _Lane) -> None:
@@ -329,12 +308,14 @@ class Journal:
             if lane.sync and self._unsynced:
                 await self._sync_closed(lane)
                 continue
-            active = self._active
-            assert active is not None
+            active = self._keeper.active
             if _framed(queue[0]) > active.room():
                 async with self._rolling:
-                    if self._active is active:
-                        await self._roll()
+                    if self._keeper.active is active:
+                        await self._keeper.roll()
+                        if active.last_sequence > self._watermark:
+                            self._unsynced.append(active)
+                            self._disk_lane.wake()
                 continue
             # From here to the call of Disk.write nothing waits: position, sequence and the order of writes agree.
             await self._commit(lane, active)
@@ -349,24 +330,24 @@ class Journal:
         )
         write_at = position
         if fresh:
-            buffers.insert(0, self._file_header(file, sequence))
+            buffers.insert(0, self._keeper.header(file, sequence, self._watermark))
             write_at = 0
         file.end = position + length
-        self._note_space()
         assert file.end + len(TERMINATOR) <= self._file_size
         assert sequence > file.last_sequence
         file.last_sequence = sequence
         for entry in entries:
             if entry.type is EntryType.BATCH:
                 file.count_batch(entry.topic_id, entry.size, entry.end_offset)
-        if not self._prepared or file.end * 2 > self._file_size:
-            self._prepare_wanted.set()
+        self._keeper.grown()
         lane.in_flight_sequence = sequence
         await self._write(file, write_at, buffers, sync=lane.sync, sequence=sequence, settling=(entries, size))
         lane.in_flight_sequence = 0
         file.written = max(file.written, position + length)
         self._commits += 1
         self._settle(entries, size, None)
+        if self._keeper.waits_for_commits:
+            self._keeper.want_recycling()
 
     def _take(self, queue: deque[Entry], file: JournalFile) -> tuple[list[Entry], int]:
         """Take what fits into the file and into one block."""
@@ -399,7 +380,7 @@ class Journal:
         try:
             await self._disk.write(file.name, position, buffers, sync=sync)
         except OSError as error:
-            failure = self._fence(error, file)
+            failure = self._fence(error, f"journal file {file.name}")
             self._settle(*settling, failure)
             raise failure from error
         finally:
@@ -443,21 +424,48 @@ class Journal:
             if rest:
                 self._settle(rest, sum(entry.size for entry in rest), error)
 
-    def _fence(self, error: OSError, file: JournalFile) -> DanubeError:
+    def _fence(self, error: OSError, where: str) -> DanubeError:
         if self._failure is None:
             hint = "free space on the disk" if error.errno == errno.ENOSPC else "check the disk"
             self._failure = JournalFencedError(
-                f"journal file {file.name}: {error.strerror or error}; nothing more is acknowledged. "
+                f"{where}: {error.strerror or error}; nothing more is acknowledged. "
                 f"Then {hint} and start the broker again: it recovers what was acknowledged"
             )
             _log.critical("%s", self._failure)
             self._admission.close(self._failure)
         return self._failure
 
+    async def _keep_files(self, task: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await task()
+        except OSError as error:
+            raise self._fence(error, "the directory of the journal") from error
+
+    # --- What the file keeper asks for ---
+
+    def settled_sequence(self) -> int:
+        """Return the last sequence of which, and of all before it, the entries have been reported."""
+        open_ones = [lane.in_flight_sequence for lane in (self._disk_lane, self._os_lane) if lane.in_flight_sequence]
+        return min(open_ones) - 1 if open_ones else self._sequence
+
+    async def write_freed(self, payload: bytes) -> bool:
+        """Write a FREED entry; return whether it is durable. False: the journal is ending."""
+        if self._closing or self._failure is not None:
+            return False
+        entry = Entry(EntryType.FREED, 0, Durability.DISK, (payload,))
+        done = self._internal[entry] = trio.Event()
+        self.submit(entry)
+        await done.wait()
+        return self.failure is None and entry.sequence >= 0
+
+    def forget_file(self, file: JournalFile) -> None:
+        """Keep nothing of a file in memory."""
+        self._reader.forget(file)
+
     async def _write_closing_block(self) -> None:
         """After a clean end, tell the next start that everything was synced."""
-        file = self._active
-        if file is None or not file.end or file.room() < BLOCK_HEADER_SIZE:
+        file = self._keeper.active
+        if not file.end or file.room() < BLOCK_HEADER_SIZE:
             return
         if file.last_sequence > self._watermark:
             await self._write(file, file.end, [], sync=True, sequence=file.last_sequence)
@@ -467,168 +475,25 @@ class Journal:
         )
         await self._write(file, file.end, buffers, sync=True, sequence=self._sequence)
 
-    # --- Files ---
-
-    def _file_header(self, file: JournalFile, sequence: int) -> bytes:
-        older = [item for item in self.files.listed() if item[0] != file.file_id]
-        return encode_file_header(
-            file.file_id, sequence, sequence - 1, self._watermark, self._checkpoint_sequence, older
-        )
-
-    async def _roll(self) -> None:
-        """Go on in the next prepared file. The caller holds ``_rolling``."""
-        while not self._prepared:
-            self._file_ready = trio.Event()
-            self._prepare_wanted.set()
-            if self._disk_full or self.files.closed_bytes > self._limits.journal_max_bytes:
-                _log.error("the journal waits for a file: the disk, or limits.journal_reserve_bytes, is exhausted")
-            await self._file_ready.wait()
-        old = self._active
-        assert old is not None
-        self.files.close(old)
-        if old.last_sequence > self._watermark:
-            self._unsynced.append(old)
-            self._disk_lane.wake()
-        self._recycle_wanted.set()
-        self._active = self._prepared.popleft()
-        self.files.add(self._active)
-        self._note_space()
-        self._prepare_wanted.set()
-        self._warn_when_filling()
-
-    def _warn_when_filling(self) -> None:
-        used, limit = self._admission.used_bytes, self._limits.journal_max_bytes
-        filling = used > limit * self._limits.journal_warn_ratio
-        if filling and not self._warned:
-            _log.warning(
-                "the journal uses %d of %d bytes (limits.journal_max_bytes); at the limit publishing waits. "
-                "Look for subscriptions that do not acknowledge, or raise the limit",
-                used,
-                limit,
-            )
-        self._warned = filling
-
-    async def _prepare_files(self) -> None:
-        """Keep one file ready, two while the active one is more than half full."""
-        while True:
-            self._prepare_wanted = trio.Event()
-            if len(self._prepared) < self._files_wanted() and self._may_have_another():
-                try:
-                    await self._prepare_one()
-                    continue
-                except OSError as error:
-                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                        raise self._fence(error, JournalFile(self._next_file_id, self._file_size)) from error
-                    if not self._disk_full:
-                        _log.error("no space for another journal file: %s; publishing waits, acks go on", error)
-                    self._disk_full = True
-                    self._note_space()
-            # Nobody tells when a full disk has space again: those who wait for it need somebody who looks.
-            with trio.move_on_after(_DISK_FULL_RETRY_S if self._disk_full else math.inf):
-                await self._prepare_wanted.wait()
-
-    def _files_wanted(self) -> int:
-        active = self._active
-        return 2 if active is not None and active.end * 2 > self._file_size else 1
-
-    def _may_have_another(self) -> bool:
-        if self._spares:
-            return True
-        files = len(self.files) + len(self._prepared)
-        reserve = max(self._limits.journal_reserve_bytes, self._file_size)
-        return files * self._file_size < self._limits.journal_max_bytes + reserve
-
-    async def _prepare_one(self) -> None:
-        if self._spares:
-            name = self._spares[-1]
-        else:
-            name = spare_name(self._next_spare)
-            self._next_spare += 1
-            await self._disk.create(name, self._file_size)
-            self._spares.append(name)
-        file = JournalFile(self._next_file_id, self._file_size)
-        self._next_file_id += 1
-        with trio.CancelScope(shield=True):  # bounded: a rename; the list must follow it
-            await self._disk.rename(name, file.name)
-            self._spares.remove(name)
-        # Only now may it be written: a file whose name a power loss takes away would take its blocks along.
-        await self._disk.sync_directory()
-        self._prepared.append(file)
-        self._disk_full = False
-        self._note_space()
-        self._file_ready.set()
-        self._admission.wake()
-
-    async def _recycle_files(self) -> None:
-        """Turn closed files that hold nothing needed into spares."""
-        while True:
-            self._recycle_wanted = trio.Event()
-            unneeded = self.files.unneeded()
-            if unneeded and self.checkpoint is not None:
-                if any(file.closed_mark > self._checkpointed_mark for file in unneeded):
-                    mark, sequence = self.files.closed_count, self._settled_sequence()
-                    await self.checkpoint()
-                    self._checkpointed_mark = mark
-                    self._checkpoint_sequence = max(self._checkpoint_sequence, sequence)
-                await self._free(
-                    [file for file in self.files.unneeded() if file.closed_mark <= self._checkpointed_mark]
-                )
-            await self._recycle_wanted.wait()
-
-    def _settled_sequence(self) -> int:
-        """Return the last sequence of which, and of all before it, the entries have been reported."""
-        open_ones = [lane.in_flight_sequence for lane in (self._disk_lane, self._os_lane) if lane.in_flight_sequence]
-        return min(open_ones) - 1 if open_ones else self._sequence
-
-    async def _free(self, files: Sequence[JournalFile]) -> None:
-        """Say durably that files are no longer needed, and only then take them out of the log."""
-        if not files or self._closing or self._failure is not None:
-            return
-        payload = b"".join(map(_CHECKPOINT.pack, (self._checkpoint_sequence, *(file.file_id for file in files))))
-        entry = Entry(EntryType.FREED, 0, Durability.DISK, (payload,))
-        done = self._internal[entry] = trio.Event()
-        for file in files:
-            file.freed = True
-        self.submit(entry)
-        await done.wait()
-        if self.failure is not None:
-            return
-        for file in files:
-            name = spare_name(self._next_spare)
-            self._next_spare += 1
-            with trio.CancelScope(shield=True):  # bounded: a rename; the table must follow it
-                self.files.remove(file)
-                self._reader.forget(file)
-                if file.size != self._file_size:
-                    await self._disk.remove(file.name)
-                    continue
-                await self._disk.rename(file.name, name)
-                self._spares.append(name)
-        await self._disk.sync_directory()
-        self._note_space()
-        self._prepare_wanted.set()
-        self._warn_when_filling()
-        self._admission.wake()
-
     # --- What is still needed ---
 
     def drop_topic(self, topic_id: int) -> None:
         """Need nothing of a topic any more."""
-        if self.files.drop_topic(topic_id):
-            self._recycle_wanted.set()
+        if self._keeper.files.drop_topic(topic_id):
+            self._keeper.want_recycling()
 
     def release(self, topic_id: int, up_to_offset: int) -> None:
         """Need a topic's batches below ``up_to_offset`` no more (they are sealed elsewhere, or expired)."""
-        if self.files.release(topic_id, up_to_offset):
-            self._recycle_wanted.set()
+        if self._keeper.files.release(topic_id, up_to_offset):
+            self._keeper.want_recycling()
 
     def is_live(self, file_id: int) -> bool:
         """Return whether a file is (still) part of the log."""
-        return self.files.get(file_id) is not None
+        return self._keeper.files.get(file_id) is not None
 
     def stored_bytes(self, topic_id: int) -> int:
         """Return how many bytes of a topic's batches are still needed."""
-        return sum(file.live[topic_id][0] for file in self.files if topic_id in file.live)
+        return sum(file.live[topic_id][0] for file in self._keeper.files if topic_id in file.live)
 
     async def window(self, file_id: int, position: int, size: int) -> tuple[bytes, int]:
         """Read at least ``size`` bytes of a file; see :meth:`JournalReader.window`."""
@@ -636,32 +501,21 @@ class Journal:
 
     # --- Introspection ---
 
-    def _note_space(self) -> None:
-        """Tell the admission what is used and left. The last prepared file of a full disk is for control entries."""
-        active = self._active
-        assert active is not None
-        admission = self._admission
-        admission.used_bytes = self.files.closed_bytes + active.end
-        if self._disk_full:
-            admission.space_left = active.room() if self._prepared else 0
-        else:
-            admission.space_left = math.inf
-
     def usage(self) -> JournalUsage:
         """Return what the journal uses and does."""
         return JournalUsage(
             used_bytes=self._admission.used_bytes,
             limit_bytes=self._limits.journal_max_bytes,
-            live_bytes=sum(size for file in self.files for size, _ in file.live.values()),
+            live_bytes=sum(size for file in self._keeper.files for size, _ in file.live.values()),
             pending_bytes=self._admission.pending_bytes,
-            files=len(self.files),
-            spare_files=len(self._spares) + len(self._prepared),
+            files=len(self._keeper.files),
+            spare_files=self._keeper.spare_count,
             commits=self._commits,
             syncs=self._syncs,
             sync_time_s=self._sync_time_s,
             sequence=self._sequence,
             watermark=self._watermark,
-            disk_full=self._disk_full,
+            disk_full=self._keeper.disk_full,
         )
 
 

@@ -47,7 +47,7 @@ class JournalReader:
             self._chunks.move_to_end(key)
             return chunk, inside
         file = self._file(file_id)
-        final = bool(file.closed_mark and not file.in_flight) or file.written >= start + CHUNK_BYTES
+        final = bool(file.closed and not file.in_flight) or file.written >= start + CHUNK_BYTES
         if not final:
             # The active end grows: such a buffer is good for its reader only, and begins where it reads.
             return await self._disk.read(file.name, position, CHUNK_BYTES - inside), 0

@@ -64,6 +64,7 @@ _U64: Final = struct.Struct("<Q")
 _COPY_BYTES: Final = 4 * MIB
 _FOR_EVER: Final = 2**63 - 1
 _UNKNOWN: Final = -1
+_KEPT: Final = (EntryType.BATCH, EntryType.DAMAGE)
 
 
 class _Source(NamedTuple):
@@ -404,7 +405,7 @@ class Recovery:
                 if found.block.sequence <= self.checkpoint:
                     # It gets a new sequence above the checkpoint's, so what the checkpoint superseded must not go
                     # along.
-                    batches = [e for e in _entries(found.data, found.block) if e.type is EntryType.BATCH]
+                    batches = [e for e in _entries(found.data, found.block) if e.type in _KEPT]
                     if batches:
                         await writer.add(*_block_of(batches, found.block.sequence))
                 elif found.block.entry_count:

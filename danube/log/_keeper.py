@@ -1,0 +1,247 @@
+"""Keeping files off the hot path: the next one is prepared ahead of time, and what nobody needs is recycled.
+
+Two tasks. One keeps a file ready, zero-filled and under its final name, and a second one while the active file is
+more than half full. The other waits for closed files without needed batches, has a checkpoint made (so that the control
+entries in them are superseded), says in the log that they are free, and renames them to spares.
+
+On a full disk, the last prepared file is the reserve of control entries: acknowledgements are what frees space.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+import trio
+
+from danube.log._admission import Admission
+from danube.log._files import FileTable, JournalFile, spare_name
+from danube.log.disk import Disk
+from danube.log.format import encode_file_header
+from danube.log.recovery import Recovery
+from danube.model.limits import Limits
+
+__all__ = ["FileKeeper", "Owner"]
+
+_log = logging.getLogger("danube.journal")
+
+_U64: Final = struct.Struct("<Q")
+_DISK_FULL_RETRY_S: Final = 1.0
+
+
+class Owner(Protocol):
+    """What the keeper needs of its journal."""
+
+    checkpoint: Callable[[], Awaitable[None]] | None
+
+    def settled_sequence(self) -> int:
+        """Return the last sequence of which, and of all before it, the entries have been reported."""
+        ...
+
+    async def write_freed(self, payload: bytes) -> bool:
+        """Write a FREED entry; return whether it is durable."""
+        ...
+
+    def forget_file(self, file: JournalFile) -> None:
+        """Keep nothing of a file in memory."""
+        ...
+
+
+class FileKeeper:
+    """The files of one journal.
+
+    Attributes:
+        files: the live ones.
+        active: the one that is written.
+        disk_full: the file system refused the space for another one.
+        waits_for_commits: files would be free if what is under way had settled; then call :meth:`want_recycling`.
+    """
+
+    def __init__(self, disk: Disk, limits: Limits, file_size: int, admission: Admission, owner: Owner) -> None:
+        self._disk = disk
+        self._limits = limits
+        self._file_size = file_size
+        self._admission = admission
+        self._owner = owner
+        self.files = FileTable()
+        self.active: JournalFile
+        self.disk_full = False
+        self.waits_for_commits = False
+        self._prepared: deque[JournalFile] = deque()
+        self._spares: list[str] = []
+        self._next_file_id = 1
+        self._next_spare = 1
+        self._checkpoint_sequence = 0
+        self._file_ready = trio.Event()
+        self._prepare_wanted = trio.Event()
+        self._recycle_wanted = trio.Event()
+        self._warned = False
+
+    def adopt(self, recovery: Recovery) -> None:
+        """Go on with what recovery has left."""
+        self.active = recovery.active
+        self._spares = recovery.spares
+        self._next_file_id = recovery.next_file_id
+        self._next_spare = recovery.next_spare
+        self._checkpoint_sequence = recovery.checkpoint
+        self._note_space()
+
+    @property
+    def spare_count(self) -> int:
+        """How many files are there beside the live ones."""
+        return len(self._spares) + len(self._prepared)
+
+    def want_file(self) -> None:
+        """Try (again) to have a file ready."""
+        self._prepare_wanted.set()
+
+    def want_recycling(self) -> None:
+        """Look for files that nobody needs."""
+        self._recycle_wanted.set()
+
+    def grown(self) -> None:
+        """The active file has grown."""
+        self._note_space()
+        if not self.disk_full and len(self._prepared) < self._files_wanted():
+            self._prepare_wanted.set()
+
+    def _note_space(self) -> None:
+        """Tell the admission what is used, and what is left for batches."""
+        admission = self._admission
+        admission.used_bytes = self.files.closed_bytes + self.active.end
+        if self.disk_full:
+            admission.space_left = self.active.room() if self._prepared else 0
+        else:
+            admission.space_left = math.inf
+
+    def header(self, file: JournalFile, sequence: int, watermark: int) -> bytes:
+        """Return the header of a file whose first block has a sequence."""
+        older = [item for item in self.files.listed() if item[0] != file.file_id]
+        return encode_file_header(file.file_id, sequence, sequence - 1, watermark, self._checkpoint_sequence, older)
+
+    async def roll(self) -> None:
+        """Go on in the next prepared file; one call at a time."""
+        while not self._prepared:
+            self._file_ready = trio.Event()
+            self._prepare_wanted.set()
+            if self.disk_full or self.files.closed_bytes > self._limits.journal_max_bytes:
+                _log.error("the journal waits for a file: the disk, or limits.journal_reserve_bytes, is exhausted")
+            await self._file_ready.wait()
+        self.files.close(self.active)
+        self._recycle_wanted.set()
+        self.active = self._prepared.popleft()
+        self.files.add(self.active)
+        self._note_space()
+        self._prepare_wanted.set()
+        self._warn_when_filling()
+
+    def _warn_when_filling(self) -> None:
+        used, limit = self._admission.used_bytes, self._limits.journal_max_bytes
+        filling = used > limit * self._limits.journal_warn_ratio
+        if filling and not self._warned:
+            _log.warning(
+                "the journal uses %d of %d bytes (limits.journal_max_bytes); at the limit publishing waits. "
+                "Look for subscriptions that do not acknowledge, or raise the limit",
+                used,
+                limit,
+            )
+        self._warned = filling
+
+    async def prepare_files(self) -> None:
+        """Task: keep one file ready, two while the active one is more than half full."""
+        while True:
+            self._prepare_wanted = trio.Event()
+            if len(self._prepared) < self._files_wanted() and self._may_have_another():
+                try:
+                    await self._prepare_one()
+                    continue
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                    if not self.disk_full:
+                        _log.error("no space for another journal file: %s; publishing waits, acks go on", error)
+                    self.disk_full = True
+                    self._note_space()
+            # Nobody tells when a full disk has space again: those who wait for it need somebody who looks.
+            with trio.move_on_after(_DISK_FULL_RETRY_S if self.disk_full else math.inf):
+                await self._prepare_wanted.wait()
+
+    def _files_wanted(self) -> int:
+        return 2 if self.active.end * 2 > self.active.size else 1
+
+    def _may_have_another(self) -> bool:
+        if self._spares:
+            return True
+        files = len(self.files) + len(self._prepared)
+        reserve = max(self._limits.journal_reserve_bytes, self._file_size)
+        return files * self._file_size < self._limits.journal_max_bytes + reserve
+
+    async def _prepare_one(self) -> None:
+        if self._spares:
+            name = self._spares[-1]
+        else:
+            name = spare_name(self._next_spare)
+            self._next_spare += 1
+            if await self._disk.free_bytes() < self._file_size:
+                raise OSError(errno.ENOSPC, f"{self._file_size} bytes are needed")
+            await self._disk.create(name, self._file_size)
+            self._spares.append(name)
+        file = JournalFile(self._next_file_id, self._file_size)
+        self._next_file_id += 1
+        with trio.CancelScope(shield=True):  # bounded: a rename; the list must follow it
+            await self._disk.rename(name, file.name)
+            self._spares.remove(name)
+        # Only now may it be written: a file whose name a power loss takes away would take its blocks along.
+        await self._disk.sync_directory()
+        self._prepared.append(file)
+        self.disk_full = False
+        self._note_space()
+        self._file_ready.set()
+        self._admission.wake()
+
+    async def recycle_files(self) -> None:
+        """Task: turn closed files that hold nothing needed into spares."""
+        owner = self._owner
+        while True:
+            self._recycle_wanted = trio.Event()
+            # What has not settled is in no snapshot yet.
+            settled = owner.settled_sequence()
+            ready = [file for file in self.files.unneeded() if file.last_sequence <= settled]
+            if ready and owner.checkpoint is not None:
+                if any(file.last_sequence > self._checkpoint_sequence for file in ready):
+                    await owner.checkpoint()
+                    self._checkpoint_sequence = settled
+                await self._free(ready)
+            self.waits_for_commits = bool(self.files.unneeded())
+            await self._recycle_wanted.wait()
+
+    async def _free(self, files: Sequence[JournalFile]) -> None:
+        """Say durably that files are no longer needed, and only then take them out of the log."""
+        if not files:
+            return
+        for file in files:
+            file.freed = True
+        payload = b"".join(map(_U64.pack, (self._checkpoint_sequence, *(file.file_id for file in files))))
+        if not await self._owner.write_freed(payload):
+            return
+        for file in files:
+            name = spare_name(self._next_spare)
+            self._next_spare += 1
+            with trio.CancelScope(shield=True):  # bounded: a rename; the table must follow it
+                self.files.remove(file)
+                self._owner.forget_file(file)
+                if file.size != self._file_size:
+                    await self._disk.remove(file.name)
+                    continue
+                await self._disk.rename(file.name, name)
+                self._spares.append(name)
+        await self._disk.sync_directory()
+        self._note_space()
+        self._prepare_wanted.set()
+        self._warn_when_filling()
+        self._admission.wake()
