@@ -149,8 +149,10 @@ class PublishStream:
                 f"message of about {header.unpacked_size} bytes is larger than"
                 f" max_message_bytes = {limits.max_message_bytes}; split it, or raise the limit"
             )
-        if header.flags & ~BatchFlags.PAYLOADS_ONLY:
+        if header.flags & _RESERVED_FLAGS:
             raise InvalidArgumentError(f"batch flags {header.flags:#x} are reserved for the broker")
+        if header.codec > _LAST_CODEC:
+            raise InvalidArgumentError(f"batch codec {header.codec} is unknown; known are none, lz4 and zstd")
 
     async def wait_idle(self) -> None:
         """Wait until nothing is in flight."""
