@@ -13,6 +13,7 @@ from broker_harness import RawProducer, raw_consumer, raw_producer, read_all, ru
 from danube.model import api
 from danube.model.batch import BatchFlags, BatchHeader, Codec, read_header, seal_part
 from danube.model.errors import (
+    BrokerDrainingError,
     CorruptBatchError,
     DanubeError,
     FailedPreconditionError,
@@ -245,6 +246,42 @@ async def test_a_client_survives_restarts_without_loss_or_repeats(tmp_path: Path
             done = True
         assert offsets == list(range(len(offsets)))
         assert await read_all(client, TOPIC) == [b"%d" % number for number in range(len(offsets))]
+
+
+@pytest.mark.parametrize("durability", ["os", "disk"])
+async def test_a_drain_settles_what_was_taken_before_it_closes_the_call(tmp_path: Path, durability: str) -> None:
+    async with running_broker(tmp_path, sync_delay_ms=100, durability=durability) as running:
+        async with running.channel() as channel, raw_producer(channel, TOPIC, "p") as producer:
+            for sequence in range(20):
+                producer.send(sequence, b"%d" % sequence)
+            await wait_until(lambda: running.broker.topic(TOPIC).producers.session_of("p").next_sequence == 20)
+            running.broker.drain()
+            assert await producer.acked(20) == [(n, n, 1) for n in range(20)]
+            error = await ended_by(producer)
+            assert isinstance(error, BrokerDrainingError)
+            assert error.retryable
+        await running.drain()
+        await running.start()
+        async with running.client() as client:
+            assert await read_all(client, TOPIC) == [b"%d" % n for n in range(20)]
+
+
+async def test_topics_without_durability_acknowledge_and_keep_nothing(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        await client.create_topic(TOPIC, durability="none")
+        async with running.channel() as channel, raw_producer(channel, TOPIC, "p") as producer:
+            producer.send(0, b"a", b"b")
+            producer.send(2, b"c")
+            producer.send(0, b"a", b"b")
+            assert sorted(await producer.acked(3)) == [(0, 0, 2), (0, 0, 2), (2, 2, 1)]
+        commits = (await client.info()).commits
+        async with client.producer(TOPIC) as other:
+            assert (await other.send(b"d")).offset == 3
+        assert (await client.info()).commits == commits
+        assert await read_all(client, TOPIC) == []
+        await running.restart()
+        async with client.producer(TOPIC) as other:
+            assert (await other.send(b"e")).offset == 0
 
 
 # --- Bad input ---
