@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from danube.client._outbox import Outbox, Verdict
-from danube.client._retry import Retry, ask, receive_reply
+from danube.client._retry import Retry, ask, decode_reply, receive_reply
 from danube.client._tasks import copy_error
 from danube.model import api
 from danube.model.errors import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from danube.client._connection import Connection
     from danube.model.policies import Durability
+    from danube.wire import Message
     from danube.wire.client import Channel, ClientStream
 
 __all__ = ["Lane", "frame_batch"]
@@ -140,13 +141,36 @@ class Lane:
                 self.durability = answer.durability
                 task_status.started()
             retry.succeeded()
-            while True:
-                await self._take(await receive_reply(stream, _decode, self.topic), retry)
+
+            def take_now(message: Message) -> bool:
+                """Settle what is acknowledged as it arrives; everything else is for the task."""
+                reply = decode_reply(message.data, _decode, self.topic)
+                if not isinstance(reply, api.PublishAcks):
+                    return False
+                message.release()
+                self._acked(reply)
+                retry.accepted()
+                self.pump()
+                return True
+
+            stream.divert(take_now)
+            try:
+                while True:
+                    await self._take(await receive_reply(stream, _decode, self.topic), retry)
+            finally:
+                stream.divert(None)
+
+    def _acked(self, reply: api.PublishAcks) -> None:
+        if self.outbox.acked(reply.acks) is Verdict.REOPEN:
+            raise SequenceGapError(f"{self.topic}: broker and client disagree about the next sequence")
 
     async def _take(self, reply: api.PublishReply, retry: Retry) -> None:
         if isinstance(reply, api.PublishAcks):
-            verdict = self.outbox.acked(reply.acks)
-        elif isinstance(reply, api.PublishRefused):
+            self._acked(reply)
+            retry.accepted()
+            self.pump()
+            return
+        if isinstance(reply, api.PublishRefused):
             error = from_wire(reply.status, reply.code, reply.message)
             verdict = self.outbox.refused(reply.base_sequence, error)
             if verdict is Verdict.FENCED:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from danube.client._options import ClientOptions
     from danube.wire.client import Channel, ClientStream
 
-__all__ = ["Retry", "ask", "receive_reply"]
+__all__ = ["Retry", "ask", "decode_reply", "receive_reply"]
 
 T = TypeVar("T")
 
@@ -99,9 +99,17 @@ async def receive_reply(stream: ClientStream, decode: Callable[[bytes], T], topi
     message = await stream.receive()
     if message is None:
         raise ConnectionLostError(f"the broker ended the stream of {topic}")
+    message.release()
+    return decode_reply(message.data, decode, topic)
+
+
+def decode_reply(data: bytes, decode: Callable[[bytes], T], topic: str) -> T:
+    """Decode a reply.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
     try:
-        return decode(message.data)
+        return decode(data)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"a reply for {topic} does not decode: {error}") from error
-    finally:
-        message.release()

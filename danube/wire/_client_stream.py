@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +28,18 @@ class ClientStream:
     queued is sent, what has arrived is there for the next call.
     """
 
-    __slots__ = ("_arrived", "_channel", "_deadline", "_error", "_inbox", "_over", "_room", "path", "stream_id")
+    __slots__ = (
+        "_arrived",
+        "_channel",
+        "_deadline",
+        "_error",
+        "_inbox",
+        "_over",
+        "_room",
+        "_sink",
+        "path",
+        "stream_id",
+    )
 
     def __init__(self, channel: Channel, stream_id: int, path: str, deadline: float | None) -> None:
         self._channel = channel
@@ -35,6 +47,7 @@ class ClientStream:
         self.path = path
         self._deadline = deadline
         self._inbox: deque[Message] = deque()
+        self._sink: Callable[[Message], bool] | None = None
         self._over = False
         self._error: DanubeError | None = None
         self._arrived = new_waker()
@@ -118,6 +131,14 @@ class ClientStream:
         self._inbox.clear()
         return messages
 
+    def divert(self, sink: Callable[[Message], bool] | None) -> None:
+        """Give messages to a plain function as they arrive, in the channel's own turn of the loop; None ends that.
+
+        For calls whose messages are many and small: it saves waking the caller's task. The function returns False for
+        a message that is to be queued for :meth:`receive`. A DanubeError that it raises ends the call with it.
+        """
+        self._sink = sink
+
     @property
     def over(self) -> bool:
         """Whether the call has ended, for whatever reason."""
@@ -145,6 +166,15 @@ class ClientStream:
 
     def deliver(self, message: Message) -> None:
         """Channel: a message has arrived."""
+        sink = self._sink
+        if sink is not None and not self._inbox:
+            try:
+                if sink(message):
+                    return
+            except DanubeError as error:
+                self._finish(error)
+                self._channel.wake_writer()
+                return
         self._inbox.append(message)
         self._arrived.wake()
 
