@@ -238,14 +238,21 @@ class Catalogue:
         await self._store.delete(f"/snapshots/topics/{topic_id:016x}")
 
     async def sweep_orphans(self) -> int:
-        """Delete what belongs to topic ids that no topic has (a deletion was cut short); return how many there were."""
+        """Delete what belongs to topics and subscriptions that are gone (a deletion was cut short); return how many."""
         alive = {topic_id for record in self._topics.values() for topic_id in record.topic_ids}
         orphans = {int(item.key.split("/")[2], 16) for item in (await self._store.list("/subscriptions/"))[0]} | {
             int(item.key.split("/")[3], 16) for item in (await self._store.list("/snapshots/topics/"))[0]
         }
         for topic_id in orphans - alive:
             await self._sweep(topic_id)
-        return len(orphans - alive)
+        # A checkpoint that was under way may have stored the cursor of a subscription that was just deleted.
+        known = {
+            record.subscription_id for records in (await self.subscriptions()).values() for record in records.values()
+        }
+        cursors = set(await self.load_snapshots("cursors")) - known
+        for subscription_id in cursors:
+            await self._store.delete(f"/snapshots/cursors/{subscription_id:016x}")
+        return len(orphans - alive) + len(cursors)
 
     # --- Subscriptions ---
 
