@@ -202,6 +202,9 @@ class Consumer:
     async def flush_acks(self) -> None:
         """Wait until every acknowledgement given so far is durable at the broker.
 
+        In a key-shared subscription acknowledgements take effect in the order of their key: one that was given before
+        that of an earlier message of the same key becomes durable together with that one, which this does not wait for.
+
         Raises:
             DanubeError: the subscription has ended, so that the acknowledgements will never arrive.
         """
