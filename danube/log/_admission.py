@@ -24,7 +24,7 @@ class Admission:
         limits: ``journal_pending_bytes``, ``journal_max_bytes`` and ``journal_full_wait_s`` are used.
 
     The journal keeps three numbers up to date: ``pending_bytes``, what is submitted and not settled; ``used_bytes``, of
-    the disk limit; and ``space_left``, what batches may still use of a full disk (infinite if it is not full).
+    the disk limit; and ``space_left``, what batches may still use of the disk.
     """
 
     def __init__(self, limits: Limits) -> None:

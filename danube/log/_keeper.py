@@ -1,10 +1,11 @@
 """Keeping files off the hot path: the next one is prepared ahead of time, and what nobody needs is recycled.
 
-Two tasks. One keeps a file ready, zero-filled and under its final name, and a second one while the active file is
-more than half full. The other waits for closed files without needed batches, has a checkpoint made (so that the control
-entries in them are superseded), says in the log that they are free, and renames them to spares.
+Two tasks. One keeps two files ready, zero-filled and under their final names. The other waits for closed files without
+needed batches, has a checkpoint made (so that the control entries in them are superseded), says in the log that they
+are free, and renames them to spares.
 
-On a full disk, the last prepared file is the reserve of control entries: acknowledgements are what frees space.
+On a full disk these two are the reserve, which batches may not use: one is for control entries, because
+acknowledgements are what frees space, and the last one is for the next recovery, which writes the end of the log anew.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _log = logging.getLogger("danube.journal")
 
 _U64: Final = struct.Struct("<Q")
 _DISK_FULL_RETRY_S: Final = 1.0
+_RESERVED_FILES: Final = 2
 
 
 class Owner(Protocol):
@@ -58,7 +60,7 @@ class FileKeeper:
     Attributes:
         files: the live ones.
         active: the one that is written.
-        disk_full: the file system refused the space for another one.
+        disk_full: there is no space for another one.
         waits_for_commits: files would be free if what is under way had settled; then call :meth:`want_recycling`.
     """
 
@@ -77,19 +79,21 @@ class FileKeeper:
         self._next_file_id = 1
         self._next_spare = 1
         self._checkpoint_sequence = 0
+        self._free_files = 0
+        self._usable = max(file_size - limits.max_batch_bytes, file_size // 2)
         self._file_ready = trio.Event()
         self._prepare_wanted = trio.Event()
         self._recycle_wanted = trio.Event()
         self._warned = False
 
-    def adopt(self, recovery: Recovery) -> None:
+    async def adopt(self, recovery: Recovery) -> None:
         """Go on with what recovery has left."""
         self.active = recovery.active
         self._spares = recovery.spares
         self._next_file_id = recovery.next_file_id
         self._next_spare = recovery.next_spare
         self._checkpoint_sequence = recovery.checkpoint
-        self._note_space()
+        self._note_free(await self._disk.free_bytes() // self._file_size)
 
     @property
     def spare_count(self) -> int:
@@ -107,17 +111,15 @@ class FileKeeper:
     def grown(self) -> None:
         """The active file has grown."""
         self._note_space()
-        if not self.disk_full and len(self._prepared) < self._files_wanted():
-            self._prepare_wanted.set()
 
     def _note_space(self) -> None:
         """Tell the admission what is used, and what is left for batches."""
-        admission = self._admission
-        admission.used_bytes = self.files.closed_bytes + self.active.end
-        if self.disk_full:
-            admission.space_left = self.active.room() if self._prepared else 0
-        else:
-            admission.space_left = math.inf
+        self._admission.used_bytes = self.files.closed_bytes + self.active.end
+        # What is admitted must find room even if the disk gets no emptier: nothing can take it back. Two files are not
+        # counted: for control entries, and for the next recovery. Of the others not all is counted, because an entry is
+        # never cut in two.
+        files = self.spare_count + self._free_files - _RESERVED_FILES
+        self._admission.space_left = self.active.room() + files * self._usable if files >= 0 else 0
 
     def header(self, file: JournalFile, sequence: int, watermark: int) -> bytes:
         """Return the header of a file whose first block has a sequence."""
@@ -126,7 +128,7 @@ class FileKeeper:
 
     async def roll(self) -> None:
         """Go on in the next prepared file; one call at a time."""
-        while not self._prepared:
+        while not self._prepared or (self.disk_full and self.spare_count < _RESERVED_FILES):
             self._file_ready = trio.Event()
             self._prepare_wanted.set()
             if self.disk_full or self.files.closed_bytes > self._limits.journal_max_bytes:
@@ -153,33 +155,39 @@ class FileKeeper:
         self._warned = filling
 
     async def prepare_files(self) -> None:
-        """Task: keep one file ready, two while the active one is more than half full."""
+        """Task: keep two files ready, the next one and the one that recovery would need."""
         while True:
             self._prepare_wanted = trio.Event()
-            if len(self._prepared) < self._files_wanted() and self._may_have_another():
+            self._note_free(await self._disk.free_bytes() // self._file_size)
+            while len(self._prepared) < _RESERVED_FILES and self._may_have_another():
                 try:
                     await self._prepare_one()
-                    continue
                 except OSError as error:
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         raise
-                    if not self.disk_full:
-                        _log.error("no space for another journal file: %s; publishing waits, acks go on", error)
-                    self.disk_full = True
-                    self._note_space()
+                    self._note_free(0)
             # Nobody tells when a full disk has space again: those who wait for it need somebody who looks.
             with trio.move_on_after(_DISK_FULL_RETRY_S if self.disk_full else math.inf):
                 await self._prepare_wanted.wait()
 
-    def _files_wanted(self) -> int:
-        return 2 if self.active.end * 2 > self.active.size else 1
+    def _note_free(self, files: int) -> None:
+        """Note for how many more files the disk has space."""
+        self._free_files = files
+        full = not files and not self._spares
+        if full and not self.disk_full:
+            _log.error("the disk has no space for another journal file: publishing waits, acknowledgements go on")
+        if self.disk_full and not full:
+            self._file_ready.set()  # the last prepared file need not be kept any more
+        self.disk_full = full
+        self._note_space()
+        self._admission.wake()
 
     def _may_have_another(self) -> bool:
         if self._spares:
             return True
         files = len(self.files) + len(self._prepared)
         reserve = max(self._limits.journal_reserve_bytes, self._file_size)
-        return files * self._file_size < self._limits.journal_max_bytes + reserve
+        return self._free_files > 0 and files * self._file_size < self._limits.journal_max_bytes + reserve
 
     async def _prepare_one(self) -> None:
         if self._spares:
@@ -187,9 +195,8 @@ class FileKeeper:
         else:
             name = spare_name(self._next_spare)
             self._next_spare += 1
-            if await self._disk.free_bytes() < self._file_size:
-                raise OSError(errno.ENOSPC, f"{self._file_size} bytes are needed")
             await self._disk.create(name, self._file_size)
+            self._free_files -= 1
             self._spares.append(name)
         file = JournalFile(self._next_file_id, self._file_size)
         self._next_file_id += 1
@@ -199,10 +206,8 @@ class FileKeeper:
         # Only now may it be written: a file whose name a power loss takes away would take its blocks along.
         await self._disk.sync_directory()
         self._prepared.append(file)
-        self.disk_full = False
-        self._note_space()
+        self._note_free(self._free_files)
         self._file_ready.set()
-        self._admission.wake()
 
     async def recycle_files(self) -> None:
         """Task: turn closed files that hold nothing needed into spares."""

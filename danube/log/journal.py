@@ -85,7 +85,7 @@ class JournalUsage(NamedTuple):
     sequence: int
     watermark: int
     disk_full: bool
-    """The file system refused the space for another file."""
+    """The file system has no space for another file."""
 
 
 class _Lane:
@@ -208,7 +208,7 @@ class Journal:
         recovery = Recovery(self._disk, self._keeper.files, self._file_size, visitor)
         recovered = await recovery.run()
         self._sequence = self._watermark = recovery.last_sequence
-        self._keeper.adopt(recovery)
+        await self._keeper.adopt(recovery)
         self.recovered = recovered
         return recovered
 

@@ -7,7 +7,7 @@
 3. Read the body and show its entries to the visitor. Its holes are corruption.
 4. Copy the accepted runs of the tail to a fresh file, sync it, give it its name, and show its entries to the visitor.
    The page cache may hold bytes that a failed sync never brought to the disk, so the old copy is not to be trusted; the
-   new file's header says where the older ones end for good (``resume after``), and its name makes it true in one step.
+   new file's header lists the older ones that still count, and its name makes it true in one step.
 
 Nothing is changed before step 4, so a crash during recovery only means to begin again. Sequences go on behind the
 highest one seen, so that one that was cut off is never used again.
@@ -22,38 +22,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from danube.log._files import (
-    FileTable,
-    JournalFile,
-    is_spare_name,
-    journal_name,
-    parse_journal_name,
-    spare_name,
-)
+from danube.log._copy import TailCopy, block_of, entries_of
+from danube.log._files import FileTable, JournalFile, is_spare_name, journal_name, spare_name
 from danube.log._salvage import salvage
 from danube.log._scan import Hole, Scanner
+from danube.log._sources import UNKNOWN, Source, read_sources
 from danube.log.disk import Disk
-from danube.log.format import (
-    BLOCK_HEADER_SIZE,
-    DURABILITIES,
-    FILE_HEADER_SIZE,
-    TERMINATOR,
-    Block,
-    Entry,
-    EntryType,
-    FileHeader,
-    encode_block,
-    encode_block_header,
-    encode_file_header,
-    parse_entries,
-    read_block_header,
-    read_file_header,
-)
+from danube.log.format import DURABILITIES, FILE_HEADER_SIZE, Block, Entry, EntryType, parse_entries
 from danube.log.index import Location
 from danube.log.recovered import Corruption, Recovered, TornTail, Visitor
 from danube.model.batch import PART_OVERHEAD, STAMP_SIZE, header_at, read_stamp
 from danube.model.errors import CorruptBatchError, JournalFullError
-from danube.model.limits import MIB
 from danube.model.policies import Durability
 
 __all__ = ["Recovery"]
@@ -61,33 +40,14 @@ __all__ = ["Recovery"]
 _log = logging.getLogger("danube.journal")
 
 _U64: Final = struct.Struct("<Q")
-_COPY_BYTES: Final = 4 * MIB
 _FOR_EVER: Final = 2**63 - 1
-_UNKNOWN: Final = -1
 _KEPT: Final = (EntryType.BATCH, EntryType.DAMAGE)
-
-
-class _Source(NamedTuple):
-    """A journal file as it was found. ``first`` may be unknown (-1); blocks above ``limit`` are void.
-
-    If the limit is exact, the file ends there, and otherwise perhaps before.
-    """
-
-    file_id: int
-    size: int
-    first: int
-    limit: int | None
-    exact: bool = True
-
-    @property
-    def name(self) -> str:
-        return journal_name(self.file_id)
 
 
 class _Run(NamedTuple):
     """Valid blocks of one file without a hole between them."""
 
-    source: _Source
+    source: Source
     start: int
     end: int
     first: int
@@ -97,7 +57,7 @@ class _Run(NamedTuple):
 class _Gap(NamedTuple):
     """A hole in the log, where sequence ``first`` was to be. ``bounded``: a valid block follows in the same file."""
 
-    source: _Source
+    source: Source
     hole: Hole
     first: int
     bounded: bool
@@ -120,7 +80,6 @@ class Recovery:
         self._visitor = visitor
         self._recovered = Recovered()
         self._sizes: dict[str, int] = {}
-        self._expected_ids: set[int] = set()
         self._watermark = 0
         self._highest = 0
         self._last = 0
@@ -139,8 +98,12 @@ class Recovery:
         """
         self._sizes = await self._disk.list()
         await self._collect_spares()
-        sources, retired = await self._read_headers()
-        settled = self._watermark
+        found = await read_sources(self._disk, self._sizes)
+        sources = found.live
+        settled = self._watermark = found.watermark
+        self._highest = found.highest
+        self.checkpoint = found.checkpoint
+        self.next_file_id = found.next_file_id
         body = [source for source in sources if source.limit is not None and source.limit <= settled]
         tail = sources[len(body) :]
         chain: list[_Run | _Gap] = []
@@ -154,21 +117,21 @@ class Recovery:
             if sequence <= end:
                 (checkpoint,), *ids = _U64.iter_unpack(payload)
                 self.checkpoint = max(self.checkpoint, checkpoint)
-                self._expected_ids.difference_update(file_id for (file_id,) in ids)
+                found.expected_ids.difference_update(file_id for (file_id,) in ids)
         present = {source.file_id for source in sources}
-        missing = sorted(self._expected_ids - present)
+        missing = sorted(found.expected_ids - present)
         for source in body:
             missing = self._report_missing(missing, source.file_id)
             await self._read_body(source)
         self._report_missing(missing, self.next_file_id)
+        for source in found.unused:
+            await self._retire(source, damaged=False)  # there may be no space for another one
         await self._copy(chain, (body[-1].limit or 0) if body else 0)
         damaged = {item.source.file_id for item in chain if isinstance(item, _Gap)}
-        for source in (*retired, *tail):
+        for source in (*found.void, *tail):
             await self._retire(source, damaged=source.file_id in damaged)
         await self._disk.sync_directory()
         return self._recovered
-
-    # --- 1. What is there ---
 
     async def _collect_spares(self) -> None:
         for name, size in self._sizes.items():
@@ -180,49 +143,11 @@ class Recovery:
             else:
                 await self._disk.remove(name)
 
-    async def _read_headers(self) -> tuple[list[_Source], list[_Source]]:
-        """Return the files that count, oldest first, and those that hold nothing that does."""
-        ids = sorted(file_id for name in self._sizes if (file_id := parse_journal_name(name)) is not None)
-        self.next_file_id = max([1, *(file_id + 1 for file_id in ids)])
-        sources: list[_Source] = []
-        retired: list[_Source] = []
-        newest: FileHeader | None = None
-        listed: dict[int, int] = {}
-        limit: int | None = None
-        for file_id in reversed(ids):
-            size = self._sizes[journal_name(file_id)]
-            head = await self._disk.read(journal_name(file_id), 0, FILE_HEADER_SIZE + BLOCK_HEADER_SIZE)
-            header = read_file_header(head, file_id)
-            counts, last, exact = True, limit, True
-            if newest is not None:
-                last = listed.get(file_id, limit)
-                exact = file_id in listed
-                # What is not listed was freed, or is the old copy of a recovered tail, or did not fit in the list.
-                counts = exact or (not newest.complete and file_id < min(listed))
-            elif header is not None:
-                # Only files that recovery was writing, or that were made ready ahead of time, are newer than this one.
-                counts = not header.prelude
-                newest = header if counts else None
-                listed = dict(header.live) if counts else {}
-                self._expected_ids = set(listed)
-            elif _is_unused(head):
-                counts = False
-            header = header or _header_from_block(head, file_id)
-            source = _Source(file_id, size, header.first_sequence if header else _UNKNOWN, last, exact)
-            (sources if counts else retired).append(source)
-            if counts and header is not None:
-                limit = header.resume_after if limit is None else min(limit, header.resume_after)
-                self._watermark = max(self._watermark, header.watermark)
-                self._highest = max(self._highest, header.first_sequence - 1)
-                self.checkpoint = max(self.checkpoint, header.checkpoint)
-        sources.reverse()
-        return sources, retired
-
     # --- 2. The tail ---
 
-    async def _scan_tail(self, source: _Source, chain: list[_Run | _Gap], freed: list[tuple[int, bytes]]) -> None:
+    async def _scan_tail(self, source: Source, chain: list[_Run | _Gap], freed: list[tuple[int, bytes]]) -> None:
         """Append the runs and gaps of a file to ``chain``, and its FREED entries to ``freed``."""
-        if source.first != _UNKNOWN:
+        if source.first != UNKNOWN:
             self._last = source.first - 1
         hole: Hole | None = None
         joined = False
@@ -283,11 +208,11 @@ class Recovery:
 
     # --- 3. The body ---
 
-    async def _read_body(self, source: _Source) -> None:
+    async def _read_body(self, source: Source) -> None:
         file = JournalFile(source.file_id, source.size)
         self._files.add(file)
         self._files.close(file)
-        last = source.first - 1 if source.first != _UNKNOWN else self._last
+        last = source.first - 1 if source.first != UNKNOWN else self._last
         hole: Hole | None = None
         assert source.limit is not None
         scanner = Scanner(self._disk, source.name, source.file_id, last=source.limit)
@@ -306,7 +231,7 @@ class Recovery:
             last = block.sequence
             file.last_sequence = last
             file.end = file.written = position + block.length
-            self._visit(data, block, file, position)
+            self.visit(data, block, file, position)
         if last < source.limit and (hole is not None or source.exact):
             hole = hole or Hole(file.end or FILE_HEADER_SIZE, source.size, 0)
             await self._damaged(_Gap(source, hole, last + 1, bounded=False), file)
@@ -352,9 +277,9 @@ class Recovery:
         for topic in self._recovered.topics.values():
             topic.suspect = True
 
-    # --- What both have in common ---
+    # --- What body and copy have in common ---
 
-    def _visit(self, data: bytes, block: Block, file: JournalFile, written_at: int) -> None:
+    def visit(self, data: bytes, block: Block, file: JournalFile, written_at: int) -> None:
         """Show the entries of a block to the visitor. ``written_at``: where the block is in ``file``."""
         recovered, visitor = self._recovered, self._visitor
         recovered.blocks += 1
@@ -388,13 +313,13 @@ class Recovery:
 
     async def _copy(self, chain: list[_Run | _Gap], resume_after: int) -> None:
         """Bring the tail to fresh files, the last of which is the active one."""
-        writer = _Copy(self, self._disk, self._files, resume_after, self._highest + 1)
+        writer = TailCopy(self, self._disk, self._files, resume_after, self._highest + 1)
         await writer.start()
         for item in chain:
             if isinstance(item, _Gap):
                 corruption = await self._describe(item)
                 entry = Entry(EntryType.DAMAGE, 0, Durability.DISK, (msgspec.msgpack.encode(corruption),))
-                await writer.add(*_block_of([entry], self._highest))
+                await writer.add(*block_of([entry], self._highest))
                 continue
             source = item.source
             scanner = Scanner(self._disk, source.name, source.file_id, start=item.start, end=item.end, last=item.last)
@@ -405,18 +330,14 @@ class Recovery:
                 if found.block.sequence <= self.checkpoint:
                     # It gets a new sequence above the checkpoint's, so what the checkpoint superseded must not go
                     # along.
-                    batches = [e for e in _entries(found.data, found.block) if e.type in _KEPT]
+                    batches = [e for e in entries_of(found.data, found.block) if e.type in _KEPT]
                     if batches:
-                        await writer.add(*_block_of(batches, found.block.sequence))
+                        await writer.add(*block_of(batches, found.block.sequence))
                 elif found.block.entry_count:
                     await writer.add(found.data, found.block)
         await writer.finish()
         self.active = writer.file
         self.last_sequence = writer.sequence
-
-    def visit_copy(self, data: bytes, block: Block, file: JournalFile, written_at: int) -> None:
-        """Show a copied block."""
-        self._visit(data, block, file, written_at)
 
     async def take_fresh(self) -> tuple[str, JournalFile]:
         """Return an unused file under its spare name, and what it will become.
@@ -441,7 +362,7 @@ class Recovery:
             ) from error
         return name, file
 
-    async def _retire(self, source: _Source, *, damaged: bool) -> None:
+    async def _retire(self, source: Source, *, damaged: bool) -> None:
         """Take a file out of the log. A damaged one is kept under another name, for whoever looks into it."""
         if damaged:
             await self._disk.rename(source.name, f"damaged-{source.file_id:016x}.log")
@@ -452,120 +373,3 @@ class Recovery:
             self.next_spare += 1
             await self._disk.rename(source.name, name)
             self.spares.append(name)
-
-
-class _Copy:
-    """Writes blocks to fresh files under spare names; :meth:`finish` makes them the end of the log.
-
-    Usually there is one. If there are more, only the name of the last one makes them count.
-    """
-
-    def __init__(
-        self, recovery: Recovery, disk: Disk, files: FileTable, resume_after: int, first_sequence: int
-    ) -> None:
-        self._recovery = recovery
-        self._disk = disk
-        self._files = files
-        self._resume_after = resume_after
-        self._done: list[tuple[str, JournalFile]] = []
-        # The first bytes of the current file are written last: only then is it known whether it is the last one.
-        self._first_sequence = first_sequence
-        self._buffers: list[bytes] = []
-        self._buffered = 0
-        self._name = ""
-        self.file: JournalFile
-        self.sequence = first_sequence - 1
-
-    async def start(self) -> None:
-        """Begin a file."""
-        self._name, self.file = await self._recovery.take_fresh()
-        self.file.end = FILE_HEADER_SIZE
-        self._first_sequence = self.sequence + 1
-        self._older = self._files.listed()
-        self._done.append((self._name, self.file))
-        self._files.add(self.file)
-
-    async def add(self, data: bytes, block: Block) -> None:
-        """Append the block of ``data``, with a header for its new place, and show it."""
-        if block.length > self.file.room():
-            await self._end_file(prelude=True)
-            self._files.close(self.file)
-            await self.start()
-        self.sequence += 1
-        file = self.file
-        position = file.end
-        body = data[block.position + BLOCK_HEADER_SIZE : block.position + block.length]
-        # Nothing counts as synced before all of it is.
-        watermark = self._resume_after
-        self._buffers.append(
-            encode_block_header(block.length, file.file_id, self.sequence, watermark, block.entry_count, block.body_crc)
-        )
-        self._buffers.append(body)
-        self._buffered += block.length
-        file.end = position + block.length
-        file.last_sequence = self.sequence
-        self._recovery.visit_copy(data, block, file, position)
-        if self._buffered >= _COPY_BYTES:
-            await self._flush()
-
-    async def _flush(self) -> None:
-        position = self.file.end - self._buffered
-        await self._disk.write(self._name, position, [*self._buffers, TERMINATOR], sync=False)
-        self._buffers = []
-        self._buffered = 0
-
-    async def _end_file(self, *, prelude: bool) -> None:
-        await self._flush()
-        header = encode_file_header(
-            self.file.file_id,
-            self._first_sequence,
-            self._first_sequence - 1 if len(self._done) > 1 else self._resume_after,
-            self._resume_after,
-            self._recovery.checkpoint,
-            self._older,
-            prelude=prelude,
-        )
-        await self._disk.write(self._name, 0, [header], sync=True)
-        self.file.written = self.file.end
-
-    async def finish(self) -> None:
-        """Sync, and put the files into the log."""
-        await self._end_file(prelude=False)
-        for name, file in self._done[:-1]:
-            await self._disk.rename(name, file.name)
-        await self._disk.sync_directory()
-        await self._disk.rename(self._name, self.file.name)
-        await self._disk.sync_directory()
-
-
-def _header_from_block(head: bytes, file_id: int) -> FileHeader | None:
-    """Stand in for a damaged file header with what the first block says."""
-    block = read_block_header(head, FILE_HEADER_SIZE, file_id)
-    if not isinstance(block, Block):
-        return None
-    return FileHeader(
-        file_id, block.sequence, block.sequence - 1, block.watermark, 0, (), complete=False, prelude=False
-    )
-
-
-def _is_unused(head: bytes) -> bool:
-    """Return whether a file was never written under its present name: zeros, or the header of a former life."""
-    former = int.from_bytes(head[8:16], "little")
-    return not any(head[:FILE_HEADER_SIZE]) or read_file_header(head, former) is not None
-
-
-def _entries(data: bytes, block: Block) -> list[Entry]:
-    """Return the entries of a block as new ones, to be written again."""
-    return [
-        Entry(EntryType(raw.type), raw.topic_id, DURABILITIES[raw.durability], (data[raw.start : raw.end],))
-        for raw in parse_entries(data, block)
-    ]
-
-
-def _block_of(entries: list[Entry], sequence: int) -> tuple[bytes, Block]:
-    """Frame entries as a block in a buffer of its own."""
-    buffers, _ = encode_block(entries, file_id=0, position=0, sequence=sequence, watermark=0)
-    data = b"".join(buffers)
-    block = read_block_header(data, 0, 0)
-    assert isinstance(block, Block)
-    return data, block

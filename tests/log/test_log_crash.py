@@ -12,3 +12,16 @@ def test_what_was_acknowledged_survives_crashes(group: int) -> None:
         world = World(seed)
         for _ in range(4):
             world.live()
+
+
+def test_a_seed_repeats_a_life_exactly() -> None:
+    def trace() -> list[object]:
+        world = World(77)
+        for _ in range(3):
+            world.live()
+        return [
+            (topic.parts, topic.acked_end, topic.released, topic.cursor, topic.cursor_saved)
+            for topic in world.topics.values()
+        ] + [world.disk.names()]
+
+    assert trace() == trace()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from log_lives import make_part
 
-from danube.log import RealDisk
+from danube.log import BatchCache, Entry, EntryType, Journal, RealDisk, TopicLog
 from danube.log.disk import write_all
-from danube.model.errors import DataDirectoryError
+from danube.model import DanubeError, Durability, Limits
+from danube.model.batch import check_part
+from danube.model.errors import DataDirectoryError, JournalFullError
 
 
 async def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -149,3 +153,45 @@ async def test_a_failed_creation_leaves_nothing(tmp_path: Path, monkeypatch: pyt
                 await disk.create("a", 4096)
         assert await disk.list() == {}
         await disk.create("a", 4096)
+
+
+@pytest.mark.extended
+async def test_a_small_file_system_fills_up_and_recovers(tmp_path: Path) -> None:
+    """A real ENOSPC, on a file system of 3 MiB. Needs root, to mount it."""
+    await trio.run_process(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", tmp_path])
+    try:
+        limits = Limits(max_batch_bytes=64 * 1024, journal_max_bytes=64 * 2**20, journal_full_wait_s=0.2)
+        log: TopicLog
+
+        def on_commit(entries: Sequence[Entry], error: DanubeError | None) -> None:
+            assert error is None
+            for entry in entries:
+                if entry.type is EntryType.BATCH:
+                    log.settled(entry)
+
+        async def checkpoint() -> None:
+            await trio.lowlevel.checkpoint()
+
+        part = make_part([bytes(50_000)])
+        async with RealDisk(tmp_path) as disk:
+            options = {"file_size": 512 * 1024, "on_commit": on_commit, "checkpoint": checkpoint}
+            async with Journal.open(disk, limits, **options) as journal:
+                log = TopicLog(1, Durability.DISK, journal, BatchCache(0))
+                with pytest.raises(JournalFullError, match="disk"):  # noqa: PT012
+                    while True:
+                        await journal.admit(len(part))
+                        log.append(part, check_part(part), 1)
+                stored = log.next_offset
+                assert stored >= 20
+                for _ in range(20):  # acks go on
+                    journal.submit(Entry(EntryType.CURSOR, 1, Durability.DISK, (bytes(1000),)))
+            assert log.end_offset == stored
+        async with RealDisk(tmp_path) as disk, Journal.open(disk, limits, **options) as journal:
+            assert journal.recovered is not None
+            log = TopicLog(1, Durability.DISK, journal, BatchCache(0), recovered=journal.recovered.topics[1])
+            assert log.end_offset == stored
+            log.release(stored - 5)
+            await journal.admit(len(part))
+            log.append(part, check_part(part), 1)
+    finally:
+        await trio.run_process(["umount", tmp_path])

@@ -1,0 +1,144 @@
+"""Copying the accepted tail of a journal to fresh files.
+
+A block moves by getting a new header: its entries do not know where they are. Nothing of the copy counts before the
+last file has its name, so a crash on the way finds the old state.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from danube.log._files import FileTable, JournalFile
+from danube.log.disk import Disk
+from danube.log.format import (
+    BLOCK_HEADER_SIZE,
+    DURABILITIES,
+    FILE_HEADER_SIZE,
+    TERMINATOR,
+    Block,
+    Entry,
+    EntryType,
+    encode_block,
+    encode_block_header,
+    encode_file_header,
+    parse_entries,
+    read_block_header,
+)
+from danube.model.limits import MIB
+
+__all__ = ["CopyOwner", "TailCopy", "block_of", "entries_of"]
+
+_COPY_BYTES: Final = 4 * MIB
+
+
+class CopyOwner(Protocol):
+    """What a copy needs of the recovery."""
+
+    checkpoint: int
+
+    async def take_fresh(self) -> tuple[str, JournalFile]:
+        """Return an unused file under its spare name, and what it will become."""
+        ...
+
+    def visit(self, data: bytes, block: Block, file: JournalFile, written_at: int) -> None:
+        """Show the entries of a copied block."""
+        ...
+
+
+class TailCopy:
+    """Writes blocks to fresh files under spare names; :meth:`finish` makes them the end of the log.
+
+    Usually there is one. If there are more, only the name of the last one makes them count.
+    """
+
+    def __init__(self, owner: CopyOwner, disk: Disk, files: FileTable, resume_after: int, first_sequence: int) -> None:
+        self._owner = owner
+        self._disk = disk
+        self._files = files
+        self._resume_after = resume_after
+        self._done: list[tuple[str, JournalFile]] = []
+        # The first bytes of the current file are written last: only then is it known whether it is the last one.
+        self._first_sequence = first_sequence
+        self._buffers: list[bytes] = []
+        self._buffered = 0
+        self._name = ""
+        self.file: JournalFile
+        self.sequence = first_sequence - 1
+
+    async def start(self) -> None:
+        """Begin a file."""
+        self._name, self.file = await self._owner.take_fresh()
+        self.file.end = FILE_HEADER_SIZE
+        self._first_sequence = self.sequence + 1
+        self._older = self._files.listed()
+        self._done.append((self._name, self.file))
+        self._files.add(self.file)
+
+    async def add(self, data: bytes, block: Block) -> None:
+        """Append the block of ``data``, with a header for its new place, and show it."""
+        if block.length > self.file.room():
+            await self._end_file(prelude=True)
+            self._files.close(self.file)
+            await self.start()
+        self.sequence += 1
+        file = self.file
+        position = file.end
+        body = data[block.position + BLOCK_HEADER_SIZE : block.position + block.length]
+        # Nothing counts as synced before all of it is.
+        watermark = self._resume_after
+        self._buffers.append(
+            encode_block_header(block.length, file.file_id, self.sequence, watermark, block.entry_count, block.body_crc)
+        )
+        self._buffers.append(body)
+        self._buffered += block.length
+        file.end = position + block.length
+        file.last_sequence = self.sequence
+        self._owner.visit(data, block, file, position)
+        if self._buffered >= _COPY_BYTES:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        position = self.file.end - self._buffered
+        await self._disk.write(self._name, position, [*self._buffers, TERMINATOR], sync=False)
+        self._buffers = []
+        self._buffered = 0
+
+    async def _end_file(self, *, prelude: bool) -> None:
+        await self._flush()
+        header = encode_file_header(
+            self.file.file_id,
+            self._first_sequence,
+            self._first_sequence - 1 if len(self._done) > 1 else self._resume_after,
+            self._resume_after,
+            self._owner.checkpoint,
+            self._older,
+            prelude=prelude,
+        )
+        await self._disk.write(self._name, 0, [header], sync=True)
+        self.file.written = self.file.end
+
+    async def finish(self) -> None:
+        """Sync, and put the files into the log."""
+        await self._end_file(prelude=False)
+        for name, file in self._done[:-1]:
+            await self._disk.rename(name, file.name)
+        await self._disk.sync_directory()
+        await self._disk.rename(self._name, self.file.name)
+        await self._disk.sync_directory()
+
+
+def entries_of(data: bytes, block: Block) -> list[Entry]:
+    """Return the entries of a block as new ones, to be written again."""
+    return [
+        Entry(EntryType(raw.type), raw.topic_id, DURABILITIES[raw.durability], (data[raw.start : raw.end],))
+        for raw in parse_entries(data, block)
+    ]
+
+
+def block_of(entries: list[Entry], sequence: int) -> tuple[bytes, Block]:
+    """Frame entries as a block in a buffer of its own."""
+    buffers, _ = encode_block(entries, file_id=0, position=0, sequence=sequence, watermark=0)
+    data = b"".join(buffers)
+    block = read_block_header(data, 0, 0)
+    assert isinstance(block, Block)
+    return data, block

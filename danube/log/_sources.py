@@ -1,0 +1,123 @@
+"""Which journal files count: what their headers say, put together.
+
+The newest header lists the older files that count and where each of them ends. Newer than it are only files that were
+made ready ahead of time, or that a recovery was writing when it was interrupted; they hold nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from danube.log._files import journal_name, parse_journal_name
+from danube.log.disk import Disk
+from danube.log.format import (
+    BLOCK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    Block,
+    FileHeader,
+    read_block_header,
+    read_file_header,
+)
+
+__all__ = ["UNKNOWN", "Source", "Sources", "read_sources"]
+
+UNKNOWN: Final = -1
+
+
+class Source(NamedTuple):
+    """A journal file as it was found. ``first`` may be unknown (-1); blocks above ``limit`` are void.
+
+    If the limit is exact, the file ends there, and otherwise perhaps before.
+    """
+
+    file_id: int
+    size: int
+    first: int
+    limit: int | None
+    exact: bool = True
+
+    @property
+    def name(self) -> str:
+        return journal_name(self.file_id)
+
+
+class Sources:
+    """All journal files.
+
+    Attributes:
+        live: the files that count, oldest first.
+        unused: those that were made ready and never written.
+        void: those that hold nothing that counts any more.
+        watermark: up to here everything was synced for sure.
+        highest: no sequence up to here may be used again.
+        checkpoint: control entries up to here are superseded.
+        expected_ids: files that must be there, unless the log says that they were freed.
+        next_file_id: the first id that was never used.
+    """
+
+    def __init__(self, next_file_id: int) -> None:
+        self.live: list[Source] = []
+        self.unused: list[Source] = []
+        self.void: list[Source] = []
+        self.watermark = 0
+        self.highest = 0
+        self.checkpoint = 0
+        self.expected_ids: set[int] = set()
+        self.next_file_id = next_file_id
+
+
+async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
+    """Read the headers of all journal files among ``sizes``, and say which of them count."""
+    ids = sorted(file_id for name in sizes if (file_id := parse_journal_name(name)) is not None)
+    found = Sources(next_file_id=max([1, *(file_id + 1 for file_id in ids)]))
+    newest: FileHeader | None = None
+    listed: dict[int, int] = {}
+    limit: int | None = None
+    for file_id in reversed(ids):
+        size = sizes[journal_name(file_id)]
+        head = await disk.read(journal_name(file_id), 0, FILE_HEADER_SIZE + BLOCK_HEADER_SIZE)
+        header = read_file_header(head, file_id)
+        group, last, exact = found.live, limit, True
+        if newest is not None:
+            last = listed.get(file_id, limit)
+            exact = file_id in listed
+            # What is not listed was freed, or is the old copy of a recovered tail, or did not fit in the list.
+            if not exact and (newest.complete or file_id > min(listed)):
+                group = found.void
+        elif header is not None:
+            # Only files that recovery was writing, or that were made ready ahead of time, are newer than this one.
+            if header.prelude:
+                group = found.void
+            else:
+                newest = header
+                listed = dict(header.live)
+                found.expected_ids = set(listed)
+        elif _is_unused(head):
+            group = found.unused
+        header = header or _header_from_block(head, file_id)
+        source = Source(file_id, size, header.first_sequence if header else UNKNOWN, last, exact)
+        group.append(source)
+        if group is found.live and header is not None:
+            limit = header.resume_after if limit is None else min(limit, header.resume_after)
+            found.watermark = max(found.watermark, header.watermark)
+            found.highest = max(found.highest, header.first_sequence - 1)
+            found.checkpoint = max(found.checkpoint, header.checkpoint)
+    found.live.reverse()
+    return found
+
+
+def _header_from_block(head: bytes, file_id: int) -> FileHeader | None:
+    """Stand in for a damaged file header with what the first block says."""
+    block = read_block_header(head, FILE_HEADER_SIZE, file_id)
+    if not isinstance(block, Block):
+        return None
+    return FileHeader(
+        file_id, block.sequence, block.sequence - 1, block.watermark, 0, (), complete=False, prelude=False
+    )
+
+
+def _is_unused(head: bytes) -> bool:
+    """Return whether a file was never written under its present name: zeros, or the header of a former life."""
+    former = int.from_bytes(head[8:16], "little")
+    return not any(head[:FILE_HEADER_SIZE]) or read_file_header(head, former) is not None
