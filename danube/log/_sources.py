@@ -49,6 +49,7 @@ class Sources:
         live: the files that count, oldest first.
         unused: those that were made ready and never written.
         void: those that hold nothing that counts any more.
+        newest_id: of the newest file whose header is intact; what was freed since is said in it, or behind it.
         watermark: up to here everything was synced for sure.
         highest: no sequence up to here may be used again.
         checkpoint: control entries up to here are superseded.
@@ -60,6 +61,7 @@ class Sources:
         self.live: list[Source] = []
         self.unused: list[Source] = []
         self.void: list[Source] = []
+        self.newest_id = 0
         self.watermark = 0
         self.highest = 0
         self.checkpoint = 0
@@ -91,6 +93,7 @@ async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
                 group = found.void
             else:
                 newest = header
+                found.newest_id = file_id
                 listed = dict(header.live)
                 found.expected_ids = set(listed)
         elif _is_unused(head):

@@ -104,7 +104,11 @@ class Recovery:
         self._highest = found.highest
         self.checkpoint = found.checkpoint
         self.next_file_id = found.next_file_id
-        body = [source for source in sources if source.limit is not None and source.limit <= settled]
+        body = [
+            source
+            for source in sources
+            if source.limit is not None and source.limit <= settled and source.file_id < found.newest_id
+        ]
         tail = sources[len(body) :]
         chain: list[_Run | _Gap] = []
         freed: list[tuple[int, bytes]] = []
