@@ -108,7 +108,15 @@ class Broker:
                         self.nursery = nursery
                         await self._serve(task_status)
                         nursery.cancel_scope.cancel()
-                    await self.journal.aclose()
+                    with trio.move_on_after(config.drain_timeout_s) as patience:
+                        await self.journal.aclose()
+                    if patience.cancelled_caught:
+                        _log.error(
+                            "the journal did not finish its commits within drain_timeout_s = %g; what was not"
+                            " acknowledged is given up",
+                            config.drain_timeout_s,
+                        )
+                        journal_nursery.cancel_scope.cancel()
                 await self._checkpoint()
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:

@@ -5,6 +5,7 @@ Exit codes: 0 after a drain; else that of the error (see :func:`danube.model.err
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import os
@@ -18,6 +19,7 @@ import trio
 from danube.broker.broker import Broker, Seams
 from danube.broker.config import BrokerConfig
 from danube.model.errors import DanubeError, exit_code
+from danube.model.limits import MIB
 from danube.model.version import __version__
 
 __all__ = ["run_broker"]
@@ -29,6 +31,23 @@ def _wall_clock_us() -> int:
     return time.time_ns() // 1000
 
 
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+
+
+def _keep_large_buffers() -> None:
+    """Ask glibc to keep freed megabytes instead of giving them back to the kernel each time.
+
+    Every batch passes through a few buffers of its size. By default each of them is mapped, touched page by page and
+    unmapped again, which cost a fifth of the throughput of 1 KiB messages (measured). Another C library has no
+    ``mallopt`` and goes on as it does.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
+        mallopt(_M_TRIM_THRESHOLD, 256 * MIB)
+
+
 def run_broker(config: BrokerConfig) -> int:
     """Run a broker until SIGTERM or SIGINT (drain, exit code 0) or until it fails. Blocks; main thread only.
 
@@ -37,6 +56,7 @@ def run_broker(config: BrokerConfig) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    _keep_large_buffers()
     try:
         trio.run(_main, config)
     except BaseException as error:

@@ -105,9 +105,15 @@ class BatchCache:
         topic._batches.append(batch)
         queue = self._queue
         queue.append((topic, batch))
-        used = self.used_bytes + len(batch.part) + _OVERHEAD_BYTES
+        used = self.used_bytes + _cost(batch)
         while used > self._limit:
             oldest_topic, oldest = queue.popleft()
-            used -= len(oldest.part) + _OVERHEAD_BYTES
+            used -= _cost(oldest)
             oldest_topic._evict(oldest)
         self.used_bytes = used
+
+
+def _cost(batch: StoredBatch) -> int:
+    # Large buffers of varying size leave holes in the heap: resident memory was measured at up to 1.5 times their sum.
+    size = len(batch.part)
+    return size + size // 2 + _OVERHEAD_BYTES

@@ -95,7 +95,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     journal_full_wait_s: float = 30.0
     """How long a publish waits for journal space before it is refused with RESOURCE_EXHAUSTED."""
     cache_bytes: int = 64 * MIB
-    """Recent batches that all topics together keep in memory."""
+    """Memory that the recent batches of all topics may take, what the allocator wastes included."""
     opened_batches_bytes: int = 32 * MIB
     """Batches that are kept opened for shared and key-shared subscriptions."""
 
