@@ -69,10 +69,6 @@ class TopicCache:
         assert batch is not None
         return batch if offset < batch.end_offset else None
 
-    def first(self) -> StoredBatch | None:
-        """Return the oldest cached batch."""
-        return self._batches[self._head] if len(self) else None
-
     def clear(self) -> None:
         """Forget everything, at once for readers; the cache's bytes are released in turn."""
         self._bases.clear()

@@ -1,8 +1,7 @@
 """The bytes of a journal file. Pure: bytes in, values out.
 
 All numbers are little-endian; checksums are CRC32C. A journal file has a fixed size, begins with a header and goes on
-as
-a run of commit blocks without gaps between them::
+as a run of commit blocks without gaps between them::
 
     0            4096
     +-------------+---------+---------+-----+---------+------------+---------~~-+

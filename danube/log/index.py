@@ -1,8 +1,7 @@
 """Where the batches of one topic lie in the journal: a sparse index. Pure.
 
 One entry per topic and 64 KiB region of a journal file: base offset, place (file id and position of the entry header,
-in
-one number) and append time, 24 bytes in three arrays. A reader finds the entry at or below its offset and walks on
+in one number) and append time, 24 bytes in three arrays. A reader finds the entry at or below its offset and walks on
 from there; a region holds at most a few hundred batches. Ten million messages in batches of 64 KiB cost 400 KB.
 """
 

@@ -2,8 +2,7 @@
 
 Entries are submitted without waiting. Two lanes carry them to the disk, one for entries that must be synced and one for
 those that must only be written, so that a slow sync never delays the acknowledgement of a topic that did not ask for
-it.
-Each lane repeats one step: take everything that has arrived, frame it as one commit block, write it (and sync it),
+it. Each lane repeats one step: take everything that has arrived, frame it as one commit block, write it (and sync it),
 report all of it with one callback. There is no timer: what arrives during one write is the next block.
 
 Positions and commit sequences are assigned in the order of the calls to ``Disk.write``, and the disk keeps that order,
@@ -113,9 +112,8 @@ class Journal:
     Args:
         disk: where the files are; it is the caller's, and stays open.
         limits: ``journal_*`` and ``max_batch_bytes`` are used.
-        file_size: bytes of one file (default 64 MiB). Changing it is safe: spares of another size are replaced, live
-        files
-            are read as they are.
+        file_size: bytes of one file (default 64 MiB). Changing it is safe: spares of another size are replaced,
+            live files are read as they are.
         on_commit: called in the loop's thread with each group of settled entries, and an error or None. Entries of
             one topic settle in the order of their submission. May be set later (``journal.on_commit``), but before
             anything is submitted. It must not raise.

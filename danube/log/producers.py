@@ -2,12 +2,10 @@
 
 * A *sequence* counts records. A batch names the sequence of its first record; the next one begins where it ended.
 * An *epoch* is a number from one counter of the topic. Every open gets a new, higher one, and fences what it replaces:
-  the
-  older session of the same name, and, if the new one is exclusive, every older session of the topic. Sequences go on
-  across epochs, because they belong to the name.
+  the older session of the same name, and, if the new one is exclusive, every older session of the topic. Sequences go
+  on across epochs, because they belong to the name.
 * The last 64 batches of a producer are remembered. A repeat of one of them is answered with its offset; one that is
-  still
-  on its way to the disk is waited for; an older one is refused as a duplicate; a gap is refused.
+  still on its way to the disk is waited for; an older one is refused as a duplicate; a gap is refused.
 
 What must survive a restart is in the journal: a PRODUCER entry per open, and the headers of the batches themselves.
 """
@@ -363,15 +361,13 @@ class ProducerTable:
             )
         if producer.epoch != epoch:
             raise ProducerFencedError(
-                f"producer {self._shown(producer)}: epoch {epoch} was replaced by epoch {producer.epoch}; another "
-                f"session "
-                "of this name has taken over"
+                f"producer {self._shown(producer)}: epoch {epoch} was replaced by epoch {producer.epoch}; another"
+                " session of this name has taken over"
             )
         if epoch < self._exclusive_epoch:
             raise ProducerFencedError(
-                f"producer {self._shown(producer)}: an exclusive producer has taken over topic {self._topic!r}; open "
-                f"again "
-                "when it has gone"
+                f"producer {self._shown(producer)}: an exclusive producer has taken over topic {self._topic!r}; open"
+                " again when it has gone"
             )
         return producer
 

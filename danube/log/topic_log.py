@@ -1,14 +1,9 @@
 """The log of one topic: assigns offsets, and finds batches again in the cache or in the journal.
 
 A batch gets its offset when it is appended and becomes visible when its journal entry settles, in the same order.
-Readers see ``[start_offset, end_offset)`` and ask for "the batches from offset X on"; whether those come out of
-memory or off the disk is not theirs to know. The cache always holds the end of the log without a gap, so a read from
-the
-disk stops where the cache begins.
-
-A topic of durability ``none`` writes nothing: the broker settles its batches at once, they live in the cache only, and
-a
-reader that is too slow finds itself at the oldest batch that is still there.
+Readers see ``[start_offset, end_offset)`` and ask for "the batches from offset X on"; whether those come out of memory
+or off the disk is not theirs to know. The cache always holds the end of the log without a gap, so a read from the disk
+stops where the cache begins.
 """
 
 from __future__ import annotations
@@ -60,7 +55,7 @@ class TopicLog:
         self._journal = journal
         self._cache = cache
         self._cached = TopicCache()
-        self._stored = durability is not Durability.NONE
+        assert durability is not Durability.NONE, "a topic that keeps nothing has no log"
         self._resume: tuple[int, Location] = _NOWHERE
         if recovered is not None:
             self.index = recovered.index
@@ -98,8 +93,7 @@ class TopicLog:
             owner: goes into the entry, for ``on_commit``.
 
         Returns:
-            The batch. Its journal entry has it as ``entry.batch``. With durability ``none`` there is no entry, and the
-            caller hands the batch to :meth:`settled`.
+            The batch. Its journal entry has it as ``entry.batch``.
 
         Raises:
             JournalFencedError, UnavailableError: the journal takes nothing more; no offset was used.
@@ -108,30 +102,26 @@ class TopicLog:
         end = base + header.record_count
         stamp = write_stamp(len(part), self.topic_id, base, now_us, self.owner_epoch)
         batch = StoredBatch(base, end, stamp, part, header, now_us)
-        if self._stored:
-            self._journal.submit(
-                Entry(
-                    EntryType.BATCH,
-                    self.topic_id,
-                    self.durability,
-                    (stamp, part),
-                    owner,
-                    end_offset=end,
-                    batch=batch,
-                    size=STAMP_SIZE + len(part),
-                )
+        self._journal.submit(
+            Entry(
+                EntryType.BATCH,
+                self.topic_id,
+                self.durability,
+                (stamp, part),
+                owner,
+                end_offset=end,
+                batch=batch,
+                size=STAMP_SIZE + len(part),
             )
+        )
         self.next_offset = end
         return batch
 
-    def settled(self, item: Entry | StoredBatch) -> None:
-        """Make a batch visible. Called in order: from ``on_commit``, or after ``append`` for ``none``."""
-        if isinstance(item, Entry):
-            batch = item.batch
-            assert isinstance(batch, StoredBatch)
-            self.index.add(batch.base_offset, item.file, item.position, batch.append_time_us)
-        else:
-            batch = item
+    def settled(self, entry: Entry) -> None:
+        """Make a batch visible. Called from ``on_commit``, in order."""
+        batch = entry.batch
+        assert isinstance(batch, StoredBatch)
+        self.index.add(batch.base_offset, entry.file, entry.position, batch.append_time_us)
         if batch.base_offset != self.end_offset:
             raise InternalError(f"{self!r}: batch at {batch.base_offset} settled out of order")
         self.end_offset = batch.end_offset
@@ -147,8 +137,7 @@ class TopicLog:
         """Return batches from the one that holds ``offset`` on; at least one, and about ``max_bytes`` at most.
 
         An empty list means that ``offset`` is the end. Below ``start_offset`` it begins there. Wait-free if the first
-        batch
-        is cached.
+        batch is cached.
 
         Raises:
             DataLossError: stored bytes are damaged; it names the offsets.
@@ -160,11 +149,6 @@ class TopicLog:
         found: list[StoredBatch] = []
         self._take_cached(found, offset, max_bytes)
         if found:
-            return found
-        if not self._stored:
-            oldest = self._cached.first()
-            if oldest is not None:
-                self._take_cached(found, oldest.base_offset, max_bytes)
             return found
         while True:
             try:

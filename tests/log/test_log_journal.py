@@ -410,19 +410,6 @@ async def test_offsets_by_time(autojump_clock: MockClock) -> None:
         assert await log.offset_at(0) == 40
 
 
-async def test_a_topic_without_durability_lives_in_the_cache(autojump_clock: MockClock) -> None:
-    async with desk() as d:
-        log = d.log(1, Durability.NONE)
-        for number in range(40):
-            part = make_part([bytes(1000)])
-            log.settled(log.append(part, check_part(part), number))
-        assert d.journal.usage().pending_bytes == 0
-        found = await log.read(0, 10_000)
-        assert found[0].base_offset > 0
-        assert found[0].base_offset + 10 == found[-1].end_offset or found[-1].end_offset == 40
-        assert await log.read(40, 1) == []
-
-
 async def test_memory_does_not_grow_with_the_backlog(autojump_clock: MockClock) -> None:
     limits = Limits(
         max_batch_bytes=8 * 1024,
