@@ -38,9 +38,9 @@ _M_MMAP_THRESHOLD = -3
 def _keep_large_buffers() -> None:
     """Ask glibc to keep freed megabytes instead of giving them back to the kernel each time.
 
-    Every batch passes through a few buffers of its size. By default each of them is mapped, touched page by page and
-    unmapped again, which cost a fifth of the throughput of 1 KiB messages (measured). Another C library has no
-    ``mallopt`` and goes on as it does.
+    Every batch passes through a few buffers of its size. By default each may be mapped, touched page by page and
+    unmapped again. With these settings in the broker and in both clients, publishing and consuming 1 KiB messages
+    went from 203 to 258 MB/s; the broker can only do its own part. A C library without ``mallopt`` is left alone.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
