@@ -46,6 +46,15 @@ __all__ = [
     "ProtocolError",
     "SequenceGapError",
     "Status",
+    "StorageConflictError",
+    "StorageDeniedError",
+    "StorageError",
+    "StorageExistsError",
+    "StorageNotFoundError",
+    "StorageRangeError",
+    "StorageThrottledError",
+    "StorageTimeoutError",
+    "StorageUnavailableError",
     "SubscriptionBusyError",
     "SubscriptionNotFoundError",
     "SubscriptionTypeMismatchError",
@@ -271,6 +280,60 @@ class DataLossError(DanubeError):
     """Stored data is damaged. The message names the exact range."""
 
     status, code = Status.DATA_LOSS, "data-loss"
+
+
+class StorageError(DanubeError):
+    """A storage backend did not do what it was asked for. The message names the backend, the operation and the key."""
+
+    status, code = Status.UNAVAILABLE, "storage"
+
+
+class StorageNotFoundError(StorageError):
+    """The object does not exist, or the bucket itself."""
+
+    status, code = Status.NOT_FOUND, "storage-not-found"
+
+
+class StorageExistsError(StorageError):
+    """A put with ``if_absent`` found the key taken: somebody else was first."""
+
+    status, code = Status.ALREADY_EXISTS, "storage-exists"
+
+
+class StorageRangeError(StorageError):
+    """A range reaches beyond the end of the object."""
+
+    status, code = Status.OUT_OF_RANGE, "storage-range"
+
+
+class StorageDeniedError(StorageError):
+    """The backend refuses the credentials, or the credentials do not allow the operation."""
+
+    status, code = Status.PERMISSION_DENIED, "storage-denied"
+
+
+class StorageConflictError(StorageError):
+    """The backend could not decide between concurrent writers; try again."""
+
+    status, code, retryable = Status.ABORTED, "storage-conflict", True
+
+
+class StorageThrottledError(StorageError):
+    """The backend asks to slow down."""
+
+    status, code, retryable = Status.UNAVAILABLE, "storage-throttled", True
+
+
+class StorageTimeoutError(StorageError):
+    """The backend did not answer in time; the operation may have happened."""
+
+    status, code, retryable = Status.DEADLINE_EXCEEDED, "storage-timeout", True
+
+
+class StorageUnavailableError(StorageError):
+    """The backend cannot be reached, or failed; the operation may have happened."""
+
+    status, code, retryable = Status.UNAVAILABLE, "storage-unavailable", True
 
 
 class UnimplementedError(DanubeError):

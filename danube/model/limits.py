@@ -111,6 +111,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ack_timeout_s: float = 30.0
     """A delivered message that is not acknowledged in this time is delivered again."""
 
+    # Storage backends
+    storage_attempt_timeout_s: float = 30.0
+    """Deadline of one attempt of a storage operation, for a range or a small object; large ones get more by size."""
+    storage_operation_timeout_s: float = 120.0
+    """Deadline of a storage operation with all its retries."""
+    storage_max_attempts: int = 8
+    """Most attempts of one storage operation."""
+    storage_max_backoff_s: float = 5.0
+    """Longest pause between two attempts; the first is 50 ms, each doubles, and each is drawn at random below that."""
+    storage_max_concurrency: int = 8
+    """Calls that one storage backend works on at a time; further ones wait in line."""
+
     # Metadata
     metadata_max_key_bytes: int = 4 * KIB
     """Longest metadata key, in UTF-8 bytes."""
