@@ -14,7 +14,7 @@ from danube.log.index import Location, TopicIndex
 from danube.log.journal import Journal, JournalUsage
 from danube.log.producers import Checked, ProducerEntry, ProducerSession, ProducerTable, Verdict
 from danube.log.recovered import Corruption, ProducedBatch, Recovered, RecoveredTopic, TornTail, Visitor
-from danube.log.topic_log import TopicLog
+from danube.log.topic_log import SealedReader, Submitter, TopicLog
 
 __all__ = [
     "BatchCache",
@@ -33,7 +33,9 @@ __all__ = [
     "RealDisk",
     "Recovered",
     "RecoveredTopic",
+    "SealedReader",
     "StoredBatch",
+    "Submitter",
     "TopicIndex",
     "TopicLog",
     "TornTail",

@@ -71,6 +71,10 @@ class TopicIndex:
         at = bisect_left(self._times, time_us)
         return self._offsets[at - 1] if at else None
 
+    def first_time(self) -> int | None:
+        """Return the append time of the first entry."""
+        return self._times[0] if self._times else None
+
     def drop_before(self, offset: int) -> None:
         """Forget entries that a reader at ``offset`` or behind it does not need."""
         count = bisect_right(self._offsets, offset) - 1

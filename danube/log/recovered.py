@@ -80,7 +80,7 @@ class RecoveredTopic:
         index: of the batches in the journal.
         first_offset, next_offset: of the journal's share of the topic; the broker's snapshot may know a higher
         next_offset.
-        append_time_us: highest append time seen.
+        first_time_us, append_time_us: first and highest append time seen.
         producers: producer id to its last batches, at most 64, oldest first.
         damaged: ``[from, to)`` offsets that are missing or damaged. If one is not released, the topic must stop.
         suspect: damage that could not be identified lies behind its last batch, so its last messages may be missing.
@@ -90,6 +90,7 @@ class RecoveredTopic:
         "append_time_us",
         "damaged",
         "first_offset",
+        "first_time_us",
         "index",
         "next_offset",
         "producers",
@@ -102,6 +103,7 @@ class RecoveredTopic:
         self.index = TopicIndex()
         self.first_offset = first_offset
         self.next_offset = first_offset
+        self.first_time_us = 0
         self.append_time_us = 0
         self.producers: dict[int, deque[ProducedBatch]] = {}
         self.damaged: list[tuple[int, int]] = []
@@ -113,6 +115,7 @@ class RecoveredTopic:
         if base != self.next_offset:
             self.note_damage(min(base, self.next_offset), max(base, self.next_offset))
         self.next_offset = end = max(self.next_offset, base + header.record_count)
+        self.first_time_us = self.first_time_us or stamp.append_time_us
         self.append_time_us = max(self.append_time_us, stamp.append_time_us)
         self.suspect = False  # its offset has just shown whether something is missing before it
         self.index.add(base, location.file, location.position, stamp.append_time_us)

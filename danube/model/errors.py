@@ -42,6 +42,7 @@ __all__ = [
     "MetadataConflictError",
     "NamespaceNotFoundError",
     "NotFoundError",
+    "OwnerFencedError",
     "ProducerFencedError",
     "ProtocolError",
     "SequenceGapError",
@@ -202,6 +203,12 @@ class ProducerFencedError(FailedPreconditionError):
     """A newer session of the same producer, or a newer exclusive producer, has taken over."""
 
     code = "producer-fenced"
+
+
+class OwnerFencedError(FailedPreconditionError):
+    """Another broker has taken over what this one owned; nothing that it still does counts."""
+
+    code = "owner-fenced"
 
 
 class SequenceGapError(FailedPreconditionError):

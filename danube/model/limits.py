@@ -99,6 +99,31 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     opened_batches_bytes: int = 32 * MIB
     """Batches that are kept opened for shared and key-shared subscriptions."""
 
+    # History
+    segment_bytes: int = 32 * MIB
+    """A segment object is closed when it has reached this size; the batch that reaches it may go beyond. At most 48 MiB,
+    so that no object is larger than 64 MiB."""
+    segment_max_age_s: float = 600.0
+    """What has lain in the journal for this long is sealed, however little it is."""
+    segment_journal_ratio: float = 0.5
+    """When the journal uses this share of ``journal_max_bytes``, the oldest of its files are sealed."""
+    segment_cache_bytes: int = 64 * MIB
+    """Memory for what was read back from storage backends."""
+    segment_uploads: int = 2
+    """Segment objects that are put together or uploaded at a time; each takes up to ``segment_bytes`` of memory."""
+    segment_merge_parts: int = 16
+    """So many small neighbours of a topic are merged into one."""
+    segment_grace_s: float = 3600.0
+    """How long an object that nothing refers to any more is kept, for queries that are still reading it."""
+    segment_retry_max_s: float = 30.0
+    """Longest pause before sealing is tried again after the storage backend failed."""
+    remote_in_flight: int = 4
+    """Commits of durability ``remote`` that are on their way to the backend at a time."""
+    remote_commit_bytes: int = 8 * MIB
+    """Most bytes of one such commit."""
+    remote_stall_s: float = 30.0
+    """A publish that has waited this long for the backend is answered with a retryable error; it may still happen."""
+
     # Dispatch
     max_ack_ranges: int = 10_000
     """Acknowledged ranges above a cursor's floor; dispatch waits for the floor to move beyond it."""
@@ -122,6 +147,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Longest pause between two attempts; the first is 50 ms, each doubles, and each is drawn at random below that."""
     storage_max_concurrency: int = 8
     """Calls that one storage backend works on at a time; further ones wait in line."""
+
+    # Storage server
+    storage_server_max_object_bytes: int = 256 * MIB
+    """Largest object that a storage server takes."""
+    storage_server_memory_bytes: int = 512 * MIB
+    """Bytes of objects, on their way in or out, that a storage server holds at a time; further calls wait in line."""
+    storage_server_max_puts: int = 64
+    """Objects that a storage server receives or stores at a time; further puts wait in line."""
+    storage_server_max_calls: int = 32
+    """Calls that a storage server makes to its backend at a time; further ones wait in line."""
+    storage_server_stall_timeout_s: float = 30.0
+    """A caller of a storage server that neither sends what it announced nor reads what it asked for is cut off."""
 
     # Metadata
     metadata_max_key_bytes: int = 4 * KIB

@@ -17,6 +17,8 @@ class Durability(enum.StrEnum):
     """Written to the journal file. Survives ``kill -9`` of the broker."""
     DISK = "disk"
     """The journal was synced (fdatasync). Survives power loss."""
+    REMOTE = "remote"
+    """In the storage backend. Survives the loss of the machine."""
 
 
 class SubscriptionType(enum.StrEnum):

@@ -1,0 +1,1 @@
+"""History: what the journal has sealed away into storage backends, and how it is found again."""

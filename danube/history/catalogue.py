@@ -1,0 +1,391 @@
+"""Which sealed parts exist, and in which objects: the truth about history, in the metadata store.
+
+Keys::
+
+    /owner                                  OwnerRecord: who may change what follows
+    /segments/{topic id}/{base offset}      PartRecord: (object, byte range, offsets, checksum)
+    /objects/{storage}/{object}             ObjectRecord: how many parts point to it
+    /starts/{topic id}                      first offset that retention has left
+
+Every change is a transaction that is conditional on ``/owner``: a broker that comes to life takes a higher epoch and
+writes that key, and from then on every change of a former owner fails (:class:`OwnerFencedError`). A transaction is
+bounded, so a large change is several; each of them is consistent in itself: an object's count of references is changed
+together with the parts that point to it.
+
+The dictionaries here are the copy that every read uses. One lock orders the changes of this broker.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from danube.history.segment import SegmentPart
+from danube.metadata import Condition, Delete, MetadataStore, Put
+from danube.model.errors import DanubeError, MetadataConflictError, OwnerFencedError
+
+__all__ = ["HistoryCatalogue", "ObjectRecord", "ObjectRef", "OwnerRecord", "PartRecord", "TopicHistory"]
+
+_PARTS_PER_TRANSACTION: Final = 60
+"""Changes of one transaction are at most twice this, and a few: below ``metadata_max_transaction_changes``."""
+_OWNER_KEY: Final = "/owner"
+
+
+class OwnerRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The broker that owns the history."""
+
+    epoch: int
+    """Grows with each life of a broker on this metadata."""
+    incarnation: str
+    """Names this metadata store: a bucket that was written under another one belongs to somebody else."""
+
+
+class ObjectRef(NamedTuple):
+    """Names an object: the storage that it is in, and its key."""
+
+    storage: str
+    key: str
+
+
+class PartRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A sealed part, and where it is."""
+
+    storage: str
+    object: str
+    part: SegmentPart
+
+    @property
+    def ref(self) -> ObjectRef:
+        """The object that holds it."""
+        return ObjectRef(self.storage, self.object)
+
+
+class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
+    """An object that is, or was, referenced."""
+
+    size_bytes: int
+    references: int
+    live_bytes: int
+    """Of the parts that are referenced."""
+    created_us: int
+    garbage_since_us: int = 0
+    """When its last reference went; it is deleted a named grace later. 0 while it is referenced."""
+    tainted: bool = False
+    """It holds data of a deleted topic: what is still wanted in it is to be written anew."""
+
+
+_encode = msgspec.msgpack.encode
+_OWNER = msgspec.msgpack.Decoder(OwnerRecord)
+_PART = msgspec.msgpack.Decoder(PartRecord)
+_OBJECT = msgspec.msgpack.Decoder(ObjectRecord)
+
+
+def _part_key(part: SegmentPart) -> str:
+    return f"/segments/{part.topic_id:016x}/{part.base_offset:016x}"
+
+
+def _object_key(ref: ObjectRef) -> str:
+    return f"/objects/{ref.storage}/{ref.key}"
+
+
+def _start_key(topic_id: int) -> str:
+    return f"/starts/{topic_id:016x}"
+
+
+class TopicHistory:
+    """The sealed parts of one topic, in the order of their offsets."""
+
+    __slots__ = ("_bases", "parts", "start_offset")
+
+    def __init__(self) -> None:
+        self.parts: list[PartRecord] = []
+        self._bases: list[int] = []
+        self.start_offset = 0
+        """What retention has left begins here."""
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last sealed offset; 0 if nothing is sealed."""
+        return self.parts[-1].part.end_offset if self.parts else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all sealed batches."""
+        return sum(record.part.size_bytes for record in self.parts)
+
+    def find(self, offset: int) -> PartRecord | None:
+        """Return the part that holds ``offset``, or else the first one behind it."""
+        at = max(0, bisect_right(self._bases, offset) - 1)
+        for record in self.parts[at : at + 2]:
+            if record.part.end_offset > offset:
+                return record
+        return None
+
+    def find_time(self, time_us: int) -> PartRecord | None:
+        """Return the first part with something appended at or after a time."""
+        # Appended in order, so the highest times are in order, too.
+        low, high = 0, len(self.parts)
+        while low < high:
+            middle = (low + high) // 2
+            if self.parts[middle].part.last_time_us < time_us:
+                low = middle + 1
+            else:
+                high = middle
+        return self.parts[low] if low < len(self.parts) else None
+
+    def add(self, record: PartRecord) -> None:
+        """Put a part in its place."""
+        base = record.part.base_offset
+        at = bisect_right(self._bases, base)
+        self._bases.insert(at, base)
+        self.parts.insert(at, record)
+
+    def remove(self, records: Iterable[PartRecord]) -> None:
+        """Take parts out."""
+        gone = {record.part.base_offset for record in records}
+        self.parts = [record for record in self.parts if record.part.base_offset not in gone]
+        self._bases = [record.part.base_offset for record in self.parts]
+
+
+class HistoryCatalogue:
+    """See the module. Create it with :meth:`claim`.
+
+    Attributes:
+        epoch: of this owner.
+        incarnation: of the metadata store.
+        topics: by topic id; those with sealed parts or a start.
+        objects: all objects that are known, garbage included.
+    """
+
+    def __init__(self, store: MetadataStore, owner: OwnerRecord, owner_revision: int) -> None:
+        self._store = store
+        self._owner_revision = owner_revision
+        self._lock = trio.Lock()
+        self.epoch = owner.epoch
+        self.incarnation = owner.incarnation
+        self.topics: dict[int, TopicHistory] = {}
+        self.objects: dict[ObjectRef, ObjectRecord] = {}
+
+    @classmethod
+    async def claim(cls, store: MetadataStore, incarnation: str, at_least: int = 1) -> HistoryCatalogue:
+        """Take ownership under a new epoch, fencing every former owner, and read what there is.
+
+        Args:
+            store: the metadata.
+            incarnation: the name that a store without an owner gets.
+            at_least: the lowest epoch that will do (a bucket may know of higher ones than a new metadata store).
+        """
+        while True:
+            item = await store.get(_OWNER_KEY)
+            former = _OWNER.decode(item.value) if item is not None else OwnerRecord(0, incarnation)
+            owner = OwnerRecord(max(former.epoch + 1, at_least), former.incarnation)
+            try:
+                revision = await store.put(
+                    _OWNER_KEY, _encode(owner), expected_revision=item.mod_revision if item is not None else 0
+                )
+            except MetadataConflictError:
+                continue  # another one claims at the same time; the last one wins
+            self = cls(store, owner, revision)
+            await self._load()
+            return self
+
+    async def _load(self) -> None:
+        for item in (await self._store.list("/objects/"))[0]:
+            _, _, storage, key = item.key.split("/", 3)
+            self.objects[ObjectRef(storage, key)] = _OBJECT.decode(item.value)
+        for item in (await self._store.list("/segments/"))[0]:
+            record = _PART.decode(item.value)
+            self.topic(record.part.topic_id).add(record)
+        for item in (await self._store.list("/starts/"))[0]:
+            self.topic(int(item.key.removeprefix("/starts/"), 16)).start_offset = int(item.value)
+
+    def topic(self, topic_id: int) -> TopicHistory:
+        """Return the history of a topic, an empty one if nothing of it is sealed."""
+        found = self.topics.get(topic_id)
+        if found is None:
+            found = self.topics[topic_id] = TopicHistory()
+        return found
+
+    def find(self, topic_id: int) -> TopicHistory | None:
+        """Return the history of a topic if there is any."""
+        return self.topics.get(topic_id)
+
+    # --- Changes ---
+
+    async def enter(self, ref: ObjectRef, size_bytes: int, created_us: int, parts: Sequence[SegmentPart]) -> None:
+        """Make the parts of a verified object visible.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now. What was entered before stays.
+        """
+        records = [PartRecord(ref.storage, ref.key, part) for part in parts]
+        for at in range(0, len(records), _PARTS_PER_TRANSACTION):
+            some = records[at : at + _PARTS_PER_TRANSACTION]
+            async with self._lock:
+                await self._change(
+                    added=some, removed=(), now_us=created_us, new_objects={ref: (size_bytes, created_us)}
+                )
+
+    async def replace(
+        self, old: Sequence[PartRecord], ref: ObjectRef, size_bytes: int, now_us: int, part: SegmentPart
+    ) -> bool:
+        """Put one part, of a verified object, in the place of neighbours that hold the same offsets.
+
+        Returns:
+            Whether that was done; not if one of the old parts went away meanwhile.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now.
+        """
+        async with self._lock:
+            present = {record.part.base_offset: record for record in self.topic(part.topic_id).parts}
+            if any(present.get(record.part.base_offset) != record for record in old):
+                return False
+            new = PartRecord(ref.storage, ref.key, part)
+            await self._change(added=[new], removed=old, now_us=now_us, new_objects={ref: (size_bytes, now_us)})
+            return True
+
+    async def expire(self, topic_id: int, start_offset: int, now_us: int) -> None:
+        """Let a topic begin at ``start_offset``: forget the parts that lie below it as a whole. Never goes back.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now.
+        """
+        while True:
+            async with self._lock:
+                topic = self.topic(topic_id)
+                gone = [record for record in topic.parts if record.part.end_offset <= start_offset]
+                some = gone[:_PARTS_PER_TRANSACTION]
+                # Step by step: the start never passes a part that is still entered.
+                step = some[-1].part.end_offset if len(gone) > len(some) else start_offset
+                if step <= topic.start_offset and not some:
+                    return
+                await self._change(added=(), removed=some, now_us=now_us, starts={topic_id: step})
+                topic.start_offset = max(topic.start_offset, step)
+                if len(gone) == len(some):
+                    return
+
+    async def drop_topic(self, topic_id: int, now_us: int) -> None:
+        """Forget a deleted topic; the objects that it shared become tainted.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now.
+        """
+        while True:
+            async with self._lock:
+                topic = self.topics.get(topic_id)
+                if topic is None:
+                    return
+                some = topic.parts[:_PARTS_PER_TRANSACTION]
+                if not some:
+                    await self._transact([Delete(_start_key(topic_id))], [])
+                    del self.topics[topic_id]
+                    return
+                await self._change(added=(), removed=some, now_us=now_us, taint=True)
+
+    async def forget_object(self, ref: ObjectRef) -> None:
+        """Forget an object that was deleted from its storage.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now.
+        """
+        async with self._lock:
+            found = self.objects.get(ref)
+            if found is not None:
+                assert not found.references, f"{ref} is still referenced"
+                await self._transact([Delete(_object_key(ref))], [])
+                del self.objects[ref]
+
+    def garbage(self, until_us: int) -> list[ObjectRef]:
+        """Return the objects without references whose last one went before a time."""
+        return [
+            ref
+            for ref, record in self.objects.items()
+            if not record.references and record.garbage_since_us and record.garbage_since_us < until_us
+        ]
+
+    def all_parts(self) -> Iterator[PartRecord]:
+        """Yield every sealed part."""
+        for topic in self.topics.values():
+            yield from topic.parts
+
+    async def _change(
+        self,
+        *,
+        added: Sequence[PartRecord],
+        removed: Sequence[PartRecord],
+        now_us: int,
+        new_objects: dict[ObjectRef, tuple[int, int]] | None = None,
+        starts: dict[int, int] | None = None,
+        taint: bool = False,
+    ) -> None:
+        """Add and remove parts, keep the counts of their objects, in one transaction."""
+        objects: dict[ObjectRef, ObjectRecord] = {}
+
+        def count(record: PartRecord, sign: int) -> None:
+            ref = record.ref
+            found = objects.get(ref) or self.objects.get(ref)
+            if found is None:
+                assert new_objects is not None
+                size_bytes, created_us = new_objects[ref]
+                found = ObjectRecord(size_bytes, 0, 0, created_us)
+            references = found.references + sign
+            objects[ref] = msgspec.structs.replace(
+                found,
+                references=references,
+                live_bytes=found.live_bytes + sign * record.part.size_bytes,
+                garbage_since_us=0 if references else now_us,
+                tainted=found.tainted or (taint and sign < 0),
+            )
+
+        for record in removed:
+            count(record, -1)
+        for record in added:
+            count(record, 1)
+        operations: list[Put | Delete] = []
+        conditions: list[Condition] = []
+        replaced = {_part_key(record.part) for record in added}
+        for record in removed:
+            if _part_key(record.part) not in replaced:
+                operations.append(Delete(_part_key(record.part)))
+        operations += [Put(_part_key(record.part), _encode(record)) for record in added]
+        operations += [Put(_object_key(ref), _encode(record)) for ref, record in objects.items()]
+        operations += [Put(_start_key(topic_id), str(start).encode()) for topic_id, start in (starts or {}).items()]
+        if not removed:
+            conditions += [Condition(_part_key(record.part), 0) for record in added]
+        await self._transact(operations, conditions)
+        for record in removed:
+            self.topic(record.part.topic_id).remove([record])
+        for record in added:
+            self.topic(record.part.topic_id).add(record)
+        self.objects.update(objects)
+
+    async def _transact(self, operations: Sequence[Put | Delete], conditions: Sequence[Condition]) -> None:
+        """Do a transaction as the owner. What may have happened is read back, so that memory and store agree."""
+        try:
+            await self._store.transact([Condition(_OWNER_KEY, self._owner_revision), *conditions], operations)
+        except MetadataConflictError as error:
+            item = await self._store.get(_OWNER_KEY)
+            if item is None or item.mod_revision != self._owner_revision:
+                owner = _OWNER.decode(item.value).epoch if item is not None else 0
+                raise OwnerFencedError(
+                    f"another broker (epoch {owner}) has taken over the history that this one (epoch {self.epoch})"
+                    " owned; this broker stops"
+                ) from error
+            if not await self._happened(operations):
+                raise
+        except DanubeError as error:
+            if not error.retryable or not await self._happened(operations):
+                raise
+
+    async def _happened(self, operations: Sequence[Put | Delete]) -> bool:
+        """Return whether a transaction whose answer was lost is there: its first change tells."""
+        first = operations[0]
+        item = await self._store.get(first.key)
+        if isinstance(first, Delete):
+            return item is None
+        return item is not None and item.value == first.value

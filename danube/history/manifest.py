@@ -1,0 +1,356 @@
+"""Manifests: what a reader who has only the bucket needs, to find and verify everything in it.
+
+The metadata store is the truth about history while the cluster lives; manifests are its shadow, beside the objects. A
+manifest is an object of its own, in a sequence under the epoch of the broker that wrote it::
+
+    manifests/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>
+
+The first of an epoch is a *snapshot* of everything; those behind it are *deltas*, each for one group of changes; from
+time to time a snapshot begins anew. To read: take the highest epoch that has a snapshot, its newest snapshot, and the
+deltas behind it in their order, without a gap. What a former owner still writes has a lower epoch and does not count.
+
+The bytes of a manifest (numbers little-endian)::
+
+    0             8         10     12         16              20     24
+    +-------------+---------+------+----------+---------------+------+-------~~-------+
+    | "DNB-MAN\\n" | version | kind | reserved | body length   | CRC  | body (msgpack) |
+    |             |  u16    | u16  |   u32    |  u32          |  u32 | Manifest       |
+    +-------------+---------+------+----------+---------------+------+-------~~-------+
+
+The CRC32C is over the body. Sealing waits for its manifest before it lets local data go, so after the loss of a machine
+the bucket tells of everything that was sealed.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+import trio
+
+from danube.history.catalogue import PartRecord
+from danube.history.segment import SegmentPart
+from danube.model.batch import crc32c
+from danube.model.errors import DataLossError, FailedPreconditionError, OwnerFencedError, StorageNotFoundError
+from danube.storage import Storage
+
+__all__ = [
+    "Bucket",
+    "Manifest",
+    "ManifestKind",
+    "ManifestLog",
+    "decode_manifest",
+    "encode_manifest",
+    "manifest_prefix",
+    "read_bucket",
+]
+
+FORMAT_VERSION: Final = 1
+_MAGIC: Final = b"DNB-MAN\n"
+_HEAD = struct.Struct("<8sHHIII")
+_DELTAS_PER_SNAPSHOT: Final = 64
+
+
+class ManifestKind(enum.IntEnum):
+    """What a manifest says."""
+
+    SNAPSHOT = 1
+    """Everything."""
+    DELTA = 2
+    """What has changed since the manifest before."""
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """The body of a manifest."""
+
+    kind: int
+    incarnation: str
+    """Of the metadata store whose shadow this is."""
+    epoch: int
+    sequence: int
+    created_us: int
+    removed: list[tuple[int, int]]
+    """(topic id, base offset) of parts that are gone. Applied before ``added``."""
+    added: dict[str, list[SegmentPart]]
+    """Object key to the parts in it that are referenced."""
+    starts: dict[int, int]
+    """Topic id to its first offset, where retention has moved it."""
+    topics: dict[str, bytes | None]
+    """Topic name to its record; None: it was deleted."""
+    subscriptions: dict[int, dict[str, tuple[bytes, bytes]]]
+    """Snapshots only: topic id, subscription name, (record, cursor)."""
+
+
+_BODY = msgspec.msgpack.Decoder(Manifest)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the object."""
+    body = msgspec.msgpack.encode(manifest)
+    return _HEAD.pack(_MAGIC, FORMAT_VERSION, manifest.kind, 0, len(body), crc32c(body)) + body
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """Read an object; ``where`` names it in errors.
+
+    Raises:
+        DataLossError: damaged, or written by a newer version.
+    """
+    if len(data) < _HEAD.size or not data.startswith(_MAGIC):
+        raise DataLossError(f"{where}: this is not a Danube manifest, or its header is damaged")
+    _, version, _, _, length, crc = _HEAD.unpack_from(data)
+    if version > FORMAT_VERSION:
+        raise DataLossError(
+            f"{where}: format version {version} is newer than {FORMAT_VERSION}, the newest that this version of Danube "
+            "reads; upgrade Danube"
+        )
+    body = data[_HEAD.size :]
+    if len(body) != length or crc32c(body) != crc:
+        raise DataLossError(f"{where}: the manifest is damaged")
+    return _BODY.decode(body)
+
+
+def manifest_prefix(cluster: str) -> str:
+    """Return where the manifests of a cluster are."""
+    return f"manifests/{cluster}/"
+
+
+class Bucket:
+    """What the manifests of a bucket say, put together.
+
+    Attributes:
+        epoch: of the last owner; 0 if there is no manifest.
+        incarnation: of the metadata store that they shadow.
+        created_us: when the newest manifest was written.
+        snapshot_key: the object that it begins with.
+        parts: topic id, base offset, (object key, part).
+        starts, topics, subscriptions: as in :class:`Manifest`.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.incarnation = ""
+        self.created_us = 0
+        self.snapshot_key = ""
+        self._empty()
+
+    def _empty(self) -> None:
+        self.parts: dict[int, dict[int, tuple[str, SegmentPart]]] = {}
+        self.starts: dict[int, int] = {}
+        self.topics: dict[str, bytes] = {}
+        self.subscriptions: dict[int, dict[str, tuple[bytes, bytes]]] = {}
+
+    def apply(self, manifest: Manifest) -> None:
+        """Apply the next manifest."""
+        if manifest.kind == ManifestKind.SNAPSHOT:
+            self._empty()
+            self.subscriptions = manifest.subscriptions
+        self.epoch, self.incarnation, self.created_us = manifest.epoch, manifest.incarnation, manifest.created_us
+        for topic_id, base in manifest.removed:
+            self.parts.get(topic_id, {}).pop(base, None)
+        for key, parts in manifest.added.items():
+            for part in parts:
+                self.parts.setdefault(part.topic_id, {})[part.base_offset] = (key, part)
+        self.starts.update(manifest.starts)
+        for name, record in manifest.topics.items():
+            if record is None:
+                self.topics.pop(name, None)
+            else:
+                self.topics[name] = record
+
+    def objects(self) -> set[str]:
+        """Return the keys of all objects that are referenced."""
+        return {key for parts in self.parts.values() for key, _ in parts.values()}
+
+
+async def read_bucket(storage: Storage, cluster: str) -> Bucket:
+    """Read the manifests of a cluster; nothing else is needed to find its history.
+
+    Raises:
+        DataLossError: a manifest is damaged or missing.
+        StorageError: the backend cannot be read.
+    """
+    prefix = manifest_prefix(cluster)
+    while True:
+        keys = [item.key async for page in storage.list_all(prefix) for item in page.objects]
+        epochs: dict[int, list[tuple[int, str]]] = {}
+        for key in keys:
+            epoch, sequence = (int(text, 16) for text in key.removeprefix(prefix).split("/"))
+            epochs.setdefault(epoch, []).append((sequence, key))
+        bucket = Bucket()
+        for epoch in sorted(epochs, reverse=True):
+            found = sorted(epochs[epoch])
+            manifests: list[Manifest] = []
+            vanished = False
+            for sequence, key in reversed(found):  # back to the newest snapshot
+                if manifests and sequence != manifests[-1].sequence - 1:
+                    raise DataLossError(f"{storage.url}: the manifest before {key} is missing; restore it from a copy")
+                data = await _get(storage, key)
+                if data is None:
+                    vanished = True
+                    break
+                manifests.append(decode_manifest(data, f"{storage.url}/{key}"))
+                if manifests[-1].kind == ManifestKind.SNAPSHOT:
+                    break
+            if vanished:
+                break
+            if manifests and manifests[-1].kind == ManifestKind.SNAPSHOT:
+                for manifest in reversed(manifests):
+                    bucket.apply(manifest)
+                bucket.snapshot_key = f"{prefix}{epoch:016x}/{manifests[-1].sequence:016x}"
+                return bucket
+        else:
+            return bucket
+        await trio.sleep(0.1)  # a new snapshot has replaced what was listed: look again
+
+
+async def _get(storage: Storage, key: str) -> bytes | None:
+    try:
+        return await storage.get(key)
+    except StorageNotFoundError:
+        return None
+
+
+Everything = tuple[Iterable[PartRecord], dict[int, int], dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]
+"""What a snapshot holds: parts, starts, topics, subscriptions."""
+
+
+class ManifestLog:
+    """Writes the manifests of one storage. Changes gather until :meth:`flush` writes them as one object.
+
+    Whenever a write has failed, or its answer was lost, the next manifest is a snapshot under the next number: whatever
+    is there of the failed one is superseded, and no change can be forgotten.
+
+    Args:
+        storage: where to.
+        cluster: its name.
+        incarnation, epoch: of the owner.
+        everything: returns what a snapshot holds.
+        wall_clock_us: for ``created_us``.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        cluster: str,
+        incarnation: str,
+        epoch: int,
+        everything: Callable[[], Everything],
+        wall_clock_us: Callable[[], int],
+    ) -> None:
+        self._storage = storage
+        self._cluster = cluster
+        self._prefix = manifest_prefix(cluster)
+        self._incarnation = incarnation
+        self._epoch = epoch
+        self._everything = everything
+        self._clock_us = wall_clock_us
+        self._lock = trio.Lock()
+        self._checked = False
+        self._sequence = 0
+        self._until_snapshot = 0
+        self._previous_snapshot = ""
+        self.pending = False
+        """Whether there is something to write."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.pending = False
+        self._removed: list[tuple[int, int]] = []
+        self._added: dict[str, list[SegmentPart]] = {}
+        self._starts: dict[int, int] = {}
+        self._topics: dict[str, bytes | None] = {}
+
+    def note(
+        self,
+        *,
+        added: Mapping[str, list[SegmentPart]] | None = None,
+        removed: Iterable[PartRecord] = (),
+        starts: Mapping[int, int] | None = None,
+        topics: Mapping[str, bytes | None] | None = None,
+    ) -> None:
+        """Take note of a change that the catalogue has made."""
+        self.pending = True
+        gone = {(record.part.topic_id, record.part.base_offset) for record in removed}
+        if gone:
+            # What was added since the last manifest goes without a word.
+            for key, parts in self._added.items():
+                self._added[key] = [part for part in parts if (part.topic_id, part.base_offset) not in gone]
+            self._removed += sorted(gone)
+        for key, parts in (added or {}).items():
+            self._added.setdefault(key, []).extend(parts)
+        self._starts.update(starts or {})
+        self._topics.update(topics or {})
+
+    async def check(self) -> None:
+        """Make sure that the place is ours: no other cluster, and no later owner, has written manifests here.
+
+        Raises:
+            FailedPreconditionError: it is somebody else's; nothing is to be written here.
+            OwnerFencedError: it is a later owner's.
+        """
+        if self._checked:
+            return
+        bucket = await read_bucket(self._storage, self._cluster)
+        if bucket.epoch and bucket.incarnation != self._incarnation:
+            raise FailedPreconditionError(
+                f"{self._storage.url} holds the history of another life of cluster {self._cluster!r}; bring it back "
+                f"with: danube topics restore --from {self._storage.url} - or choose another prefix or cluster name"
+            )
+        if bucket.epoch > self._epoch:
+            raise OwnerFencedError(
+                f"{self._storage.url}: a broker of epoch {bucket.epoch} owns this history; this one has epoch "
+                f"{self._epoch} and stops"
+            )
+        self._previous_snapshot = bucket.snapshot_key
+        self._checked = True
+
+    async def flush(self) -> None:
+        """Write what has gathered, if anything. A failed call may be repeated: nothing is lost.
+
+        Raises:
+            FailedPreconditionError, OwnerFencedError: as :meth:`check`.
+            StorageError: the backend failed.
+        """
+        async with self._lock:
+            if not self.pending:
+                return
+            await self.check()
+            manifest = self._next()
+            key = f"{self._prefix}{self._epoch:016x}/{self._sequence:016x}"
+            self._sequence += 1
+            is_snapshot = manifest.kind == ManifestKind.SNAPSHOT
+            left, self._until_snapshot = self._until_snapshot, 0  # should this one fail, the next is a snapshot
+            self._clear()
+            try:
+                await self._storage.put(
+                    key, encode_manifest(manifest), if_absent=self._storage.capabilities.conditional_put
+                )
+            except BaseException:
+                self.pending = True
+                raise
+            self._until_snapshot = _DELTAS_PER_SNAPSHOT if is_snapshot else left - 1
+        if is_snapshot:
+            await self._drop_older(key)
+
+    def _next(self) -> Manifest:
+        head = (self._incarnation, self._epoch, self._sequence, self._clock_us())
+        if self._until_snapshot:
+            added = {key: parts for key, parts in self._added.items() if parts}
+            return Manifest(ManifestKind.DELTA, *head, self._removed, added, dict(self._starts), dict(self._topics), {})
+        records, starts, topics, subscriptions = self._everything()
+        added = {}
+        for record in records:
+            added.setdefault(record.object, []).append(record.part)
+        return Manifest(ManifestKind.SNAPSHOT, *head, [], added, starts, dict(topics), subscriptions)
+
+    async def _drop_older(self, key: str) -> None:
+        """Delete what two snapshots have superseded: the one before stays for those who are reading it."""
+        previous, self._previous_snapshot = self._previous_snapshot, key
+        if previous:
+            pages = self._storage.list_all(self._prefix)
+            old = [item.key async for page in pages for item in page.objects if item.key < previous]
+            await self._storage.delete(old)

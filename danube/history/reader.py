@@ -1,0 +1,346 @@
+"""Reading sealed parts back: ranged reads from the storage backends, with read-ahead and a bounded cache.
+
+Who jumps somewhere gets one small range, so that the first message comes soon. Who goes on reading from there is read
+ahead for: first one chunk, then more while it keeps up, up to four. Chunks are 2 MiB of an object at aligned places, so
+several readers of the same history share them. Fetches run in tasks of their own: a reader that is cancelled takes
+nothing away from the others, and no two readers fetch the same bytes at the same time.
+
+Every batch is verified before it is handed out. Bytes that do not verify are fetched once more, past the cache, before
+the damage is reported.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import trio
+
+from danube.history.catalogue import HistoryCatalogue, ObjectRef, PartRecord
+from danube.history.segment import PartIndex, cut_batches, read_index
+from danube.log import StoredBatch
+from danube.model.batch import STAMP_SIZE
+from danube.model.errors import CorruptBatchError, DataLossError, StorageNotFoundError, StorageRangeError
+from danube.model.limits import KIB, MIB, Limits
+from danube.storage import Storage
+
+__all__ = ["CHUNK_BYTES", "SegmentReader"]
+
+CHUNK_BYTES: Final = 2 * MIB
+_FIRST_BYTES: Final = 128 * KIB
+"""Read by whoever jumps to a place."""
+_MAX_AHEAD: Final = 4
+_MAX_STREAMS: Final = 1024
+_INDEX_CACHE_BYTES: Final = 16 * MIB
+
+
+class _Fetch:
+    """A chunk that is on its way."""
+
+    __slots__ = ("data", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.data = b""
+        self.error: BaseException | None = None
+
+
+class _Place(NamedTuple):
+    """Where a reader goes on: a part, and the position in its object."""
+
+    record: PartRecord
+    position: int
+    ahead: int
+
+
+class SegmentReader:
+    """Reads for all topics of a broker. Its fetches live as long as :meth:`run`.
+
+    Args:
+        catalogue: which parts there are.
+        storages: by name.
+        limits: ``segment_cache_bytes`` is used.
+    """
+
+    def __init__(self, catalogue: HistoryCatalogue, storages: Mapping[str, Storage], limits: Limits) -> None:
+        self._catalogue = catalogue
+        self._storages = storages
+        self._max_chunks = max(2 * _MAX_AHEAD, limits.segment_cache_bytes // CHUNK_BYTES)
+        self._chunks: OrderedDict[tuple[ObjectRef, int], bytes] = OrderedDict()
+        self._fetches: dict[tuple[ObjectRef, int], _Fetch] = {}
+        self._indexes: OrderedDict[tuple[ObjectRef, int], PartIndex] = OrderedDict()
+        self._index_bytes = 0
+        self._streams: OrderedDict[tuple[int, int], _Place] = OrderedDict()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry the fetches, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    # --- For TopicLog ---
+
+    def end_offset(self, topic_id: int) -> int:
+        """Return the offset behind the last sealed one."""
+        topic = self._catalogue.find(topic_id)
+        return topic.end_offset if topic is not None else 0
+
+    async def read(self, topic_id: int, offset: int, max_bytes: int) -> list[StoredBatch]:
+        """Return sealed batches from the one that holds ``offset`` on (or the next behind it), about ``max_bytes``.
+
+        All of one call come out of one part. An empty list means that nothing from ``offset`` on is sealed.
+
+        Raises:
+            DataLossError: the stored bytes are damaged, or the object is gone; it names the offsets.
+            StorageError: the backend cannot be reached now, or refuses.
+        """
+        place = self._streams.pop((topic_id, offset), None)
+        if place is None or self._lookup(topic_id, offset) is not place.record:
+            record = self._lookup(topic_id, offset)
+            if record is None:
+                return []
+            place = _Place(record, await self._locate(record, offset), 0)
+        record, position, ahead = place
+        try:
+            found, position = await self._read_part(record, position, offset, max_bytes, ahead)
+        except StorageNotFoundError:
+            if self._lookup(topic_id, offset) is record:
+                raise self._lost(record, offset, "the object is gone") from None
+            return await self.read(topic_id, offset, max_bytes)  # merged or expired meanwhile
+        self._remember(topic_id, found[-1].end_offset, record, position, ahead)
+        return found
+
+    async def offset_at(self, topic_id: int, time_us: int) -> int | None:
+        """Return the first sealed offset that was appended at or after a time; None if all is older.
+
+        Raises what :meth:`read` raises.
+        """
+        topic = self._catalogue.find(topic_id)
+        record = topic.find_time(time_us) if topic is not None else None
+        if record is None:
+            return None
+        base = record.part.base_offset
+        if record.part.first_time_us < time_us:
+            base, _ = (await self._index(record)).before_time(time_us)
+        while True:
+            batches = await self.read(topic_id, base, _FIRST_BYTES)
+            if not batches:
+                return None
+            for batch in batches:
+                if batch.append_time_us >= time_us:
+                    return batch.base_offset
+            base = batches[-1].end_offset
+
+    # --- Parts ---
+
+    def _lookup(self, topic_id: int, offset: int) -> PartRecord | None:
+        topic = self._catalogue.find(topic_id)
+        return topic.find(max(offset, topic.start_offset)) if topic is not None else None
+
+    async def _locate(self, record: PartRecord, offset: int) -> int:
+        """Return the position in the object from which on a batch is to be looked for."""
+        part = record.part
+        if offset <= part.base_offset or part.size_bytes <= _FIRST_BYTES:
+            return part.start
+        return part.start + (await self._index(record)).find(offset)
+
+    async def _index(self, record: PartRecord) -> PartIndex:
+        key = (record.ref, record.part.index_start)
+        index = self._indexes.get(key)
+        if index is None:
+            part = record.part
+            data = await self._storage(record).get(record.object, part.index_start, part.index_end)
+            index = read_index(data, part, self._where(record))
+            self._indexes[key] = index
+            self._index_bytes += index.size_bytes
+            while self._index_bytes > _INDEX_CACHE_BYTES and len(self._indexes) > 1:
+                _, old = self._indexes.popitem(last=False)
+                self._index_bytes -= old.size_bytes
+        else:
+            self._indexes.move_to_end(key)
+        return index
+
+    async def _read_part(
+        self, record: PartRecord, position: int, offset: int, max_bytes: int, ahead: int
+    ) -> tuple[list[StoredBatch], int]:
+        """Read batches of one part; return them, and where the next one begins."""
+        fresh = False
+        while True:
+            try:
+                return await self._cut(record, position, offset, max_bytes, ahead, fresh=fresh)
+            except CorruptBatchError as error:
+                if fresh:
+                    raise self._lost(record, offset, f"at byte {position} and behind: {error}") from error
+                fresh = True
+            except StorageRangeError as error:
+                raise self._lost(record, offset, f"the object is shorter than it was: {error}") from error
+
+    async def _cut(
+        self, record: PartRecord, position: int, offset: int, max_bytes: int, ahead: int, *, fresh: bool
+    ) -> tuple[list[StoredBatch], int]:
+        part = record.part
+        found: list[StoredBatch] = []
+        size = 0
+        while position < part.end and size < max_bytes:
+            data, at, limit = await self._bytes_at(record, position, ahead, fresh=fresh)
+            wanted = 0
+            for batch, following, missing in cut_batches(data, at, limit, part.topic_id):
+                if batch is None:
+                    wanted = missing
+                    break
+                position += following - at
+                at = following
+                if batch.end_offset > offset:
+                    found.append(batch)
+                    size += len(batch.part)
+                    if size >= max_bytes:
+                        return found, position
+            if wanted:
+                # A batch across the edge of what was read. How long it is may be known only when its stamp is whole.
+                if limit - at + wanted > part.end - position:
+                    raise CorruptBatchError("the last batch reaches beyond the end of its part")
+                if found:
+                    return found, position
+                batch, position = await self._one(record, position, limit - at + wanted)
+                if batch.end_offset > offset:
+                    found.append(batch)
+                    size += len(batch.part)
+        if not found:
+            raise CorruptBatchError(f"the part ends before offset {offset}")
+        return found, position
+
+    async def _one(self, record: PartRecord, position: int, size: int) -> tuple[StoredBatch, int]:
+        """Read one batch that lies across an edge, of at least ``size`` bytes."""
+        part = record.part
+        while True:
+            data = await self._span(record, position, min(position + max(size, STAMP_SIZE), part.end))
+            for batch, following, missing in cut_batches(data, 0, len(data), part.topic_id):
+                if batch is not None:
+                    return batch, position + following
+                size = len(data) + missing
+            if position + size > part.end:
+                raise CorruptBatchError("the last batch reaches beyond the end of its part")
+
+    async def _span(self, record: PartRecord, start: int, end: int) -> bytes:
+        """Return exactly these bytes, out of the chunks they lie in."""
+        pieces = []
+        while start < end:
+            data, at, limit = await self._bytes_at(record, start, 1, fresh=False)
+            piece = data[at : min(limit, at + end - start)]
+            pieces.append(piece)
+            start += len(piece)
+        return b"".join(pieces)
+
+    async def _bytes_at(self, record: PartRecord, position: int, ahead: int, *, fresh: bool) -> tuple[bytes, int, int]:
+        """Return a buffer, the place of ``position`` in it, and how far the part's bytes reach in it."""
+        part = record.part
+        number = position // CHUNK_BYTES
+        start = number * CHUNK_BYTES
+        key = (record.ref, number)
+        if fresh:
+            self._chunks.pop(key, None)
+        elif not ahead and key not in self._chunks and key not in self._fetches:
+            end = min(position + _FIRST_BYTES, part.end)
+            data = await self._storage(record).get(record.object, position, end)
+            return data, 0, len(data)
+        if ahead:
+            self._read_ahead(record, number + 1, ahead)
+        data = await self._chunk(record, number)
+        return data, position - start, min(len(data), part.end - start)
+
+    # --- Chunks ---
+
+    async def _chunk(self, record: PartRecord, number: int) -> bytes:
+        key = (record.ref, number)
+        data = self._chunks.get(key)
+        if data is not None:
+            self._chunks.move_to_end(key)
+            return data
+        fetch = self._fetches.get(key) or self._start_fetch(record, number)
+        await fetch.done.wait()
+        if fetch.error is not None:
+            raise fetch.error
+        return fetch.data
+
+    def _read_ahead(self, record: PartRecord, number: int, count: int) -> None:
+        """Start to fetch chunks that will be wanted next, in this part or the one behind it."""
+        for _ in range(count):
+            if number * CHUNK_BYTES >= record.part.end:
+                topic = self._catalogue.find(record.part.topic_id)
+                following = topic.find(record.part.end_offset) if topic is not None else None
+                if following is None:
+                    return
+                record, number = following, following.part.start // CHUNK_BYTES
+            key = (record.ref, number)
+            if key not in self._chunks and key not in self._fetches:
+                self._start_fetch(record, number)
+            number += 1
+
+    def _start_fetch(self, record: PartRecord, number: int) -> _Fetch:
+        fetch = _Fetch()
+        self._fetches[(record.ref, number)] = fetch
+        assert self._nursery is not None, "the reader is not running"
+        self._nursery.start_soon(self._fetch, record, number, fetch)
+        return fetch
+
+    async def _fetch(self, record: PartRecord, number: int, fetch: _Fetch) -> None:
+        key = (record.ref, number)
+        try:
+            start = number * CHUNK_BYTES
+            # An object is known by its parts: what lies behind the last byte that is wanted is not asked for.
+            found = self._catalogue.objects.get(record.ref)
+            size = found.size_bytes if found is not None else record.part.end
+            fetch.data = await self._storage(record).get(record.object, start, min(start + CHUNK_BYTES, size))
+            self._chunks[key] = fetch.data
+            while len(self._chunks) > self._max_chunks:
+                self._chunks.popitem(last=False)
+        except Exception as error:  # noqa: BLE001 - it belongs to those who wait; whoever fetches ahead has nobody
+            fetch.error = error
+        except BaseException:
+            fetch.error = StorageNotFoundError("the reader has ended")
+            raise
+        finally:
+            del self._fetches[key]
+            fetch.done.set()
+
+    def _remember(self, topic_id: int, offset: int, record: PartRecord, position: int, ahead: int) -> None:
+        """Expect a reader to go on from here."""
+        ahead = min(max(1, 2 * ahead), _MAX_AHEAD)
+        if position >= record.part.end:
+            following = self._lookup(topic_id, offset)
+            if following is None:
+                return
+            record, position = following, following.part.start
+        if self._worth_it(record, position):
+            self._streams[(topic_id, offset)] = _Place(record, position, ahead)
+            while len(self._streams) > _MAX_STREAMS:
+                self._streams.popitem(last=False)
+
+    @staticmethod
+    def _worth_it(record: PartRecord, position: int) -> bool:
+        """Whether the rest of a part is more than one small read."""
+        return record.part.end - position > _FIRST_BYTES
+
+    # --- Errors ---
+
+    def _storage(self, record: PartRecord) -> Storage:
+        storage = self._storages.get(record.storage)
+        if storage is None:
+            raise StorageNotFoundError(
+                f"storage {record.storage!r} is not configured, but holds {record.object}; add it to the configuration"
+            )
+        return storage
+
+    def _where(self, record: PartRecord) -> str:
+        storage = self._storages.get(record.storage)
+        return f"{storage.url if storage is not None else record.storage}/{record.object}"
+
+    def _lost(self, record: PartRecord, offset: int, why: str) -> DataLossError:
+        part = record.part
+        return DataLossError(
+            f"topic {part.topic_id:016x}: offsets [{max(offset, part.base_offset)}, {part.end_offset}) cannot be read"
+            f" from {self._where(record)}, bytes [{part.start}, {part.end}): {why}; restore the object from a copy, or"
+            " move the subscription behind them"
+        )
