@@ -1,5 +1,50 @@
-"""Storage backends: where history lives. Contract, the shared caller around it, and the built-in backends."""
+"""Storage backends: where history lives. Contract, the shared caller around it, and the built-in backends.
+
+:class:`StorageBackend` is what a plugin implements; its module says why it is so small. :class:`Storage` is what the
+broker uses: a backend with deadlines, retries and figures around it. :func:`open_storage` opens the one that a URL
+names: ``memory://``, ``disk://``, ``fsspec+PROTOCOL://``, or one that a plugin brings.
+"""
+
+from __future__ import annotations
 
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
+from danube.storage._keys import LEGAL_CHARACTERS, validate_key, validate_prefix
+from danube.storage._plugins import (
+    InstalledStoragePlugin,
+    StoragePlugin,
+    StorageSurroundings,
+    WallClock,
+    installed_plugins,
+    load_plugin,
+    open_storage,
+    system_wall_clock_us,
+)
+from danube.storage._stats import OperationStats, StorageHealth, StorageStats
+from danube.storage._storage import Storage
+from danube.storage.memory import SHARED_SPACES, MemoryBackend, MemorySpace, MemorySpaces
 
-__all__ = ["ListPage", "ObjectInfo", "StorageBackend", "StorageCapabilities"]
+__all__ = [
+    "StorageBackend",
+    "StorageCapabilities",
+    "ObjectInfo",
+    "ListPage",
+    "LEGAL_CHARACTERS",
+    "validate_key",
+    "validate_prefix",
+    "Storage",
+    "StorageStats",
+    "OperationStats",
+    "StorageHealth",
+    "open_storage",
+    "installed_plugins",
+    "load_plugin",
+    "InstalledStoragePlugin",
+    "StoragePlugin",
+    "StorageSurroundings",
+    "WallClock",
+    "system_wall_clock_us",
+    "MemoryBackend",
+    "MemorySpace",
+    "MemorySpaces",
+    "SHARED_SPACES",
+]

@@ -4,8 +4,9 @@ Why it is so small. History is written once and never changed: segments, manifes
 under names that are used once. So a backend needs no append, no rename, no lock and no directory, and every object
 store, a directory, a key-value server or a process on another machine can be one.
 
-* **Keys** are relative, ``/``-separated, printable ASCII without spaces (``danube.storage.validate_key``). The prefix
-  of the URL is the backend's own business: the same key means the same object whoever opened the URL.
+* **Keys** are relative, ``/``-separated, and have only characters that are harmless everywhere; no key is a folder of
+  another one (:mod:`danube.storage._keys` has the rules). The prefix of the URL is the backend's own business: the same
+  key means the same object whoever opened the URL.
 * **An object appears whole or not at all.** A reader never sees a part of one. A put that failed or was cancelled may
   still have happened (the answer was lost); one that was refused has not.
 * **``if_absent``** makes a put the arbiter of a race: of many writers of one key exactly one succeeds, the others get
@@ -15,9 +16,9 @@ store, a directory, a key-value server or a process on another machine can be on
 * **Cancelling really cancels**: when a cancelled call has returned, nothing of it is going on in the background, apart
   from what the server already had in hand.
 
-A plugin implements this class plainly: one attempt each, errors translated. Deadlines, retries with jitter, the bound on
-concurrent calls and the figures are added once for all of them by :class:`danube.storage.Storage`, so the retry layers
-of the client libraries are to be switched off.
+A plugin implements this class plainly: one attempt each, errors translated. Keys, prefixes and ranges that reach it
+have been checked. Deadlines, retries with jitter, the bound on concurrent calls and the figures are added once for all
+of them by :class:`danube.storage.Storage`, so the retry layers of the client libraries are to be switched off.
 """
 
 from __future__ import annotations

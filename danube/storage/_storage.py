@@ -1,0 +1,356 @@
+"""``Storage``: a backend, and everything that is the same for all backends.
+
+A :class:`~danube.storage.StorageBackend` makes one attempt and tells the truth about it. What has to be done around an
+attempt is done here, once: keys are checked, a bounded number of calls is under way, each attempt and each operation
+has a deadline, errors that may pass are tried again after a pause, and everything is counted.
+
+* **Pauses** are drawn evenly from 0 to 50 ms, 100 ms, 200 ms ... up to ``storage_max_backoff_s`` ("full jitter"), so
+  that many brokers behind one throttling service spread out.
+* **What is tried again**: only errors that are ``retryable``. Refused credentials are the caller's to decide about.
+* **Deadlines** grow with the object: one second for each MiB on top of ``storage_attempt_timeout_s`` and
+  ``storage_operation_timeout_s``. A ``timeout_s`` that is given to a call is exactly that, waiting in line included.
+* **Lost answers.** A put with ``if_absent`` whose answer was lost may have stored the object; the next attempt then
+  finds the key taken, by ourselves. So after an uncertain attempt the object is read and compared: our own bytes are a
+  success, anything else is :class:`StorageExistsError`. Writers that race must therefore write different bytes (all of
+  ours carry who wrote them). If the last attempt is uncertain, its retryable error is raised: it may have happened.
+
+Time is Trio's clock, pauses come from the ``random.Random`` that is passed in, and there are no threads here: under
+simulation everything repeats.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import NoReturn, TypeVar
+
+import trio
+
+from danube.model.errors import (
+    DanubeError,
+    InvalidArgumentError,
+    StorageConflictError,
+    StorageError,
+    StorageExistsError,
+    StorageNotFoundError,
+    StorageRangeError,
+    StorageTimeoutError,
+    StorageUnavailableError,
+)
+from danube.model.limits import MIB, Limits
+from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
+from danube.storage._keys import validate_key, validate_prefix
+from danube.storage._stats import OperationStats, StorageHealth, StorageStats
+
+__all__ = ["Storage"]
+
+_Result = TypeVar("_Result")
+
+_SLOWEST_BYTES_PER_S = 1 * MIB
+"""An object may take a second for so many bytes, beyond the deadline of a small one."""
+_SIZE_IF_UNKNOWN = 64 * MIB
+"""What a get up to the end of an object is assumed to bring, for its deadline."""
+_FIRST_BACKOFF_S = 0.05
+_DELETES_AT_ONCE = 1000
+_PAGE = 1000
+
+_ANSWERS = (StorageNotFoundError, StorageExistsError, StorageRangeError, InvalidArgumentError)
+"""Errors that show a backend at work rather than in trouble."""
+
+
+class _Counts:
+    __slots__ = ("busy_s", "bytes", "calls", "failures", "retries")
+
+    def __init__(self) -> None:
+        self.calls = self.failures = self.retries = self.bytes = 0
+        self.busy_s = 0.0
+
+
+class Storage:
+    """A storage backend as the broker uses it. Normally opened by :func:`danube.storage.open_storage`.
+
+    ``random`` draws the pauses; ``limits`` gives deadlines, attempts and concurrency (its ``storage_*`` fields);
+    ``max_concurrency`` narrows ``storage_max_concurrency`` for this one; ``name`` is what configuration, figures and
+    messages call it. The backend is opened and closed by whoever made it.
+
+    Every method raises the errors of the method of the same name of :class:`StorageBackend`, and
+    :class:`InvalidArgumentError` for a key, range or object that no backend takes. ``timeout_s`` of a method bounds the
+    whole operation instead of ``storage_operation_timeout_s``. All of them can be cancelled; a put that was cancelled
+    may have happened.
+    """
+
+    def __init__(
+        self,
+        backend: StorageBackend,
+        *,
+        random: random_module.Random,
+        limits: Limits | None = None,
+        name: str = "default",
+        max_concurrency: int | None = None,
+    ) -> None:
+        self._backend = backend
+        self._random = random
+        self._limits = limits if limits is not None else Limits()
+        self.name = name
+        self._places = self._limits.storage_max_concurrency
+        if max_concurrency is not None:
+            self._places = max(1, min(self._places, max_concurrency))
+        self._line = trio.Semaphore(self._places, max_value=self._places)
+        self._counts: dict[str, _Counts] = {}
+        self._consecutive_failures = 0
+        self._failing_since_s: float | None = None
+        self._last_error: str | None = None
+        self._last_error_at_s: float | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL without secrets."""
+        return self._backend.url
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """What the backend can be trusted with."""
+        return self._backend.capabilities
+
+    def stats(self) -> StorageStats:
+        """Return the figures of this moment."""
+        return StorageStats(
+            name=self.name,
+            url=self.url,
+            max_concurrency=self._places,
+            in_flight=self._places - self._line.value,
+            waiting=self._line.statistics().tasks_waiting,
+            operations={
+                operation: OperationStats(
+                    calls=counts.calls,
+                    failures=counts.failures,
+                    retries=counts.retries,
+                    bytes=counts.bytes,
+                    busy_s=counts.busy_s,
+                )
+                for operation, counts in self._counts.items()
+            },
+            health=StorageHealth(
+                consecutive_failures=self._consecutive_failures,
+                failing_since_s=self._failing_since_s,
+                last_error=self._last_error,
+                last_error_at_s=self._last_error_at_s,
+            ),
+        )
+
+    async def put(
+        self, key: str, data: bytes | bytearray, *, if_absent: bool = False, timeout_s: float | None = None
+    ) -> None:
+        """Store an object, whole; replace one that is there unless ``if_absent``.
+
+        ``data`` must not be changed before the call has returned.
+
+        Raises:
+            StorageExistsError: ``if_absent``, and the key holds something else.
+            and what :meth:`StorageBackend.put` raises; after a retryable error the object may be there.
+        """
+        validate_key(key)
+        size, most = len(data), self.capabilities.max_object_bytes
+        if size > most:
+            raise InvalidArgumentError(f"{key} has {size} bytes, and {self.url} stores at most {most} in one object")
+        uncertain = False
+
+        async def attempt() -> None:
+            nonlocal uncertain
+            # Whatever ends this attempt without an answer (the deadline, too) leaves it uncertain.
+            before, uncertain = uncertain, True
+            try:
+                await self._backend.put(key, data, if_absent=if_absent)
+            except StorageConflictError:
+                uncertain = before
+                raise
+            except StorageExistsError:
+                if not before or not await self._holds(key, data):
+                    raise
+
+        await self._call("put", key, size, attempt, timeout_s)
+        self._counts["put"].bytes += size
+
+    async def get(self, key: str, start: int = 0, end: int | None = None, *, timeout_s: float | None = None) -> bytes:
+        """Return the bytes ``[start, end)`` of an object, up to its end if ``end`` is None."""
+        validate_key(key)
+        _check_range(key, start, end)
+        if start == end:
+            return b""
+        size = None if end is None else end - start
+
+        async def attempt() -> bytes:
+            data = await self._backend.get(key, start, end)
+            if size is not None and len(data) != size:
+                self._short(key, len(data), size)
+            return data
+
+        data = await self._call("get", key, _SIZE_IF_UNKNOWN if size is None else size, attempt, timeout_s)
+        self._counts["get"].bytes += len(data)
+        return data
+
+    async def get_ranges(
+        self, key: str, ranges: Sequence[tuple[int, int]], *, timeout_s: float | None = None
+    ) -> list[bytes]:
+        """Return several ranges of one object, in the order asked for."""
+        validate_key(key)
+        for start, end in ranges:
+            _check_range(key, start, end)
+        size = sum(end - start for start, end in ranges)
+        if not size:
+            return [b""] * len(ranges)
+
+        async def attempt() -> list[bytes]:
+            found = await self._backend.get_ranges(key, ranges)
+            for (start, end), data in zip(ranges, found, strict=True):
+                if len(data) != end - start:
+                    self._short(key, len(data), end - start)
+            return found
+
+        found = await self._call("get_ranges", key, size, attempt, timeout_s)
+        self._counts["get_ranges"].bytes += size
+        return found
+
+    async def head(self, key: str, *, timeout_s: float | None = None) -> ObjectInfo:
+        """Return what is known of an object."""
+        validate_key(key)
+        return await self._call("head", key, 0, lambda: self._backend.head(key), timeout_s)
+
+    async def list(
+        self, prefix: str = "", *, start_after: str = "", limit: int = _PAGE, timeout_s: float | None = None
+    ) -> ListPage:
+        """Return up to ``limit`` objects whose keys begin with ``prefix`` and sort behind ``start_after``."""
+        validate_prefix(prefix)
+        validate_prefix(start_after)
+        if limit < 1:
+            raise InvalidArgumentError(f"limit of a listing must be at least 1, not {limit}")
+        return await self._call(
+            "list",
+            f"{prefix}*",
+            0,
+            lambda: self._backend.list(prefix, start_after=start_after, limit=limit),
+            timeout_s,
+        )
+
+    async def list_all(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ListPage]:
+        """Iterate over all pages of a listing. Each page has its own deadline; what is put meanwhile may be missing."""
+        while True:
+            page = await self.list(prefix, start_after=start_after)
+            yield page
+            if not page.more:
+                return
+            if not page.objects or page.objects[-1].key <= start_after:
+                raise StorageError(f"{self.url}: the listing of {prefix}* does not get ahead behind {start_after!r}")
+            start_after = page.objects[-1].key
+
+    async def delete(self, keys: Sequence[str], *, timeout_s: float | None = None) -> None:
+        """Delete objects; those that do not exist are no error. Not atomic: some may be gone when it fails.
+
+        Deleted in portions of 1,000; deadlines (``timeout_s`` too) are for each portion.
+        """
+        for key in keys:
+            validate_key(key)
+        for first in range(0, len(keys), _DELETES_AT_ONCE):
+            portion = keys[first : first + _DELETES_AT_ONCE]
+            more = f" and {len(portion) - 1} more" if len(portion) > 1 else ""
+            await self._call("delete", portion[0] + more, 0, partial(self._backend.delete, portion), timeout_s)
+
+    async def abandon_uploads(self, prefix: str, older_than_s: float, *, timeout_s: float | None = None) -> int:
+        """Remove what interrupted uploads below ``prefix`` have left behind, if it is older; return how many."""
+        validate_prefix(prefix)
+        return await self._call(
+            "abandon_uploads", f"{prefix}*", 0, lambda: self._backend.abandon_uploads(prefix, older_than_s), timeout_s
+        )
+
+    async def _call(
+        self,
+        operation: str,
+        subject: str,
+        size: int,
+        attempt: Callable[[], Awaitable[_Result]],
+        timeout_s: float | None,
+    ) -> _Result:
+        """Run attempts until one succeeds, fails for good, or time or attempts are used up."""
+        counts = self._counts.get(operation)
+        if counts is None:
+            counts = self._counts[operation] = _Counts()
+        limits = self._limits
+        extra_s = size / _SLOWEST_BYTES_PER_S
+        started = trio.current_time()
+        deadline = started + (limits.storage_operation_timeout_s + extra_s if timeout_s is None else timeout_s)
+        tried = 0
+        while True:
+            with trio.CancelScope(deadline=deadline) as waiting:
+                await self._line.acquire()
+            if waiting.cancelled_caught:
+                counts.calls += 1
+                counts.failures += 1
+                raise StorageTimeoutError(
+                    f"{self.url}: {operation} {subject}: no free place within {deadline - started:.1f} s (limit"
+                    f" storage_max_concurrency = {self._places}){_tries(tried)}"
+                )
+            tried += 1
+            begun = trio.current_time()
+            try:
+                with trio.CancelScope(deadline=min(deadline, begun + limits.storage_attempt_timeout_s + extra_s)):
+                    result = await attempt()
+                    # No checkpoint from here to the end of the block: what has succeeded cannot be cancelled any more.
+                    counts.calls += 1
+                    self._consecutive_failures, self._failing_since_s = 0, None
+                    return result
+                error: DanubeError = StorageTimeoutError(
+                    f"{self.url}: {operation} {subject}: no answer within {trio.current_time() - begun:.1f} s"
+                )
+            except DanubeError as caught:
+                error = caught
+            finally:
+                self._line.release()
+                counts.busy_s += trio.current_time() - begun
+            self._note(error)
+            if not error.retryable or tried >= limits.storage_max_attempts:
+                self._give_up(counts, error, tried)
+            pause_s = self._random.uniform(0, min(limits.storage_max_backoff_s, _FIRST_BACKOFF_S * 2 ** (tried - 1)))
+            if trio.current_time() + pause_s >= deadline:
+                self._give_up(counts, error, tried)
+            await trio.sleep(pause_s)
+            counts.retries += 1
+
+    def _note(self, error: DanubeError) -> None:
+        if isinstance(error, _ANSWERS):
+            self._consecutive_failures, self._failing_since_s = 0, None
+            return
+        now = trio.current_time()
+        self._consecutive_failures += 1
+        if self._failing_since_s is None:
+            self._failing_since_s = now
+        self._last_error, self._last_error_at_s = f"{type(error).__name__}: {error.message}", now
+
+    def _give_up(self, counts: _Counts, error: DanubeError, tried: int) -> NoReturn:
+        counts.calls += 1
+        counts.failures += not isinstance(error, _ANSWERS)
+        if tried == 1:
+            raise error
+        raise type(error)(error.message + _tries(tried)) from error
+
+    async def _holds(self, key: str, data: bytes | bytearray) -> bool:
+        """Whether the object of that key is ``data``; the smaller question first."""
+        try:
+            if (await self._backend.head(key)).size_bytes != len(data):
+                return False
+            return await self._backend.get(key) == data
+        except StorageNotFoundError as error:
+            # Somebody has deleted it since: the key is free, so put again.
+            raise StorageConflictError(f"{self.url}: put {key}: the object came and went; try again") from error
+
+    def _short(self, key: str, found: int, wanted: int) -> NoReturn:
+        raise StorageUnavailableError(f"{self.url}: get {key}: the answer has {found} bytes instead of {wanted}")
+
+
+def _check_range(key: str, start: int, end: int | None) -> None:
+    if start < 0 or (end is not None and end < start):
+        raise InvalidArgumentError(f"[{start}, {end}) is not a range of {key}: use 0 <= start <= end")
+
+
+def _tries(tried: int) -> str:
+    return f" (after {tried} attempts)" if tried > 1 else ""

@@ -1,0 +1,75 @@
+"""Storage URLs: taking them apart, and what of them may be shown.
+
+``scheme://location/path?option=value``. A URL can carry secrets, as user information or as options; what is shown in
+messages, manifests and metrics is :func:`public_url`, which leaves them out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from danube.model.errors import ConfigurationError
+
+__all__ = ["ALIASES", "StorageUrl", "is_secret", "parse_url"]
+
+ALIASES = {"gs": "gcs", "az": "azure", "abfs": "azure"}
+"""Schemes that mean another one."""
+
+_SECRET = re.compile(r"key|secret|token|passw|credential|connection_string|sas|signature", re.IGNORECASE)
+_USER_INFORMATION = re.compile(r"//[^/@]*@")
+
+
+class StorageUrl(NamedTuple):
+    """A storage URL in parts."""
+
+    scheme: str
+    """The scheme, aliases resolved."""
+    location: str
+    """Bucket, or host and port, as written; user information included."""
+    path: str
+    """The path, decoded."""
+    options: dict[str, str]
+    """The options of the query."""
+    public: str
+    """The URL without secrets."""
+
+
+def is_secret(option: str) -> bool:
+    """Whether the value of an option of that name must not be shown."""
+    return _SECRET.search(option) is not None
+
+
+def parse_url(url: str) -> StorageUrl:
+    """Take a storage URL apart; raises :class:`ConfigurationError` (without the URL's secrets) if it is none."""
+    scheme, separator, _ = url.partition("://")
+    if not separator or not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*", scheme):
+        # What is not even a URL is not shown: nobody knows where a secret would be in it.
+        raise ConfigurationError(
+            "storage URL is not valid: write scheme://..., for example disk:// or s3://bucket/prefix"
+        )
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigurationError(f"storage URL {scheme}://... is not valid: {error}") from None
+    if parts.fragment:
+        raise ConfigurationError(f"storage URL {scheme}://... has a '#': write it as %23")
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in options:
+            raise ConfigurationError(f"storage URL {scheme}://... gives the option {name!r} twice")
+        options[name] = value
+    return StorageUrl(
+        ALIASES.get(parts.scheme, parts.scheme),
+        parts.netloc,
+        unquote(parts.path),
+        options,
+        _public(parts.scheme, parts.netloc, unquote(parts.path), options),
+    )
+
+
+def _public(scheme: str, location: str, path: str, options: dict[str, str]) -> str:
+    shown = {name: _USER_INFORMATION.sub("//", value) for name, value in options.items() if not is_secret(name)}
+    query = f"?{urlencode(shown, safe=':/')}" if shown else ""
+    return f"{scheme}://{location.rpartition('@')[2]}{quote(path)}{query}"

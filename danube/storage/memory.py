@@ -1,0 +1,197 @@
+"""Objects in the memory of the process: for tests, simulations, and brokers that may forget.
+
+``memory://`` is a space of its own, gone when it is closed. ``memory://NAME`` is the space of that name in a
+:class:`MemorySpaces` registry: whoever opens it in the same process sees the same objects, as two brokers see one
+bucket.
+
+A change is made between two checkpoints of the event loop, after the injected latency: a cancelled call has not
+happened.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import ClassVar
+
+import msgspec
+import trio
+
+from danube.model.errors import (
+    ConfigurationError,
+    StorageExistsError,
+    StorageNotFoundError,
+    StorageRangeError,
+)
+from danube.model.limits import GIB
+from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
+from danube.storage._plugins import StoragePlugin, StorageSurroundings, WallClock, system_wall_clock_us
+
+__all__ = ["SHARED_SPACES", "MemoryBackend", "MemoryConfig", "MemorySpace", "MemorySpaces", "MemoryStoragePlugin"]
+
+
+class MemorySpace:
+    """What a bucket is elsewhere: objects by key, in order."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[bytes, int]] = {}
+        """Bytes and time of the put (microseconds since the epoch), by key."""
+        self._keys: list[str] = []
+
+    def store(self, key: str, data: bytes, modified_us: int) -> None:
+        """Put an object; replaces one that is there."""
+        if key not in self.objects:
+            insort(self._keys, key)
+        self.objects[key] = (data, modified_us)
+
+    def remove(self, key: str) -> None:
+        """Delete an object if it is there."""
+        if self.objects.pop(key, None) is not None:
+            del self._keys[bisect_left(self._keys, key)]
+
+    def keys(self, prefix: str, start_after: str, limit: int) -> list[str]:
+        """Return the first ``limit`` keys behind ``start_after`` that begin with ``prefix``."""
+        first = max(bisect_left(self._keys, prefix), bisect_right(self._keys, start_after))
+        found = self._keys[first : first + limit]
+        # All keys with the prefix are neighbours: the first one without it ends them.
+        return found[: bisect_right(found, prefix, key=lambda key: key[: len(prefix)])]
+
+
+class MemorySpaces:
+    """Spaces by name."""
+
+    def __init__(self) -> None:
+        self._spaces: dict[str, MemorySpace] = {}
+
+    def space(self, name: str) -> MemorySpace:
+        """Return the space of that name; made when it is first asked for."""
+        return self._spaces.setdefault(name, MemorySpace())
+
+    def forget(self, name: str) -> None:
+        """Drop the space of that name, if there is one: who opens it next finds it empty."""
+        self._spaces.pop(name, None)
+
+
+SHARED_SPACES = MemorySpaces()
+"""The registry behind ``memory://NAME`` URLs. Lives as long as the process."""
+
+
+class MemoryBackend(StorageBackend):
+    """A backend over a :class:`MemorySpace`.
+
+    ``latency_s`` is slept before each call does its work. ``durable`` is what the capabilities claim; it is a claim and
+    nothing more, for tests of a broker that must believe in its storage, and for tests the space does survive what a
+    simulated broker does not.
+    """
+
+    def __init__(
+        self,
+        space: MemorySpace | None = None,
+        *,
+        url: str = "memory://",
+        durable: bool = False,
+        latency_s: float = 0.0,
+        wall_clock_us: WallClock = system_wall_clock_us,
+    ) -> None:
+        self.space = space if space is not None else MemorySpace()
+        self.latency_s = latency_s
+        self._url = url
+        self._wall_clock_us = wall_clock_us
+        self._capabilities = StorageCapabilities(
+            durable=durable, conditional_put=True, shared=False, max_object_bytes=1 * GIB
+        )
+
+    @property
+    def url(self) -> str:
+        """``memory://NAME``."""
+        return self._url
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """Not shared with other machines, and durable only by claim."""
+        return self._capabilities
+
+    async def put(self, key: str, data: bytes | bytearray, *, if_absent: bool = False) -> None:
+        """Store an object."""
+        await trio.sleep(self.latency_s)
+        if if_absent and key in self.space.objects:
+            raise StorageExistsError(f"{self._url}: put {key}: there is such an object already")
+        self.space.store(key, bytes(data), self._wall_clock_us())
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return a range of an object."""
+        if start == end:
+            return b""
+        await trio.sleep(self.latency_s)
+        data, _ = self._find("get", key)
+        if start > len(data) or (end is not None and end > len(data)):
+            raise StorageRangeError(f"{self._url}: get {key}: [{start}, {end}) is not within its {len(data)} bytes")
+        return data[start:end]
+
+    async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return several ranges of an object, after the latency of one call."""
+        await trio.sleep(self.latency_s)
+        data, _ = self._find("get", key)
+        for start, end in ranges:
+            if start < end and end > len(data):
+                raise StorageRangeError(f"{self._url}: get {key}: [{start}, {end}) is not within its {len(data)} bytes")
+        return [data[start:end] for start, end in ranges]
+
+    async def head(self, key: str) -> ObjectInfo:
+        """Return size and time of an object."""
+        await trio.sleep(self.latency_s)
+        data, modified_us = self._find("head", key)
+        return ObjectInfo(key, len(data), modified_us)
+
+    async def list(self, prefix: str = "", *, start_after: str = "", limit: int = 1000) -> ListPage:
+        """Return a page of the listing."""
+        await trio.sleep(self.latency_s)
+        keys = self.space.keys(prefix, start_after, limit + 1)
+        objects = self.space.objects
+        return ListPage(
+            [ObjectInfo(key, len(objects[key][0]), objects[key][1]) for key in keys[:limit]], len(keys) > limit
+        )
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects."""
+        await trio.sleep(self.latency_s)
+        for key in keys:
+            self.space.remove(key)
+
+    def _find(self, operation: str, key: str) -> tuple[bytes, int]:
+        try:
+            return self.space.objects[key]
+        except KeyError:
+            raise StorageNotFoundError(f"{self._url}: {operation} {key}: there is no such object") from None
+
+
+class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of ``memory://``."""
+
+    durable: bool = False
+    """Claim to be durable. Nothing is: for tests only."""
+    latency_ms: float = 0.0
+    """Milliseconds that each call takes."""
+
+
+class MemoryStoragePlugin(StoragePlugin[MemoryConfig]):
+    """``memory://``: objects in the memory of the broker."""
+
+    name: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "in memory; forgotten when the broker stops"
+    config: ClassVar[type[MemoryConfig]] = MemoryConfig
+
+    @asynccontextmanager
+    async def open(self, config: MemoryConfig, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
+        """Open the space that the URL names, or a new one."""
+        if surroundings.path.strip("/"):
+            raise ConfigurationError(f"{surroundings.url}: write memory:// or memory://NAME, without a path")
+        name = surroundings.location
+        yield MemoryBackend(
+            SHARED_SPACES.space(name) if name else None,
+            url=surroundings.url,
+            durable=config.durable,
+            latency_s=config.latency_ms / 1000,
+            wall_clock_us=surroundings.wall_clock_us,
+        )
