@@ -16,6 +16,7 @@ from danube.storage._plugins import (
     WallClock,
     installed_plugins,
     load_plugin,
+    open_backend,
     open_storage,
     system_wall_clock_us,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "OperationStats",
     "StorageHealth",
     "open_storage",
+    "open_backend",
     "installed_plugins",
     "load_plugin",
     "InstalledStoragePlugin",

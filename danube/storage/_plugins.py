@@ -43,6 +43,7 @@ __all__ = [
     "WallClock",
     "installed_plugins",
     "load_plugin",
+    "open_backend",
     "open_storage",
     "system_wall_clock_us",
 ]
@@ -189,21 +190,40 @@ async def open_storage(
         ConfigurationError: a URL, scheme or option that is wrong; secrets are not in the message.
         StorageError: the backend cannot open.
     """
+    limits = limits if limits is not None else Limits()
+    async with open_backend(
+        url, data_directory=data_directory, options=options, limits=limits, wall_clock_us=wall_clock_us
+    ) as backend:
+        yield Storage(backend, random=random, limits=limits, name=name, max_concurrency=max_concurrency)
+
+
+@asynccontextmanager
+async def open_backend(
+    url: str,
+    *,
+    data_directory: Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    wall_clock_us: WallClock = system_wall_clock_us,
+) -> AsyncIterator[StorageBackend]:
+    """Open the bare backend that a URL names: one attempt each, nothing checked. Parameters as in :func:`open_storage`.
+
+    For those who put a layer of their own around it, such as the storage server, whose clients retry.
+    """
     parts = parse_url(url)
     plugin = load_plugin(parts.scheme)
-    limits = limits if limits is not None else Limits()
     surroundings = StorageSurroundings(
         scheme=parts.scheme,
         location=parts.location,
         path=parts.path,
         url=parts.public,
         data_directory=data_directory,
-        limits=limits,
+        limits=limits if limits is not None else Limits(),
         wall_clock_us=wall_clock_us,
     )
     config = _configure(plugin, parts.scheme, dict(options or {}) | parts.options)
     async with plugin.open(config, surroundings) as backend:
-        yield Storage(backend, random=random, limits=limits, name=name, max_concurrency=max_concurrency)
+        yield backend
 
 
 def _configure(plugin: StoragePlugin[Any], scheme: str, given: dict[str, Any]) -> msgspec.Struct:
