@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from danube.cli import bench, consume, doctor, info, produce, serve
+from danube.cli import bench, consume, doctor, info, produce, serve, storage_server
 from danube.cli._root import EXIT_CODES, RootGroup, root
 from danube.cli.context import context_app
 from danube.cli.namespaces import namespaces_app
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 
 app.command("serve")(serve.serve)
+app.command("storage-server")(storage_server.storage_server)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(topics_app, name="topics")

@@ -1,22 +1,22 @@
 """The storage API: what a ``remote://`` backend and a storage server exchange, and the paths of their calls.
 
-All messages are msgspec Structs, encoded as msgpack arrays; the bytes of objects travel beside them as messages without any
-envelope, in pieces of at most :data:`PIECE_BYTES`, because the gRPC frame around them already says how long they are.
+All messages are msgspec Structs, encoded as msgpack arrays. The bytes of objects travel beside them as messages without
+any envelope, in pieces of at most :data:`PIECE_BYTES`: the gRPC frame around them already says how long they are.
 
 ``Put`` (bidirectional); a small object rides in the first message::
 
     client: PutObject               PutObject, then pieces of size_bytes in all
     server: Done                    Admitted, then Done        Admitted: there is memory for it, send
 
-Nothing of a large object is sent before the server has room for it: bytes that wait for room would fill the window of the
-connection, which the puts that are ahead in the line need.
+Nothing of a large object is sent before the server has room for it: bytes that wait for room would fill the window of
+the connection, which the puts that are ahead in the line need.
 
 ``Get`` (one request, stream)::
 
     client: GetObject               server: ObjectBytes, then pieces
 
-``GetRanges`` answers in the same way, with all ranges behind each other. The other calls are unary. Every request names a
-``space``: the path of the client's URL, a folder of its own among the keys of the server's backend.
+``GetRanges`` answers in the same way, with all ranges behind each other. The other calls are unary. Every request names
+a ``space``: the path of the client's URL, a folder of its own among the keys of the server's backend.
 """
 
 from __future__ import annotations

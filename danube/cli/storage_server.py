@@ -1,0 +1,72 @@
+"""``danube storage-server``: serve a storage backend to brokers on other machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["storage_server"]
+
+_LISTEN = "127.0.0.1:6660"
+
+
+def storage_server(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Storage to serve, for example disk:///data.")],
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT", help=f"Address to listen on; repeat for more; port 0 takes a free one. [{_LISTEN}]"
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Let in only callers that present what this file contains.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate chain (PEM): serve with TLS only.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key (PEM), if it is not in the file of the certificate.")
+    ] = None,
+    max_object_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest object. [256MiB]")] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory for objects on their way in and out. [512MiB]")
+    ] = None,
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve a storage backend to brokers on other machines, which use it as remote://HOST:PORT/SPACE.
+
+    It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Without TLS everything travels in clear, the
+    token too.
+    """
+    import msgspec
+
+    from danube.broker.config import parse_address, parse_size
+    from danube.model.errors import ConfigurationError
+    from danube.model.limits import Limits
+    from danube.storage_server import StorageServerConfig, run_storage_server
+
+    if log_level not in ("debug", "info", "warning", "error"):
+        raise ConfigurationError(f"log level {log_level!r} is not debug, info, warning or error")
+    if tls_key is not None and tls_cert is None:
+        raise ConfigurationError("--tls-key needs --tls-cert")
+    token = None
+    if token_file is not None:
+        token = token_file.read_text("utf-8").strip()
+        if not token:
+            raise ConfigurationError(f"the token file {token_file} is empty")
+    limits = Limits()
+    if max_object_size is not None:
+        limits = msgspec.structs.replace(limits, storage_server_max_object_bytes=parse_size(max_object_size))
+    if memory is not None:
+        limits = msgspec.structs.replace(limits, storage_server_memory_bytes=parse_size(memory))
+    config = StorageServerConfig(
+        url=url,
+        listen=[parse_address(address) for address in listen or [_LISTEN]],
+        token=token,
+        tls_certificate=tls_cert,
+        tls_key=tls_key,
+        limits=limits,
+    )
+    run_storage_server(config, log_level=log_level)

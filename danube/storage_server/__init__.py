@@ -1,0 +1,12 @@
+"""The storage server: a storage backend of one machine, served to brokers on others over Danube's own wire.
+
+``danube storage-server disk:///data`` is the command; ``remote://host:port/space`` (package ``danube-storage-remote``)
+is the backend that talks to it, in the messages of :mod:`danube.model.storage_api`.
+"""
+
+from __future__ import annotations
+
+from danube.storage_server._run import StorageServerConfig, run_storage_server
+from danube.storage_server._service import StorageService
+
+__all__ = ["StorageServerConfig", "StorageService", "run_storage_server"]
