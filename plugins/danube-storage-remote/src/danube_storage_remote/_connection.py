@@ -1,0 +1,162 @@
+"""The connection to a storage server: opened when it is needed, opened again when it was lost.
+
+All calls share one connection. Whoever finds none starts to connect, the others wait for the same outcome, and
+cancelling one of them stops nobody else. When the server drains, the calls that are under way keep the old connection
+and the next one opens another.
+
+What a server serves is asked on every connection. It has to stay what it was at first: a server that comes back
+over another backend may promise less than the broker was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from danube.model import storage_api as api
+from danube.model.errors import (
+    CallCancelledError,
+    DanubeError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    LimitExceededError,
+    StorageError,
+    StorageThrottledError,
+    StorageTimeoutError,
+    StorageUnavailableError,
+    UnavailableError,
+)
+from danube.model.limits import Limits
+from danube.wire import Channel, Connect, connect_channel
+
+__all__ = ["RemoteConnection", "connect_remote"]
+
+
+class _Attempt:
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.channel: Channel | None = None
+        self.error: DanubeError | None = None
+
+
+class RemoteConnection:
+    """One connection that comes back by itself. Opened by :func:`connect_remote`."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        host: str,
+        port: int,
+        *,
+        url: str,
+        limits: Limits,
+        metadata: Mapping[str, str],
+        connect: Connect | None,
+    ) -> None:
+        self.url = url
+        """What messages call the server; without secrets."""
+        self.metadata = metadata
+        """Headers of every call: the token."""
+        self.description: api.StorageDescription | None = None
+        """What the server serves; None before the first connection."""
+        self._nursery = nursery
+        self._host = host
+        self._port = port
+        self._limits = limits
+        self._connect = connect
+        self._attempt: _Attempt | None = None
+
+    async def channel(self) -> Channel:
+        """Return the live connection, opening it if there is none; raises :class:`StorageError`."""
+        attempt = self._attempt
+        if attempt is None or (attempt.channel is not None and (attempt.channel.closed or attempt.channel.draining)):
+            attempt = self._attempt = _Attempt()
+            self._nursery.start_soon(self._hold, attempt)
+        await attempt.done.wait()
+        if attempt.channel is None:
+            assert attempt.error is not None
+            raise self.translate(attempt.error, "connect")
+        return attempt.channel
+
+    async def _hold(self, attempt: _Attempt) -> None:
+        """Connect, tell those who wait, and keep the connection until it ends."""
+        try:
+            async with connect_channel(self._host, self._port, self._limits, connect=self._connect) as channel:
+                await self._describe(channel)
+                attempt.channel = channel
+                attempt.done.set()
+                await channel.wait_closed()
+        except DanubeError as error:
+            attempt.error = error
+        finally:
+            if self._attempt is attempt:
+                self._attempt = None
+            attempt.done.set()
+
+    async def _describe(self, channel: Channel) -> None:
+        found = await channel.unary(
+            api.Method.DESCRIBE,
+            api.Describe(),
+            api.StorageDescription,
+            metadata=self.metadata,
+            timeout_s=self._limits.storage_attempt_timeout_s,
+        )
+        known = self.description
+        if known is None:
+            self.description = found
+        elif _promises(found) != _promises(known):
+            raise StorageError(
+                f"the storage server is another one than before: it serves {found.url} {_promises(found)}, and served"
+                f" {known.url} {_promises(known)}; restart the broker if that is meant"
+            )
+
+    def translate(self, error: DanubeError, operation: str) -> DanubeError:
+        """Return the storage error for what a call raised; errors of the server's backend stay what they are."""
+        kind: type[DanubeError] = StorageError
+        if isinstance(error, StorageError | InvalidArgumentError):
+            kind = type(error)
+        elif isinstance(error, UnavailableError | CallCancelledError):
+            kind = StorageUnavailableError
+        elif isinstance(error, LimitExceededError):
+            kind = StorageThrottledError
+        elif isinstance(error, DeadlineExceededError):
+            kind = StorageTimeoutError
+        return kind(f"{self.url}: {operation}: {error.message}")
+
+
+def _promises(description: api.StorageDescription) -> tuple[bool, bool]:
+    return description.durable, description.conditional_put
+
+
+@asynccontextmanager
+async def connect_remote(
+    host: str,
+    port: int,
+    *,
+    url: str,
+    limits: Limits | None = None,
+    token: str = "",
+    connect: Connect | None = None,
+) -> AsyncIterator[RemoteConnection]:
+    """Connect to a storage server and ask what it serves; close the connection at the end of the block.
+
+    ``connect`` opens the byte stream in place of TCP. Raises :class:`StorageError` if the server cannot be reached, or
+    does not want us.
+    """
+    metadata = {"authorization": f"Bearer {token}"} if token else {}
+    async with trio.open_nursery() as nursery:
+        connection = RemoteConnection(
+            nursery, host, port, url=url, limits=limits or Limits(), metadata=metadata, connect=connect
+        )
+        failure: Exception | None = None
+        try:
+            await connection.channel()
+            yield connection
+        except Exception as error:  # noqa: BLE001 - raised again outside the nursery, which would wrap it into a group
+            failure = error
+        finally:
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
