@@ -8,8 +8,10 @@ All keys carry the prefix of the URL in braces, so that Redis Cluster puts them 
     {danube:<prefix>}:upload:<id>     string   an object on its way in; expires by itself
 
 A put first sets the upload, then a script renames it and enters it in both collections, in one step and without copying
-the bytes. Both are sent in one go on one connection, so an interrupted put has either happened or has left an upload
-that expires. Reads of several things at once are transactions (MULTI), so they see one version of an object.
+the bytes. So an interrupted put has either happened or has left an upload that expires. Small objects are sent together
+with the script, in one round trip; for a large one the script follows the answer, so that a put that is cancelled while
+the server still works on the bytes does not happen. Reads of several things at once are transactions (MULTI), so they
+see one version of an object.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ __all__ = ["RedisBackend"]
 
 _UPLOAD_EXPIRY_S = 60
 _KEYS_AT_ONCE = 1000
+_SMALL_BYTES = 256 * 1024
 
 _ENTER = """\
 if ARGV[3] == '1' and redis.call('EXISTS', KEYS[2]) == 1 then
@@ -102,7 +105,12 @@ class RedisBackend(StorageBackend):
             *("EVAL", _ENTER, 4, upload, self._object + key, self._index, self._about),
             *(key, len(data), int(if_absent)),
         )
-        _, entered = await self._client.call("put", key, [("SET", upload, data, "EX", _UPLOAD_EXPIRY_S), enter])
+        store: Command = ("SET", upload, data, "EX", _UPLOAD_EXPIRY_S)
+        if len(data) <= _SMALL_BYTES:
+            _, entered = await self._client.call("put", key, [store, enter])
+        else:
+            await self._client.call("put", key, [store])
+            (entered,) = await self._client.call("put", key, [enter])
         if entered == 0:
             raise StorageExistsError(f"{self._url}: put {key}: there is such an object already")
         if entered != 1:
