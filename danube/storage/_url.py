@@ -12,13 +12,17 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from danube.model.errors import ConfigurationError
 
-__all__ = ["ALIASES", "StorageUrl", "is_secret", "parse_url"]
+__all__ = ["ALIASES", "StorageUrl", "is_secret", "parse_url", "public_text"]
 
 ALIASES = {"gs": "gcs", "az": "azure", "abfs": "azure"}
 """Schemes that mean another one."""
 
-_SECRET = re.compile(r"key|secret|token|passw|credential|connection_string|sas|signature", re.IGNORECASE)
-_USER_INFORMATION = re.compile(r"//[^/@]*@")
+_SECRET = re.compile(
+    r"key|secret|token|passw|credential|connection_string|sas|sig$|signature|filesystem_options", re.IGNORECASE
+)
+_USER_INFORMATION = re.compile(r"//[^/@\s]*@")
+_PARAMETER = re.compile(r"(?P<name>[\w-]+)=(?P<value>[^&;\s'\"]+)")
+_TEXT_LENGTH = 300
 
 
 class StorageUrl(NamedTuple):
@@ -39,6 +43,16 @@ class StorageUrl(NamedTuple):
 def is_secret(option: str) -> bool:
     """Whether the value of an option of that name must not be shown."""
     return _SECRET.search(option) is not None
+
+
+def public_text(text: str) -> str:
+    """Return a foreign error's text as it may be shown: one line, not too long, without what looks like a secret.
+
+    Client libraries put whole URLs into their messages, with signatures and user information in them.
+    """
+    text = _USER_INFORMATION.sub("//", " ".join(text.split()))
+    text = _PARAMETER.sub(lambda found: f"{found['name']}=..." if is_secret(found["name"]) else found[0], text)
+    return text if len(text) <= _TEXT_LENGTH else text[:_TEXT_LENGTH] + "..."
 
 
 def parse_url(url: str) -> StorageUrl:

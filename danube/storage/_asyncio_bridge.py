@@ -1,0 +1,106 @@
+"""Calling asyncio code that lives on an event loop in another thread, from Trio.
+
+Client libraries for object stores speak asyncio. Their coroutines run on a loop in a thread of its own; the Trio task
+waits without a thread, and cancelling it cancels the coroutine::
+
+    Trio task                                    loop thread
+    ---------                                    -----------
+    call_asyncio(loop, f, x) ----soon---->       create_task(f(x))
+      waits                                        ...
+                             <---soon----        task done: result or error
+    Cancelled: ------------------soon---->       task.cancel()
+      waits for its end, but not for ever         ... cleans up, done
+
+A call that was cancelled returns when its coroutine has ended, so nothing of it goes on behind the caller's back. A
+coroutine that does not let itself be cancelled is waited for a bounded time only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+import trio
+
+__all__ = ["call_asyncio"]
+
+_Result = TypeVar("_Result")
+
+_CANCEL_GRACE_S = 5.0
+"""How long a cancelled coroutine may take to end before it is left to itself."""
+
+
+class _Call(Generic[_Result]):
+    """One coroutine on its way through both loops."""
+
+    def __init__(self, function: Callable[[], Coroutine[Any, Any, _Result]]) -> None:
+        self.ended = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        self._function = function
+        self._cancelled = False
+        self._task: asyncio.Task[_Result] | None = None
+        self._start_error: BaseException | None = None
+
+    # On the asyncio loop
+
+    def start(self) -> None:
+        if self._cancelled:
+            self._tell(None)
+            return
+        try:
+            self._task = asyncio.get_running_loop().create_task(self._function())
+        except Exception as error:  # noqa: BLE001 - handed over to the Trio side, where result() raises it
+            self._start_error = error
+            self._tell(None)
+        else:
+            self._task.add_done_callback(self._tell)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _tell(self, task: asyncio.Task[_Result] | None) -> None:
+        if task is not None and not task.cancelled():
+            task.exception()  # marks it as seen, should nobody wait any more
+        try:
+            self._token.run_sync_soon(self.ended.set)
+        except trio.RunFinishedError:
+            # The whole Trio run ended without waiting for this coroutine: nobody is left to be told.
+            return
+
+    # On the Trio side, after ``ended``
+
+    def result(self) -> _Result:
+        if self._start_error is not None:
+            raise self._start_error
+        assert self._task is not None
+        if self._task.cancelled():
+            raise ConnectionError("the call was cancelled by the client library")
+        return self._task.result()
+
+
+async def call_asyncio(
+    loop: asyncio.AbstractEventLoop, function: Callable[..., Coroutine[Any, Any, _Result]], *args: Any, **kwargs: Any
+) -> _Result:
+    """Run ``function(*args, **kwargs)`` as a task on ``loop`` (running in another thread) and return its result.
+
+    Raises what the coroutine raises; :class:`ConnectionError` if somebody else cancelled it or the loop is closed.
+    """
+    call = _Call(lambda: function(*args, **kwargs))
+    await trio.lowlevel.checkpoint_if_cancelled()
+    try:
+        loop.call_soon_threadsafe(call.start)
+    except RuntimeError as error:
+        raise ConnectionError(f"the client library's event loop is gone: {error}") from error
+    try:
+        await call.ended.wait()
+    except trio.Cancelled:
+        with suppress(RuntimeError):  # a loop that was closed runs nothing any more
+            loop.call_soon_threadsafe(call.cancel)
+        with trio.CancelScope(deadline=trio.current_time() + _CANCEL_GRACE_S, shield=True):
+            await call.ended.wait()
+        raise
+    return call.result()
