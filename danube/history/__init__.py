@@ -1,1 +1,34 @@
-"""History: what the journal has sealed away into storage backends, and how it is found again."""
+"""History: what the journal has sealed away into storage backends, and how it is found again.
+
+:class:`History` holds the pieces of one broker: catalogue, sealer, reader, manifests, retention, merging and
+the janitor. The bytes are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest`.
+"""
+
+from __future__ import annotations
+
+from danube.history.catalogue import HistoryCatalogue, ObjectRecord, ObjectRef, PartRecord, TopicHistory
+from danube.history.history import History, Keepable, Told
+from danube.history.janitor import StorageReport
+from danube.history.manifest import Bucket, read_bucket
+from danube.history.reader import SegmentReader
+from danube.history.retention import RetentionPlan
+from danube.history.sealer import Sealable, Sealer, SealingStatus
+
+__all__ = [
+    "Bucket",
+    "History",
+    "HistoryCatalogue",
+    "Keepable",
+    "ObjectRecord",
+    "ObjectRef",
+    "PartRecord",
+    "RetentionPlan",
+    "Sealable",
+    "Sealer",
+    "SealingStatus",
+    "SegmentReader",
+    "StorageReport",
+    "Told",
+    "TopicHistory",
+    "read_bucket",
+]

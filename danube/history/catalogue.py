@@ -349,9 +349,8 @@ class HistoryCatalogue:
         operations: list[Put | Delete] = []
         conditions: list[Condition] = []
         replaced = {_part_key(record.part) for record in added}
-        for record in removed:
-            if _part_key(record.part) not in replaced:
-                operations.append(Delete(_part_key(record.part)))
+        gone = (_part_key(record.part) for record in removed)
+        operations += [Delete(key) for key in gone if key not in replaced]
         operations += [Put(_part_key(record.part), _encode(record)) for record in added]
         operations += [Put(_object_key(ref), _encode(record)) for ref, record in objects.items()]
         operations += [Put(_start_key(topic_id), str(start).encode()) for topic_id, start in (starts or {}).items()]

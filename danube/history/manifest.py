@@ -1,4 +1,4 @@
-"""Manifests: what a reader who has only the bucket needs, to find and verify everything in it.
+r"""Manifests: what a reader who has only the bucket needs, to find and verify everything in it.
 
 The metadata store is the truth about history while the cluster lives; manifests are its shadow, beside the objects. A
 manifest is an object of its own, in a sequence under the epoch of the broker that wrote it::
@@ -13,7 +13,7 @@ The bytes of a manifest (numbers little-endian)::
 
     0             8         10     12         16              20     24
     +-------------+---------+------+----------+---------------+------+-------~~-------+
-    | "DNB-MAN\\n" | version | kind | reserved | body length   | CRC  | body (msgpack) |
+    | "DNB-MAN\n" | version | kind | reserved | body length   | CRC  | body (msgpack) |
     |             |  u16    | u16  |   u32    |  u32          |  u32 | Manifest       |
     +-------------+---------+------+----------+---------------+------+-------~~-------+
 
@@ -39,6 +39,7 @@ from danube.storage import Storage
 
 __all__ = [
     "Bucket",
+    "Everything",
     "Manifest",
     "ManifestKind",
     "ManifestLog",

@@ -18,7 +18,15 @@ from typing import Final, NamedTuple
 import trio
 
 from danube.history.catalogue import HistoryCatalogue, ObjectRef, PartRecord
-from danube.history.segment import PartIndex, cut_batches, read_index
+from danube.history.segment import (
+    TRAILER_SIZE,
+    PartIndex,
+    SegmentFooter,
+    cut_batches,
+    read_footer,
+    read_index,
+    read_trailer,
+)
 from danube.log import StoredBatch
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import CorruptBatchError, DataLossError, StorageNotFoundError, StorageRangeError
@@ -30,6 +38,8 @@ __all__ = ["CHUNK_BYTES", "SegmentReader"]
 CHUNK_BYTES: Final = 2 * MIB
 _FIRST_BYTES: Final = 128 * KIB
 """Read by whoever jumps to a place."""
+_FOOTER_GUESS_BYTES: Final = 64 * KIB
+_MAX_FOOTERS: Final = 32
 _MAX_AHEAD: Final = 4
 _MAX_STREAMS: Final = 1024
 _INDEX_CACHE_BYTES: Final = 16 * MIB
@@ -71,6 +81,7 @@ class SegmentReader:
         self._fetches: dict[tuple[ObjectRef, int], _Fetch] = {}
         self._indexes: OrderedDict[tuple[ObjectRef, int], PartIndex] = OrderedDict()
         self._index_bytes = 0
+        self._footers: OrderedDict[ObjectRef, SegmentFooter] = OrderedDict()
         self._streams: OrderedDict[tuple[int, int], _Place] = OrderedDict()
         self._nursery: trio.Nursery | None = None
 
@@ -132,6 +143,44 @@ class SegmentReader:
                 if batch.append_time_us >= time_us:
                     return batch.base_offset
             base = batches[-1].end_offset
+
+    async def names(self, record: PartRecord) -> tuple[str, dict[int, str]]:
+        """Return the name that a part's topic had when its object was written, and the names of its producers.
+
+        Raises what :meth:`read` raises.
+        """
+        footer = self._footers.get(record.ref)
+        if footer is None:
+            footer = self._footers[record.ref] = await self.footer(record.storage, record.object)
+            while len(self._footers) > _MAX_FOOTERS:
+                self._footers.popitem(last=False)
+        return footer.names.get(record.part.topic_id, ""), footer.producers
+
+    async def footer(self, storage: str, key: str) -> SegmentFooter:
+        """Read the table of contents of an object.
+
+        Raises:
+            DataLossError: it is damaged.
+            StorageError: it cannot be read.
+        """
+        found = self._storages[storage]
+        where = f"{found.url}/{key}"
+        size = (await found.head(key)).size_bytes
+        tail = await found.get(key, max(0, size - _FOOTER_GUESS_BYTES), size)
+        trailer = read_trailer(tail, where)
+        if len(tail) < trailer.footer_length + TRAILER_SIZE:
+            tail = await found.get(key, trailer.footer_start, size)
+        footer_end = len(tail) - TRAILER_SIZE
+        return read_footer(tail[footer_end - trailer.footer_length : footer_end], trailer, where)
+
+    async def check_index(self, record: PartRecord) -> None:
+        """Read the index of a part past the cache.
+
+        Raises what :meth:`read` raises.
+        """
+        part = record.part
+        data = await self._storage(record).get(record.object, part.index_start, part.index_end)
+        read_index(data, part, self._where(record))
 
     # --- Parts ---
 

@@ -1,9 +1,9 @@
-"""The bytes of a segment object: batches of one or many topics, with the indexes to find them. Pure.
+r"""The bytes of a segment object: batches of one or many topics, with the indexes to find them. Pure.
 
-A segment is written once, whole, and never changed. It holds one *part* for each topic in it: that topic's batches, back
-to back, exactly as they were published and stamped. A topic that trickles shares an object with others; a topic that
-pours fills objects alone. Everything needed to find and verify a batch is in the object itself: a bucket without any
-database can be read. All numbers are little-endian, all checksums CRC32C::
+A segment is written once, whole, and never changed. It holds one *part* for each topic in it: that topic's batches,
+back to back, exactly as they were published and stamped. A topic that trickles shares an object with others; a topic
+that pours fills objects alone. Everything needed to find and verify a batch is in the object itself: a bucket without
+any database can be read. All numbers are little-endian, all checksums CRC32C::
 
     +--------+--------~~---------+--------~~---------+-----+---------~~--------+----~~---+---~~---+---------+
     | header | batches of part 0 | batches of part 1 | ... | control entries   | indexes | footer | trailer |
@@ -14,18 +14,19 @@ Header, 32 bytes::
 
     0            8         10     12         16            24         28     32
     +------------+---------+------+----------+-------------+----------+------+
-    | "DNB-SEG\\n"| version | kind | reserved | owner epoch | reserved | CRC  |
+    | "DNB-SEG\n" | version | kind | reserved | owner epoch | reserved | CRC  |
     |            |  u16    | u16  |   u32    |     u64     |   u32    |  u32 |
     +------------+---------+------+----------+-------------+----------+------+
 
-Index, 20 bytes an entry: base offset u64, highest append time so far u64 (us), position in the part u32. The first batch
-has an entry, then each batch that begins at least 4 KiB behind the last entry: small batches do not make large indexes.
+Index, 20 bytes an entry: base offset u64, highest append time so far u64 (us), position in the part u32. The first
+batch has an entry, then each batch that begins at least 4 KiB behind the last entry: small batches do not make large
+indexes.
 
 Trailer, 36 bytes, at the very end, so that a reader who knows only the name starts here::
 
     0              8               12           16              20        22     24     28           36
     +--------------+---------------+------------+---------------+---------+------+------+------------+
-    | footer start | footer length | footer CRC | body CRC      | version | kind | CRC  | "DNB-END\\n"|
+    | footer start | footer length | footer CRC | body CRC      | version | kind | CRC  | "DNB-END\n" |
     |  u64         |  u32          |  u32       | u32, [0,start)|  u16    | u16  | u32  |            |
     +--------------+---------------+------------+---------------+---------+------+------+------------+
 
@@ -201,6 +202,11 @@ class SegmentBuilder:
         """Parts that are complete."""
         return len(self._parts)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a part was begun and not ended."""
+        return self._topic_id >= 0
+
     def begin(self, topic_id: int, name: str) -> None:
         """Begin the part of a topic."""
         assert self._topic_id < 0, "the last part was not ended"
@@ -257,6 +263,10 @@ class SegmentBuilder:
         self._producers.update(producers)
         self._topic_id = -1
         return part
+
+    def abandon(self) -> None:
+        """Give up the part that is open. Its bytes stay in the object, unreferenced."""
+        self._topic_id = -1
 
     def control(self, entries: Sequence[ControlEntry]) -> None:
         """Add control entries, in their order."""

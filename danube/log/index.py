@@ -75,6 +75,12 @@ class TopicIndex:
         """Return the append time of the first entry."""
         return self._times[0] if self._times else None
 
+    def offset_behind_share(self, share: float) -> int:
+        """Return a base offset behind about this share (0 to 1) of what is indexed."""
+        if not self._offsets:
+            return 0
+        return self._offsets[min(int(share * len(self._offsets)), len(self._offsets) - 1)]
+
     def drop_before(self, offset: int) -> None:
         """Forget entries that a reader at ``offset`` or behind it does not need."""
         count = bisect_right(self._offsets, offset) - 1

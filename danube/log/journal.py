@@ -143,6 +143,8 @@ class Journal:
             )
         self.on_commit: OnCommit = on_commit if on_commit is not None else _nobody
         self.checkpoint = checkpoint
+        self.on_roll: Callable[[], None] = _nothing
+        """Called when the journal goes on in another file."""
         self.recovered: Recovered | None = None
         self._disk = disk
         self._limits = limits
@@ -311,6 +313,7 @@ class Journal:
                 async with self._rolling:
                     if self._keeper.active is active:
                         await self._keeper.roll()
+                        self.on_roll()
                         if active.last_sequence > self._watermark:
                             self._unsynced.append(active)
                             self._disk_lane.wake()
@@ -493,6 +496,21 @@ class Journal:
         """Return how many bytes of a topic's batches are still needed."""
         return sum(file.live[topic_id][0] for file in self._keeper.files if topic_id in file.live)
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the disk limit that are in use."""
+        return self._admission.used_bytes
+
+    def topics_of_oldest(self, size_bytes: int) -> list[int]:
+        """Return the topics whose batches keep the oldest closed files, of ``size_bytes`` together, from being free."""
+        topics: dict[int, None] = {}
+        for file in self._keeper.files:
+            if size_bytes <= 0 or not file.closed:
+                break
+            size_bytes -= file.size
+            topics |= dict.fromkeys(file.live)
+        return list(topics)
+
     async def window(self, file_id: int, position: int, size: int) -> tuple[bytes, int]:
         """Read at least ``size`` bytes of a file; see :meth:`JournalReader.window`."""
         return await self._reader.window(file_id, position, size)
@@ -520,6 +538,10 @@ class Journal:
 def _framed(entry: Entry) -> int:
     """Return the length of a block of this entry alone."""
     return BLOCK_HEADER_SIZE + ENTRY_HEADER_SIZE + entry.size
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _nobody(entries: Sequence[Entry], error: DanubeError | None) -> None:

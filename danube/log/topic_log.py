@@ -8,8 +8,8 @@ off the disk or from far away is not theirs to know. Three places follow each ot
          | sealed: SealedReader     | journal files: index        | cache               |
 
 The cache always holds the end of the log without a gap, so a read from the disk stops where the cache begins. Sealing
-moves ``journal_start`` up, retention ``start_offset``; a reader that is overtaken by one of them looks again. A topic of
-durability ``remote`` has no share of the journal: what has reached its durability is sealed already.
+moves ``journal_start`` up, retention ``start_offset``; a reader that is overtaken by one of them looks again. A topic
+of durability ``remote`` has no share of the journal: what has reached its durability is sealed already.
 """
 
 from __future__ import annotations

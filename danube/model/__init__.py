@@ -10,7 +10,7 @@ from danube.model.batch import BatchHeader, Codec, Record, Stamp
 from danube.model.errors import DanubeError, Status
 from danube.model.limits import Limits
 from danube.model.names import TopicName, partition_name, route_key, validate_name, validate_namespace, validate_topic
-from danube.model.policies import EARLIEST, LATEST, Durability, ProducerAccess, SubscriptionType
+from danube.model.policies import EARLIEST, LATEST, Durability, ProducerAccess, Retention, SubscriptionType
 from danube.model.ranges import RangeSet
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "ProducerAccess",
     "RangeSet",
     "Record",
+    "Retention",
     "Stamp",
     "Status",
     "SubscriptionType",

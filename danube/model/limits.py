@@ -101,8 +101,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     # History
     segment_bytes: int = 32 * MIB
-    """A segment object is closed when it has reached this size; the batch that reaches it may go beyond. At most 48 MiB,
-    so that no object is larger than 64 MiB."""
+    """A segment object is closed when it has reached this size; the batch that reaches it may go beyond. At most 48
+    MiB, so that no object is larger than 64 MiB."""
     segment_max_age_s: float = 600.0
     """What has lain in the journal for this long is sealed, however little it is."""
     segment_journal_ratio: float = 0.5

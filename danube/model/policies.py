@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-__all__ = ["EARLIEST", "LATEST", "Durability", "ProducerAccess", "SubscriptionType"]
+import msgspec
+
+__all__ = ["EARLIEST", "LATEST", "Durability", "ProducerAccess", "Retention", "SubscriptionType"]
 
 
 class Durability(enum.StrEnum):
@@ -41,6 +43,20 @@ class ProducerAccess(enum.StrEnum):
     """Any number of producers at the same time."""
     EXCLUSIVE = "exclusive"
     """The only producer; opening it fences every older one, and shared producers are refused meanwhile."""
+
+
+class Retention(msgspec.Struct, frozen=True, array_like=True):
+    """How long a topic keeps messages. Each rule that is set takes away on its own; the default keeps everything."""
+
+    max_age_s: float = 0.0
+    """What was appended longer ago goes, whether it was acknowledged or not; 0: no such rule."""
+    max_bytes: int = 0
+    """The oldest goes until no more than this is left, whether it was acknowledged or not; 0: no such rule."""
+    acknowledged: bool = False
+    """What all subscriptions have acknowledged goes at once. Without a subscription nothing does."""
+
+    def __bool__(self) -> bool:
+        return self.max_age_s > 0 or self.max_bytes > 0 or self.acknowledged
 
 
 EARLIEST: Final = "earliest"

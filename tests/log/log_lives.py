@@ -159,7 +159,7 @@ class World:
             keep = random.choice((0, 0, 40, 10_000))
             if log.end_offset - keep > topic.released and random.random() < 0.3:
                 topic.released = log.end_offset - keep
-                log.release(topic.released)
+                log.expire(topic.released)
             if random.random() < 0.2:
                 await self._read_some(topic)
             await trio.sleep(random.choice((0, 0.0005, 0.004)) * random.random())

@@ -190,7 +190,7 @@ async def test_a_small_file_system_fills_up_and_recovers(tmp_path: Path) -> None
             assert journal.recovered is not None
             log = TopicLog(1, Durability.DISK, journal, BatchCache(0), recovered=journal.recovered.topics[1])
             assert log.end_offset == stored
-            log.release(stored - 5)
+            log.expire(stored - 5)
             await journal.admit(len(part))
             log.append(part, check_part(part), 1)
     finally:

@@ -306,7 +306,7 @@ async def test_release_frees_the_files_of_what_is_below(autojump_clock: MockCloc
         await fill(d, log)
         files = d.journal.usage().files
         stored = log.stored_bytes
-        log.release(log.end_offset // 2)
+        log.expire(log.end_offset // 2)
         await trio.sleep(1)
         assert d.journal.usage().files < files - 5
         assert log.stored_bytes < stored * 0.7
@@ -406,7 +406,7 @@ async def test_offsets_by_time(autojump_clock: MockClock) -> None:
             assert await log.offset_at(1000 + 10 * number) == 2 * number
             assert await log.offset_at(995 + 10 * number) == 2 * number
         assert await log.offset_at(5000) == 120
-        log.release(40)
+        log.expire(40)
         assert await log.offset_at(0) == 40
 
 

@@ -1,0 +1,272 @@
+"""The history of one broker: its storages, what is sealed in them, and the tasks that keep it in order.
+
+Three tasks live here: the reader's fetches, the sealer, and the keeper, which applies retention, merges small parts and
+collects garbage. They come to life with :meth:`History.run` and end with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+import trio
+
+from danube.history.catalogue import HistoryCatalogue
+from danube.history.janitor import Janitor
+from danube.history.manifest import Everything, ManifestLog
+from danube.history.merger import Merger
+from danube.history.reader import SegmentReader
+from danube.history.retention import RetentionPlan, plan_retention
+from danube.history.sealer import Sealable, Sealer
+from danube.log import Journal
+from danube.model.errors import DanubeError, OwnerFencedError
+from danube.model.limits import Limits
+from danube.model.policies import Durability, Retention
+from danube.storage import Storage
+
+__all__ = ["History", "Keepable", "Told"]
+
+_log = logging.getLogger("danube.history")
+
+_KEEP_INTERVAL_S: Final = 30.0
+"""How often retention is applied and small parts are looked for. Deadlines of garbage are kept exactly."""
+_ORPHANS_INTERVAL_S: Final = 6 * 3600.0
+
+
+class Keepable(Sealable, Protocol):
+    """What history needs of a topic."""
+
+    @property
+    def retention(self) -> Retention:
+        """Its rules."""
+        ...
+
+    @property
+    def durability(self) -> Durability:
+        """Its durability."""
+        ...
+
+    def floors(self) -> Sequence[int]:
+        """Return the cursor floors of its durable subscriptions."""
+        ...
+
+
+class Told(Protocol):
+    """What the broker tells history about topics and subscriptions, for the manifests."""
+
+    def topic_records(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Return the records of the topics that these plain topics and partitions belong to, by topic name."""
+        ...
+
+    def everything(self) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
+        """Return all topic records by name, and all subscriptions: topic id, name, (record, cursor)."""
+        ...
+
+
+class History:
+    """See the module.
+
+    Args:
+        catalogue: claimed by this broker.
+        storages: by name; the one called ``default`` is that of topics that name none.
+        journal: which is relieved by sealing.
+        told: where topic records come from.
+        cluster: name of the cluster: the folder in each storage.
+        limits, rng, wall_clock_us: configuration and seams.
+    """
+
+    def __init__(
+        self,
+        catalogue: HistoryCatalogue,
+        storages: Mapping[str, Storage],
+        journal: Journal,
+        told: Told,
+        cluster: str,
+        limits: Limits,
+        rng: random.Random,
+        wall_clock_us: Callable[[], int],
+    ) -> None:
+        self.catalogue = catalogue
+        self.storages = storages
+        self.cluster = cluster
+        self._limits = limits
+        self._told = told
+        self._clock_us = wall_clock_us
+        self._topics: dict[int, Keepable] = {}
+        self._wake = trio.Event()
+        self.manifests = {
+            name: ManifestLog(
+                storage,
+                cluster,
+                catalogue.incarnation,
+                catalogue.epoch,
+                self._snapshot_of(name),
+                wall_clock_us,
+            )
+            for name, storage in storages.items()
+        }
+        self.reader = SegmentReader(catalogue, storages, limits)
+        self.sealer = Sealer(
+            catalogue,
+            self.manifests,
+            storages,
+            journal,
+            cluster,
+            limits,
+            rng,
+            wall_clock_us,
+            told.topic_records,
+            self._expire_before_sealing,
+        )
+        self.merger = Merger(catalogue, self.manifests, storages, self.reader, cluster, limits, rng, wall_clock_us)
+        self.janitor = Janitor(catalogue, storages, self.reader, cluster, limits, wall_clock_us)
+        journal.on_roll = self.sealer.journal_rolled
+
+    def _snapshot_of(self, storage: str) -> Callable[[], Everything]:
+        def everything() -> Everything:
+            parts = [record for record in self.catalogue.all_parts() if record.storage == storage]
+            starts = {number: topic.start_offset for number, topic in self.catalogue.topics.items()}
+            topics, subscriptions = self._told.everything()
+            return parts, {number: start for number, start in starts.items() if start}, topics, subscriptions
+
+        return everything
+
+    # --- Topics ---
+
+    def can_seal(self, storage: str) -> bool:
+        """Whether durable topics may be sealed into a storage: it is configured, and does not forget."""
+        found = self.storages.get(storage)
+        return found is not None and found.capabilities.durable
+
+    def add_topic(self, topic: Keepable) -> None:
+        """Look after a topic from now on."""
+        self._topics[topic.topic_id] = topic
+        if topic.durability is not Durability.REMOTE and self.can_seal(topic.storage):
+            self.sealer.watch(topic)
+
+    async def drop_topic(self, topic_id: int, name: str) -> None:
+        """Forget a deleted topic; what it shared with others is written anew by and by.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now.
+        """
+        self._topics.pop(topic_id, None)
+        self.sealer.forget(topic_id)
+        history = self.catalogue.find(topic_id)
+        if history is not None:
+            records = list(history.parts)
+            await self.catalogue.drop_topic(topic_id, self._clock_us())
+            for storage in {record.storage for record in records} & self.manifests.keys():
+                gone = [record for record in records if record.storage == storage]
+                self.manifests[storage].note(removed=gone, topics={name: None})
+        self._wake.set()
+
+    async def sweep(self, alive: set[int]) -> None:
+        """Forget what belongs to topics that are gone (a deletion was cut short)."""
+        for topic_id in set(self.catalogue.topics) - alive:
+            await self.catalogue.drop_topic(topic_id, self._clock_us())
+
+    # --- Retention ---
+
+    def plan(self, topic: Keepable) -> RetentionPlan:
+        """Return what retention would do to a topic now."""
+        history = self.catalogue.find(topic.topic_id)
+        return plan_retention(topic.name, topic.retention, topic.log, history, topic.floors(), self._clock_us())
+
+    async def expire(self, topic: Keepable) -> RetentionPlan:
+        """Apply retention to a topic now.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now.
+        """
+        plan = self.plan(topic)
+        if plan.new_start_offset > plan.start_offset:
+            history = self.catalogue.topic(topic.topic_id)
+            gone = [record for record in history.parts if record.part.end_offset <= plan.new_start_offset]
+            await self.catalogue.expire(topic.topic_id, plan.new_start_offset, self._clock_us())
+            topic.log.expire(plan.new_start_offset)
+            for storage in {record.storage for record in gone} & self.manifests.keys():
+                self.manifests[storage].note(
+                    removed=[record for record in gone if record.storage == storage],
+                    starts={topic.topic_id: plan.new_start_offset},
+                )
+        return plan
+
+    async def _expire_before_sealing(self, topic: Sealable) -> None:
+        known = self._topics.get(topic.topic_id)
+        if known is not None and known.retention:
+            await self.expire(known)
+
+    # --- Tasks ---
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Seal, merge, expire and collect, until cancelled.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now; this one must end.
+        """
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.reader.run)
+            await nursery.start(self.sealer.run)
+            nursery.start_soon(self._keep)
+            task_status.started()
+
+    def keep_now(self) -> None:
+        """Do not wait for the next round of retention, merging and collecting."""
+        self._wake.set()
+
+    async def _keep(self) -> None:
+        failing = False
+        orphans_at = trio.current_time() + _ORPHANS_INTERVAL_S
+        while True:
+            with trio.move_on_after(self._pause_s()):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            try:
+                await self.keep()
+                if trio.current_time() >= orphans_at:
+                    orphans_at = trio.current_time() + _ORPHANS_INTERVAL_S
+                    await self._remove_orphans()
+                failing = False
+            except OwnerFencedError:
+                raise
+            except (DanubeError, OSError) as error:
+                if not failing:
+                    _log.error("merging or collecting failed, and is tried again: %s", error)
+                failing = True
+
+    def _pause_s(self) -> float:
+        deadline_us = self.janitor.next_deadline_us()
+        if deadline_us is None:
+            return _KEEP_INTERVAL_S
+        return min(max(1.0, (deadline_us - self._clock_us()) / 1e6), _KEEP_INTERVAL_S)
+
+    async def keep(self) -> None:
+        """Apply retention, merge what is small, delete what has had its grace: one round of each.
+
+        Raises:
+            StorageError: a backend failed.
+            OwnerFencedError: another broker owns the history now.
+        """
+        for topic in list(self._topics.values()):
+            if topic.retention and not topic.gone and topic.durability is not Durability.NONE:
+                await self.expire(topic)
+        await self.merger.merge()
+        for manifests in self.manifests.values():
+            await manifests.flush()
+        await self.janitor.collect()
+
+    async def _remove_orphans(self) -> None:
+        for name in self.storages:
+            report = await self.janitor.repair(name)
+            if report.orphans or report.abandoned_uploads:
+                _log.warning(
+                    "storage %r: removed %d objects and %d interrupted uploads that nothing refers to",
+                    name,
+                    report.deleted,
+                    report.abandoned_uploads,
+                )
+            for missing in report.missing:
+                _log.error("storage %r: history is missing: %s", name, missing)

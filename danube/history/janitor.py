@@ -1,0 +1,219 @@
+"""The janitor: deletes what nothing refers to, and finds what should not be there, or should be and is not.
+
+Objects become garbage when their last part is merged away, expires, or belongs to a deleted topic; they are deleted
+``segment_grace_s`` later, first in the backend and then in the catalogue, so that whatever happens in between is only
+done again.
+
+*Orphans* are objects that the catalogue has never heard of: an upload whose broker died before it was entered. They
+are told from uploads that are under way by the time in their names. *Missing* objects are the opposite, and the one
+thing here that nobody can repair. :meth:`Janitor.check` finds both; :meth:`Janitor.repair` removes orphans and the
+remains of interrupted uploads.
+
+Nothing that is referenced is ever deleted: each deletion asks the catalogue for the count and, once more, for the parts
+themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+import trio
+
+from danube.history.catalogue import HistoryCatalogue, ObjectRef
+from danube.history.manifest import decode_manifest, manifest_prefix
+from danube.history.objects import object_time_us, segment_prefix
+from danube.history.reader import SegmentReader
+from danube.history.segment import extend_crc
+from danube.model.errors import DataLossError, StorageNotFoundError
+from danube.model.limits import MIB, Limits
+from danube.storage import Storage
+
+__all__ = ["Janitor", "StorageReport"]
+
+_log = logging.getLogger("danube.history")
+
+_DELETES_AT_ONCE = 500
+
+
+class StorageReport(msgspec.Struct, kw_only=True):
+    """What a check of one storage has found."""
+
+    storage: str
+    url: str
+    objects: int = 0
+    """Segment objects in the backend."""
+    size_bytes: int = 0
+    referenced: int = 0
+    garbage: int = 0
+    """Known, no longer referenced, waiting for their grace to end."""
+    orphans: list[str] = []
+    """Unknown to the catalogue and older than the grace."""
+    recent: int = 0
+    """Unknown and younger: uploads that may be under way."""
+    missing: list[str] = []
+    """Referenced, and not there, or of another size."""
+    damaged: list[str] = []
+    """With ``deep``: parts whose bytes do not match their checksums, each with its topic and offsets."""
+    abandoned_uploads: int = 0
+    """Repair only: remains of interrupted uploads that were removed."""
+    deleted: int = 0
+    """Repair only: orphans that were deleted."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all history is there."""
+        return not self.missing and not self.damaged
+
+
+class Janitor:
+    """See the module. One for each broker."""
+
+    def __init__(
+        self,
+        catalogue: HistoryCatalogue,
+        storages: Mapping[str, Storage],
+        reader: SegmentReader,
+        cluster: str,
+        limits: Limits,
+        wall_clock_us: Callable[[], int],
+    ) -> None:
+        self._catalogue = catalogue
+        self._storages = storages
+        self._reader = reader
+        self._cluster = cluster
+        self._grace_us = int(limits.segment_grace_s * 1e6)
+        self._clock_us = wall_clock_us
+
+    async def collect(self) -> int:
+        """Delete the objects whose grace is over; return how many.
+
+        Raises:
+            StorageError: a backend failed; what is left is tried again the next time.
+            OwnerFencedError: another broker owns the history now.
+        """
+        deleted = 0
+        for ref in self._catalogue.garbage(self._clock_us() - self._grace_us):
+            storage = self._storages.get(ref.storage)
+            if storage is None or self._is_referenced(ref):
+                continue
+            await storage.delete([ref.key])
+            await self._catalogue.forget_object(ref)
+            deleted += 1
+        return deleted
+
+    def next_deadline_us(self) -> int | None:
+        """Return when the next grace ends, None if there is no garbage."""
+        times = [record.garbage_since_us for record in self._catalogue.objects.values() if record.garbage_since_us]
+        return min(times) + self._grace_us if times else None
+
+    def _is_referenced(self, ref: ObjectRef) -> bool:
+        found = self._catalogue.objects.get(ref)
+        if found is not None and found.references:
+            return True
+        if any(record.ref == ref for record in self._catalogue.all_parts()):
+            _log.error(
+                "object %s of storage %r has no references, but parts point to it; it stays", ref.key, ref.storage
+            )
+            return True
+        return False
+
+    async def check(self, name: str, *, deep: bool = False) -> StorageReport:
+        """Compare a storage with the catalogue. Changes nothing.
+
+        Args:
+            name: of the storage.
+            deep: read every referenced part and compare its checksum.
+
+        Raises:
+            StorageError: the backend failed.
+        """
+        storage = self._storages[name]
+        report = StorageReport(storage=name, url=storage.url)
+        known = {ref.key: record for ref, record in self._catalogue.objects.items() if ref.storage == name}
+        unseen = {key for key, record in known.items() if record.references}
+        before_us = self._clock_us() - self._grace_us
+        async for page in storage.list_all(segment_prefix(self._cluster)):
+            for item in page.objects:
+                report.objects += 1
+                report.size_bytes += item.size_bytes
+                record = known.get(item.key)
+                if record is None:
+                    # The name says when it was begun; a foreign name is nobody's business but the user's.
+                    begun_us = object_time_us(item.key)
+                    if begun_us is not None and begun_us < before_us:
+                        report.orphans.append(item.key)
+                    else:
+                        report.recent += 1
+                elif not record.references:
+                    report.garbage += 1
+                elif record.size_bytes != item.size_bytes:
+                    report.missing.append(f"{item.key}: {item.size_bytes} bytes instead of {record.size_bytes}")
+                    unseen.discard(item.key)
+                else:
+                    report.referenced += 1
+                    unseen.discard(item.key)
+        # What was entered or deleted while the listing went on is neither missing nor an orphan.
+        report.orphans = [key for key in report.orphans if ObjectRef(name, key) not in self._catalogue.objects]
+        for key in sorted(unseen):
+            now = self._catalogue.objects.get(ObjectRef(name, key))
+            if now is not None and now.references:
+                report.missing.append(f"{key}: not there")
+        if deep:
+            await self._check_parts(storage, report)
+        return report
+
+    async def _check_parts(self, storage: Storage, report: StorageReport) -> None:
+        for record in sorted(self._catalogue.all_parts(), key=lambda record: (record.object, record.part.start)):
+            if record.storage != report.storage:
+                continue
+            part = record.part
+            crc = 0
+            try:
+                for at in range(part.start, part.end, MIB):
+                    crc = extend_crc(crc, await storage.get(record.object, at, min(at + MIB, part.end)))
+                await self._reader.check_index(record)
+            except (StorageNotFoundError, DataLossError) as error:
+                crc = -1
+                why = str(error)
+            else:
+                why = "the checksum does not match"
+            if crc != part.crc:
+                report.damaged.append(
+                    f"topic {part.topic_id:016x}, offsets [{part.base_offset}, {part.end_offset}), in {record.object},"
+                    f" bytes [{part.start}, {part.end}): {why}"
+                )
+            await trio.lowlevel.checkpoint()
+
+    async def repair(self, name: str) -> StorageReport:
+        """Check a storage, and remove orphans and the remains of interrupted uploads.
+
+        Raises:
+            StorageError: the backend failed.
+        """
+        report = await self.check(name)
+        storage = self._storages[name]
+        for at in range(0, len(report.orphans), _DELETES_AT_ONCE):
+            some = report.orphans[at : at + _DELETES_AT_ONCE]
+            some = [key for key in some if ObjectRef(name, key) not in self._catalogue.objects]
+            await storage.delete(some)
+            report.deleted += len(some)
+        for prefix in (segment_prefix(self._cluster), manifest_prefix(self._cluster)):
+            report.abandoned_uploads += await storage.abandon_uploads(prefix, self._grace_us / 1e6)
+        return report
+
+    async def check_manifests(self, name: str) -> int:
+        """Read every manifest of a storage, and return how many there are.
+
+        Raises:
+            DataLossError: one is damaged.
+            StorageError: the backend failed.
+        """
+        storage = self._storages[name]
+        count = 0
+        async for page in storage.list_all(manifest_prefix(self._cluster)):
+            for item in page.objects:
+                decode_manifest(await storage.get(item.key), f"{storage.url}/{item.key}")
+                count += 1
+        return count

@@ -1,0 +1,184 @@
+"""Merging: small neighbours become one part, and what shares an object with deleted data gets a new one.
+
+A topic that trickles gets a small part with each seal, in an object that many topics share. When it has gathered
+``segment_merge_parts`` of them in a row (none larger than a quarter of ``segment_bytes``), they are written anew, back
+to back, as one part. Topics that are due at the same time share the new objects, so merging keeps their number small,
+too. An object that holds data of a deleted topic is *tainted*: the parts in it that are still wanted move out, and then
+it is deleted like everything that nothing refers to.
+
+The old objects stay for a named grace, so queries that began before go on undisturbed.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import trio
+
+from danube.history.catalogue import HistoryCatalogue, PartRecord, TopicHistory
+from danube.history.manifest import ManifestLog
+from danube.history.objects import BuiltObject, build, object_name, upload
+from danube.history.reader import SegmentReader
+from danube.history.segment import SegmentBuilder, SegmentKind, SegmentPart
+from danube.model.errors import DataLossError
+from danube.model.limits import MIB, Limits
+from danube.storage import Storage
+
+__all__ = ["Merger", "runs_to_merge"]
+
+_log = logging.getLogger("danube.history")
+
+_MOST_PARTS = 56
+"""Parts of one run: their change of the catalogue is one transaction."""
+
+Run = Sequence[PartRecord]
+
+
+def runs_to_merge(
+    history: TopicHistory, is_tainted: Callable[[PartRecord], bool], segment_bytes: int, merge_parts: int
+) -> list[Run]:
+    """Return the runs of neighbouring parts of one topic that are to be written as one part each. Pure."""
+    runs: list[Run] = []
+    run: list[PartRecord] = []
+    size = 0
+    small_bytes = segment_bytes // 4
+
+    def close() -> None:
+        nonlocal run, size
+        if len(run) >= merge_parts or any(map(is_tainted, run)):
+            runs.append(run)
+        run, size = [], 0
+
+    for record in history.parts:
+        part = record.part
+        fits = part.size_bytes <= small_bytes or is_tainted(record)
+        continues = run and run[-1].part.end_offset == part.base_offset and run[-1].storage == record.storage
+        if not fits or not continues or size + part.size_bytes > segment_bytes or len(run) == _MOST_PARTS:
+            close()
+        if fits:
+            run.append(record)
+            size += part.size_bytes
+    close()
+    return runs
+
+
+class Merger:
+    """Merges for all topics of a broker; see the module."""
+
+    def __init__(
+        self,
+        catalogue: HistoryCatalogue,
+        manifests: Mapping[str, ManifestLog],
+        storages: Mapping[str, Storage],
+        reader: SegmentReader,
+        cluster: str,
+        limits: Limits,
+        rng: random.Random,
+        wall_clock_us: Callable[[], int],
+    ) -> None:
+        self._catalogue = catalogue
+        self._manifests = manifests
+        self._storages = storages
+        self._reader = reader
+        self._cluster = cluster
+        self._limits = limits
+        self._rng = rng
+        self._clock_us = wall_clock_us
+        self.merged_parts = 0
+        """Since the broker was started."""
+
+    async def merge(self) -> int:
+        """Merge what is due now; return how many parts went into others.
+
+        Raises:
+            StorageError: a backend failed; what was merged before stays merged.
+            OwnerFencedError: another broker owns the history now.
+        """
+        by_storage: dict[str, list[Run]] = {}
+        for history in list(self._catalogue.topics.values()):
+            for run in self._runs(history):
+                if run[0].storage in self._storages:
+                    by_storage.setdefault(run[0].storage, []).append(run)
+        before = self.merged_parts
+        for storage, runs in by_storage.items():
+            await self._merge_into(storage, runs)
+        return self.merged_parts - before
+
+    def _runs(self, history: TopicHistory) -> list[Run]:
+        objects = self._catalogue.objects
+
+        def is_tainted(record: PartRecord) -> bool:
+            found = objects.get(record.ref)
+            return found is not None and found.tainted
+
+        return runs_to_merge(history, is_tainted, self._limits.segment_bytes, self._limits.segment_merge_parts)
+
+    async def _merge_into(self, storage: str, runs: Sequence[Run]) -> None:
+        """Write runs into as few objects as they fill."""
+        group: list[Run] = []
+        size = 0
+        for run in runs:
+            run_bytes = sum(record.part.size_bytes for record in run)
+            if group and size + run_bytes > self._limits.segment_bytes:
+                await self._write(storage, group)
+                group, size = [], 0
+            group.append(run)
+            size += run_bytes
+        if group:
+            await self._write(storage, group)
+
+    async def _write(self, storage: str, runs: Sequence[Run]) -> None:
+        created_us = self._clock_us()
+        key = object_name(self._cluster, created_us, self._catalogue.epoch, self._rng)
+        builder = SegmentBuilder(SegmentKind.SEGMENT, self._catalogue.epoch, created_us)
+        copied: list[Run] = []
+        for run in runs:
+            try:
+                if await self._copy(builder, run):
+                    copied.append(run)
+            except DataLossError as error:
+                _log.error("history that is to be merged is damaged, and stays where it is: %s", error)
+                if builder.is_open:
+                    return  # half a part is in the buffer; the others are merged another time
+        if not copied:
+            return
+        built = build(key, builder, created_us)
+        await upload(self._storages[storage], built)
+        await self._enter(storage, built, copied)
+
+    async def _copy(self, builder: SegmentBuilder, run: Run) -> bool:
+        """Copy a run's batches as one part; False if the topic has changed meanwhile."""
+        topic_id = run[0].part.topic_id
+        offset, end = run[0].part.base_offset, run[-1].part.end_offset
+        names = await self._reader.names(run[0])
+        producers: dict[int, str] = {}
+        for record in run:
+            producers |= (await self._reader.names(record))[1]
+        seen: set[int] = set()
+        builder.begin(topic_id, names[0])
+        while offset < end:
+            batches = await self._reader.read(topic_id, offset, MIB)
+            if not batches or batches[0].base_offset != offset or batches[-1].end_offset > end:
+                builder.abandon()  # expired or deleted meanwhile
+                return False
+            for batch in batches:
+                builder.add(batch)
+                seen.add(batch.header.producer_id)
+            offset = batches[-1].end_offset
+            await trio.lowlevel.checkpoint()
+        builder.end({number: name for number, name in producers.items() if number in seen})
+        return True
+
+    async def _enter(self, storage: str, built: BuiltObject, runs: Sequence[Run]) -> None:
+        manifests = self._manifests[storage]
+        parts: list[SegmentPart] = []
+        for run, part in zip(runs, built.footer.parts, strict=True):
+            assert part.base_offset == run[0].part.base_offset
+            assert part.end_offset == run[-1].part.end_offset
+            if await self._catalogue.replace(run, built.ref(storage), len(built.data), built.created_us, part):
+                manifests.note(removed=run, added={built.key: [part]})
+                parts.append(part)
+                self.merged_parts += len(run)
+        await manifests.flush()

@@ -1,0 +1,97 @@
+"""Bringing a built object into a storage backend, and making sure that it is there.
+
+Names are used once: time, epoch and chance are in them, so no put ever replaces anything. What was uploaded is read
+back and compared before anybody relies on it: a backend that says "done" and has something else is caught here, while
+the local copy still exists.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Final, NamedTuple
+
+from danube.history.catalogue import ObjectRef
+from danube.history.segment import SegmentBuilder, SegmentFooter, extend_crc
+from danube.model.errors import StorageUnavailableError
+from danube.model.limits import MIB
+from danube.storage import Storage
+
+__all__ = ["BuiltObject", "build", "object_name", "object_time_us", "segment_prefix", "upload", "verify"]
+
+_PIECE_BYTES: Final = 2 * MIB
+_NAME = re.compile(r".*/([0-9a-f]{16})-[0-9a-f]+-[0-9a-f]{16}\.seg")
+
+
+class BuiltObject(NamedTuple):
+    """An object that is ready to be stored."""
+
+    key: str
+    data: bytearray
+    crc: int
+    """Over all of it."""
+    created_us: int
+    footer: SegmentFooter
+
+    def ref(self, storage: str) -> ObjectRef:
+        """Return its reference in a storage."""
+        return ObjectRef(storage, self.key)
+
+
+def segment_prefix(cluster: str) -> str:
+    """Return where the segments of a cluster are."""
+    return f"segments/{cluster}/"
+
+
+def object_name(cluster: str, created_us: int, epoch: int, rng: random.Random) -> str:
+    """Return a key that was never used; keys sort by time."""
+    return f"{segment_prefix(cluster)}{created_us:016x}-{epoch:x}-{rng.getrandbits(64):016x}.seg"
+
+
+def object_time_us(key: str) -> int | None:
+    """Return when a segment was begun, by its name; None for other keys."""
+    found = _NAME.fullmatch(key)
+    return int(found[1], 16) if found else None
+
+
+def build(key: str, builder: SegmentBuilder, created_us: int) -> BuiltObject:
+    """Finish an object."""
+    data, footer = builder.finish()
+    return BuiltObject(key, data, crc_of(data), created_us, footer)
+
+
+def crc_of(data: bytearray) -> int:
+    """Return the CRC32C of a large buffer without a second copy of all of it."""
+    crc = 0
+    for at in range(0, len(data), _PIECE_BYTES):
+        crc = extend_crc(crc, bytes(data[at : at + _PIECE_BYTES]))
+    return crc
+
+
+async def upload(storage: Storage, built: BuiltObject) -> None:
+    """Store an object and verify it: when this returns, the backend holds exactly these bytes.
+
+    Raises:
+        StorageError: it could not be stored, or came back different.
+    """
+    await storage.put(built.key, built.data, if_absent=storage.capabilities.conditional_put)
+    await verify(storage, built.key, len(built.data), built.crc)
+
+
+async def verify(storage: Storage, key: str, size_bytes: int, crc: int) -> None:
+    """Read an object back and compare it.
+
+    Raises:
+        StorageUnavailableError: it is different; it should be written again, under another name.
+        StorageError: it could not be read.
+    """
+    found_bytes = (await storage.head(key)).size_bytes
+    found = 0
+    if found_bytes == size_bytes:
+        for at in range(0, size_bytes, _PIECE_BYTES):
+            found = extend_crc(found, await storage.get(key, at, min(at + _PIECE_BYTES, size_bytes)))
+    if found_bytes != size_bytes or found != crc:
+        raise StorageUnavailableError(
+            f"{storage.url}/{key} came back different from what was written ({found_bytes} of {size_bytes} bytes,"
+            f" CRC32C {found:08x} instead of {crc:08x}); the local copy is kept, and it is tried again"
+        )

@@ -1,0 +1,78 @@
+"""Retention: from where on a topic is still wanted. Pure.
+
+Three rules, each on its own: age, size, and "everybody has acknowledged it". They name an offset; the topic starts
+there, and what lies below is forgotten, in the catalogue first and in the backends a named grace later.
+
+Sealed history goes by whole parts: a part goes when all of it may. What still lies in the journal goes by the offset
+for acknowledgements, and about, by the journal's sparse index, for age and size. The last offset is never lowered: a
+topic that has lost everything goes on counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from danube.history.catalogue import TopicHistory
+from danube.log import TopicLog
+from danube.model.policies import Retention
+
+__all__ = ["RetentionPlan", "plan_retention"]
+
+
+class RetentionPlan(msgspec.Struct, frozen=True):
+    """What retention would do to one topic now."""
+
+    topic: str
+    start_offset: int
+    new_start_offset: int
+    freed_bytes: int
+    """Of sealed batches; what the journal frees comes back when its files are recycled."""
+    freed_parts: int
+
+
+def plan_retention(
+    name: str,
+    policy: Retention,
+    log: TopicLog,
+    history: TopicHistory | None,
+    floors: Sequence[int],
+    now_us: int,
+) -> RetentionPlan:
+    """Return where a topic may start.
+
+    Args:
+        name: of the topic, for the plan.
+        policy: its rules.
+        log, history: what it has; None: nothing is sealed.
+        floors: cursor floors of its durable subscriptions.
+        now_us: wall clock.
+    """
+    start = log.start_offset
+    parts = [record.part for record in history.parts] if history is not None else []
+    if policy.acknowledged and floors:
+        floor = min(floors)
+        # In the journal an exact offset costs nothing; of a sealed part only the whole can go.
+        border = max((part.end_offset for part in parts if part.end_offset <= floor), default=0)
+        start = max(start, floor if floor >= log.journal_start else border)
+    if policy.max_age_s > 0:
+        before_us = now_us - int(policy.max_age_s * 1e6)
+        start = max(start, max((part.end_offset for part in parts if part.last_time_us < before_us), default=0))
+        if start >= log.journal_start:
+            start = max(start, log.index.before_time(before_us) or 0)
+    if policy.max_bytes > 0:
+        excess = sum(part.size_bytes for part in parts if part.end_offset > start) + log.unsealed_bytes
+        excess -= policy.max_bytes
+        for part in parts:
+            if part.end_offset <= start:
+                continue
+            excess -= part.size_bytes
+            if excess < 0:
+                break
+            start = part.end_offset
+        if excess > 0 and start >= log.journal_start:
+            start = max(start, log.index.offset_behind_share(excess / log.unsealed_bytes))
+    start = min(start, log.end_offset)
+    gone = [part for part in parts if part.end_offset <= start]
+    return RetentionPlan(name, log.start_offset, start, sum(part.size_bytes for part in gone), len(gone))

@@ -1,0 +1,454 @@
+"""Sealing: what lies in the journal becomes segment objects, and only then leaves the journal.
+
+A topic is due when it has gathered a segment's worth (``segment_bytes``), when the oldest of what it has is old enough
+(``segment_max_age_s``; then everything that is at least half as old goes along, so that topics that trickle share
+objects), when the journal fills up (``segment_journal_ratio``: the topics in its oldest files), or when somebody asks.
+
+One object after the other is put together from the topics that are due. Then, for each::
+
+    upload  ->  read back and compare  ->  catalogue (transaction, owner's epoch)  ->  manifest  ->  journal lets go
+
+Uploads overlap, the steps behind them keep the order. Wherever this is cut off, nothing is lost: before the catalogue
+the object is an orphan that the janitor finds, and after it the journal's copy is only not yet dropped.
+
+Trouble in a backend is not the broker's trouble: a failed round is repeated after a pause, the journal holds what could
+not be sealed, and its limit pushes back when it is full.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final, Protocol
+
+import msgspec
+import trio
+
+from danube.history.catalogue import HistoryCatalogue
+from danube.history.manifest import ManifestLog
+from danube.history.objects import BuiltObject, build, object_name, upload
+from danube.history.segment import SegmentBuilder, SegmentKind, SegmentPart
+from danube.log import Journal, StoredBatch, TopicLog
+from danube.model.batch import STAMP_SIZE
+from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageError
+from danube.model.limits import MIB, Limits
+from danube.storage import Storage
+
+__all__ = ["Sealable", "Sealer", "SealingStatus"]
+
+_log = logging.getLogger("danube.history")
+
+_READ_BYTES: Final = 1 * MIB
+_PARTS_PER_OBJECT: Final = 20_000
+_FIRST_RETRY_S: Final = 0.2
+
+
+class Sealable(Protocol):
+    """What the sealer needs of a topic."""
+
+    name: str
+    topic_id: int
+
+    @property
+    def log(self) -> TopicLog:
+        """Its log."""
+        ...
+
+    @property
+    def storage(self) -> str:
+        """Name of the storage that its history goes to."""
+        ...
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was deleted, or has stopped."""
+        ...
+
+    def producer_name(self, producer_id: int) -> str:
+        """Return the name of a producer."""
+        ...
+
+    def stop(self, error: DataLossError) -> None:
+        """Its stored bytes are damaged: it must not go on."""
+        ...
+
+
+class SealingStatus(msgspec.Struct, frozen=True):
+    """How far sealing is. Sizes in bytes, times in seconds."""
+
+    unsealed_bytes: int
+    """In the journal, of topics that are sealed."""
+    unsealed_topics: int
+    oldest_age_s: float
+    """Of what lies longest in the journal."""
+    sealed_objects: int
+    """Since the broker was started."""
+    sealed_bytes: int
+    failing_for_s: float
+    """Since when sealing fails; 0 while it works."""
+    last_error: str
+
+
+class Sealer:
+    """See the module. One for each broker.
+
+    Args:
+        catalogue, manifests, storages: where things go; the latter two by storage name.
+        journal: asked which topics hold its oldest files.
+        cluster, limits: configuration.
+        rng, wall_clock_us: seams.
+        expire: applies a topic's retention: what is not wanted any more need not be sealed.
+        topic_records: returns the records of topics, for manifests; by the names of plain topics and partitions.
+    """
+
+    def __init__(
+        self,
+        catalogue: HistoryCatalogue,
+        manifests: Mapping[str, ManifestLog],
+        storages: Mapping[str, Storage],
+        journal: Journal,
+        cluster: str,
+        limits: Limits,
+        rng: random.Random,
+        wall_clock_us: Callable[[], int],
+        topic_records: Callable[[Iterable[str]], dict[str, bytes | None]],
+        expire: Callable[[Sealable], Awaitable[None]],
+    ) -> None:
+        self._catalogue = catalogue
+        self._manifests = manifests
+        self._storages = storages
+        self._journal = journal
+        self._cluster = cluster
+        self._limits = limits
+        self._rng = rng
+        self._clock_us = wall_clock_us
+        self._topic_records = topic_records
+        self._expire = expire
+        self._topics: dict[int, Sealable] = {}
+        # Those with something unsealed, in the order in which they got it.
+        self._unsealed: dict[int, None] = {}
+        self._full: dict[int, None] = {}
+        self._asked: dict[int, list[trio.Event]] = {}
+        self._wake = trio.Event()
+        self._round = trio.Lock()
+        self._sealed_objects = 0
+        self._sealed_bytes = 0
+        self._failing_since: float | None = None
+        self._last_error = ""
+
+    # --- What there is to do ---
+
+    def watch(self, topic: Sealable) -> None:
+        """Seal a topic from now on."""
+        self._topics[topic.topic_id] = topic
+        self.unsealed(topic.log)
+
+    def forget(self, topic_id: int) -> None:
+        """A topic was deleted."""
+        self._topics.pop(topic_id, None)
+        self._unsealed.pop(topic_id, None)
+        self._full.pop(topic_id, None)
+        for waiter in self._asked.pop(topic_id, ()):
+            waiter.set()
+
+    def unsealed(self, log: TopicLog) -> None:
+        """A topic has something unsealed, or another segment's worth of it."""
+        if log.topic_id not in self._topics or not log.unsealed_bytes:
+            return
+        if not self._unsealed:
+            self._wake.set()  # the first one: its age matters from now on
+        self._unsealed.setdefault(log.topic_id)
+        if log.unsealed_bytes >= self._limits.segment_bytes:
+            self._full.setdefault(log.topic_id)
+            self._wake.set()
+
+    def journal_rolled(self) -> None:
+        """The journal has begun another file: it may have to be relieved."""
+        self._wake.set()
+
+    async def seal_now(self, topics: Iterable[Sealable]) -> None:
+        """Seal everything that topics have, and return when that is done. May be cancelled.
+
+        Raises:
+            StorageError: the backend failed.
+        """
+        waiters = []
+        for topic in topics:
+            if topic.topic_id in self._topics and topic.log.unsealed_bytes:
+                event = trio.Event()
+                self._asked.setdefault(topic.topic_id, []).append(event)
+                waiters.append(event)
+        self._wake.set()
+        for event in waiters:
+            await event.wait()
+        if self._failing_since is not None:
+            raise StorageError(f"sealing failed: {self._last_error}")
+
+    def status(self) -> SealingStatus:
+        """Return how far sealing is."""
+        now_us = self._clock_us()
+        logs = [self._topics[topic_id].log for topic_id in self._unsealed if topic_id in self._topics]
+        oldest_us = min((log.unsealed_since_us for log in logs if log.unsealed_since_us), default=now_us)
+        return SealingStatus(
+            sum(log.unsealed_bytes for log in logs),
+            len(logs),
+            max(0.0, (now_us - oldest_us) / 1e6),
+            self._sealed_objects,
+            self._sealed_bytes,
+            0.0 if self._failing_since is None else trio.current_time() - self._failing_since,
+            self._last_error,
+        )
+
+    # --- The loop ---
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Seal what is due, until cancelled.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now.
+        """
+        task_status.started()
+        pause_s = 0.0
+        while True:
+            self._wake = trio.Event()
+            due, whole = self._due()
+            if due:
+                try:
+                    await self._seal(due, whole)
+                except* OwnerFencedError as group:
+                    raise _first(group) from None
+                except* (DanubeError, OSError) as group:
+                    pause_s = min(max(_FIRST_RETRY_S, pause_s * 2), self._limits.segment_retry_max_s)
+                    self._failed(_first(group), pause_s)
+                    self._answer(due)
+                    await trio.sleep(pause_s)
+                else:
+                    pause_s = 0.0
+                    self._recovered()
+                    self._answer(due)
+                    await trio.lowlevel.checkpoint()
+            else:
+                with trio.move_on_after(self._next_age_s()):
+                    await self._wake.wait()
+
+    def _failed(self, error: BaseException, pause_s: float) -> None:
+        self._last_error = str(error)
+        if self._failing_since is None:
+            self._failing_since = trio.current_time()
+            _log.error(
+                "sealing fails, and is tried again from now on (next in %.1f s): %s. Publishing goes on until the"
+                " journal has reached limits.journal_max_bytes",
+                pause_s,
+                error,
+            )
+
+    def _recovered(self) -> None:
+        if self._failing_since is not None:
+            _log.warning("sealing works again after %.1f s", trio.current_time() - self._failing_since)
+            self._failing_since = None
+            self._last_error = ""
+
+    def _answer(self, due: Iterable[Sealable]) -> None:
+        for topic in due:
+            for event in self._asked.pop(topic.topic_id, ()):
+                event.set()
+
+    def _next_age_s(self) -> float:
+        """Return in how many seconds the oldest unsealed batch is old enough."""
+        topic = self._oldest()
+        if topic is None:
+            return math.inf
+        age_s = (self._clock_us() - topic.log.unsealed_since_us) / 1e6
+        return min(max(0.001, self._limits.segment_max_age_s - age_s), self._limits.segment_max_age_s)
+
+    def _oldest(self) -> Sealable | None:
+        for topic_id in list(self._unsealed):
+            topic = self._topics[topic_id]
+            if topic.log.unsealed_bytes and not topic.gone:
+                return topic
+            del self._unsealed[topic_id]
+        return None
+
+    def _due(self) -> tuple[list[Sealable], set[int]]:
+        """Return the topics that are due, and the ids of those of which everything is to be sealed."""
+        ids: dict[int, None] = {}
+        whole: set[int] = set()
+        if self._asked:
+            ids |= dict.fromkeys(self._asked)
+            whole |= set(self._asked)
+        usage = self._journal.used_bytes
+        excess = usage - int(self._limits.journal_max_bytes * self._limits.segment_journal_ratio)
+        if excess > 0:
+            found = [topic_id for topic_id in self._journal.topics_of_oldest(excess) if topic_id in self._topics]
+            ids |= dict.fromkeys(found)
+            whole |= set(found)
+        oldest = self._oldest()
+        if oldest is not None:
+            now_us = self._clock_us()
+            max_age_us = int(self._limits.segment_max_age_s * 1e6)
+            if now_us - oldest.log.unsealed_since_us >= max_age_us:
+                since = now_us - max_age_us // 2
+                old = [i for i in self._unsealed if self._topics[i].log.unsealed_since_us <= since]
+                ids |= dict.fromkeys(old)
+                whole |= set(old)
+        full, self._full = self._full, {}
+        ids |= full
+        return [self._topics[i] for i in ids if i in self._topics and not self._topics[i].gone], whole
+
+    # --- One round ---
+
+    async def _seal(self, due: Sequence[Sealable], whole: set[int]) -> None:
+        async with self._round:
+            groups: dict[str, list[Sealable]] = {}
+            for topic in due:
+                groups.setdefault(topic.storage, []).append(topic)
+            for storage, topics in groups.items():
+                # What an earlier round has entered, but could not finish.
+                await self._manifests[storage].flush()
+                for topic in topics:
+                    self._let_go(topic)
+                    await self._expire(topic)
+                await self._seal_into(storage, topics, whole)
+
+    def _let_go(self, topic: Sealable) -> None:
+        history = self._catalogue.find(topic.topic_id)
+        if history is not None and history.end_offset > topic.log.journal_start:
+            size = sum(r.part.size_bytes for r in history.parts if r.part.base_offset >= topic.log.journal_start)
+            topic.log.sealed_up_to(history.end_offset, size)
+        if topic.log.unsealed_bytes:
+            self._unsealed.setdefault(topic.topic_id)
+        else:
+            self._unsealed.pop(topic.topic_id, None)
+
+    async def _seal_into(self, storage: str, topics: Sequence[Sealable], whole: set[int]) -> None:
+        slots = trio.Semaphore(self._limits.segment_uploads)
+        before = trio.Event()
+        before.set()
+        async with trio.open_nursery() as nursery, aclosing(self._build(topics, whole)) as objects:
+            await slots.acquire()
+            async for built in objects:
+                done = trio.Event()
+                nursery.start_soon(self._store, storage, built, before, done, slots)
+                before = done
+                del built
+                await slots.acquire()
+
+    async def _build(self, topics: Sequence[Sealable], whole: set[int]) -> AsyncGenerator[BuiltObject, None]:
+        """Yield objects full of the topics' batches."""
+        packer: _Packer | None = None
+        for topic in topics:
+            # What is less than a segment's worth goes on gathering, unless everything is wanted.
+            size = topic.log.unsealed_bytes
+            if topic.topic_id not in whole:
+                size -= size % self._limits.segment_bytes
+            async with aclosing(self._batches(topic, size)) as runs:
+                async for batches in runs:
+                    for batch in batches:
+                        if packer is None:
+                            packer = _Packer(self._cluster, self._catalogue.epoch, self._clock_us(), self._rng)
+                        packer.add(topic, batch)
+                        if packer.size_bytes >= self._limits.segment_bytes:
+                            yield packer.finish()
+                            packer = None
+                    await trio.lowlevel.checkpoint()
+            if packer is not None and packer.part_count >= _PARTS_PER_OBJECT:
+                yield packer.finish()
+                packer = None
+        if packer is not None:
+            yield packer.finish()
+
+    async def _batches(self, topic: Sealable, size_bytes: int) -> AsyncGenerator[list[StoredBatch], None]:
+        """Yield what a topic has in the journal, about so many bytes."""
+        log = topic.log
+        offset, end = log.journal_start, log.end_offset
+        while size_bytes > 0 and offset < end and not topic.gone:
+            try:
+                batches = await log.read(offset, min(_READ_BYTES, size_bytes))
+            except DataLossError as error:
+                _log.error("topic %r cannot be sealed: %s", topic.name, error)
+                topic.stop(error)
+                return
+            if not batches:
+                return
+            offset = batches[-1].end_offset
+            size_bytes -= sum(STAMP_SIZE + len(batch.part) for batch in batches)
+            yield batches
+
+    async def _store(
+        self, storage: str, built: BuiltObject, before: trio.Event, done: trio.Event, slots: trio.Semaphore
+    ) -> None:
+        manifests = self._manifests[storage]
+        await manifests.check()
+        await upload(self._storages[storage], built)
+        await before.wait()
+        parts = [part for part in built.footer.parts if self._fits(part)]
+        if parts:
+            await self._catalogue.enter(built.ref(storage), len(built.data), built.created_us, parts)
+            names = {self._topics[part.topic_id].name for part in parts if part.topic_id in self._topics}
+            manifests.note(added={built.key: parts}, topics=self._topic_records(names))
+            await manifests.flush()
+            for part in parts:
+                topic = self._topics.get(part.topic_id)
+                if topic is not None:
+                    self._let_go(topic)
+            self._sealed_objects += 1
+            self._sealed_bytes += len(built.data)
+        done.set()
+        slots.release()
+
+    def _fits(self, part: SegmentPart) -> bool:
+        """Whether a part still continues its topic: it may have been deleted, or expired, while it was uploaded."""
+        topic = self._topics.get(part.topic_id)
+        return topic is not None and not topic.gone and part.base_offset >= topic.log.journal_start
+
+
+class _Packer:
+    """Fills one object: a part for each topic, and another one behind a hole in its offsets."""
+
+    def __init__(self, cluster: str, epoch: int, created_us: int, rng: random.Random) -> None:
+        self._key = object_name(cluster, created_us, epoch, rng)
+        self._created_us = created_us
+        self._builder = SegmentBuilder(SegmentKind.SEGMENT, epoch, created_us)
+        self._topic: Sealable | None = None
+        self._next_offset = -1
+        self._producers: set[int] = set()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes so far."""
+        return self._builder.size_bytes
+
+    @property
+    def part_count(self) -> int:
+        """Parts that are complete."""
+        return self._builder.part_count
+
+    def add(self, topic: Sealable, batch: StoredBatch) -> None:
+        """Add the next batch."""
+        if topic is not self._topic or batch.base_offset != self._next_offset:
+            self._end_part()
+            self._topic = topic
+            self._builder.begin(topic.topic_id, topic.name)
+        self._builder.add(batch)
+        self._producers.add(batch.header.producer_id)
+        self._next_offset = batch.end_offset
+
+    def _end_part(self) -> None:
+        if self._topic is not None:
+            self._builder.end({number: self._topic.producer_name(number) for number in self._producers})
+            self._topic = None
+            self._producers = set()
+
+    def finish(self) -> BuiltObject:
+        """Close the object."""
+        self._end_part()
+        return build(self._key, self._builder, self._created_us)
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
