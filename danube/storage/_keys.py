@@ -3,7 +3,7 @@
 A key is one or more segments with ``/`` between them: ``segments/7f3a/00000000000000000000``. It has only characters
 that no object store, file system or URL gives a meaning of its own::
 
-    A-Z a-z 0-9 ! $ & ' ( ) + , - . : ; = @ _
+    A-Z a-z 0-9 ! $ & ' ( ) + , - . ; = @ _
 
 A segment neither begins nor ends with a dot (``.`` and ``..`` are no segments, and names that begin with a dot are free
 for what a backend keeps beside the objects). A key is at most 512 characters, a segment at most 200.
@@ -22,7 +22,7 @@ from danube.model.errors import InvalidArgumentError
 
 __all__ = ["LEGAL_CHARACTERS", "MAX_KEY_LENGTH", "MAX_SEGMENT_LENGTH", "validate_key", "validate_prefix"]
 
-LEGAL_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!$&'()+,-.:;=@_"
+LEGAL_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!$&'()+,-.;=@_"
 """What a segment of a key may be made of."""
 
 MAX_KEY_LENGTH = 512
@@ -30,16 +30,16 @@ MAX_KEY_LENGTH = 512
 MAX_SEGMENT_LENGTH = 200
 """Longest segment of a key, in characters; file systems allow 255 for a name."""
 
-_SEGMENT = rf"(?!\.)[A-Za-z0-9!$&'()+,\-.:;=@_]{{1,{MAX_SEGMENT_LENGTH}}}(?<!\.)"
+_SEGMENT = rf"(?!\.)[A-Za-z0-9!$&'()+,\-.;=@_]{{1,{MAX_SEGMENT_LENGTH}}}(?<!\.)"
 _KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
-_PREFIX = re.compile(r"[A-Za-z0-9!$&'()+,\-.:;=@_/]*")
+_PREFIX = re.compile(r"[A-Za-z0-9!$&'()+,\-.;=@_/]*")
 
 
 def validate_key(key: str) -> str:
     """Return ``key`` if it is one, else raise :class:`InvalidArgumentError`."""
     if len(key) > MAX_KEY_LENGTH or not _KEY.fullmatch(key):
         raise InvalidArgumentError(
-            f"storage key {key[:80]!r} is not valid: use segments of letters, digits and !$&'()+,-.:;=@_ with '/'"
+            f"storage key {key[:80]!r} is not valid: use segments of letters, digits and !$&'()+,-.;=@_ with '/'"
             f" between them, none of them empty, beginning or ending with a dot or longer than {MAX_SEGMENT_LENGTH}"
             f" characters, {MAX_KEY_LENGTH} characters in all"
         )

@@ -141,6 +141,9 @@ class FsspecBackend(StorageBackend):
         kind: type[StorageError]
         if isinstance(error, FileNotFoundError):
             kind = StorageNotFoundError
+        elif isinstance(error, IsADirectoryError | NotADirectoryError):
+            # A folder where the object would be is no object; but one cannot be put there either.
+            kind = StorageError if operation == "put" else StorageNotFoundError
         elif isinstance(error, FileExistsError):
             kind = StorageExistsError
         elif isinstance(error, PermissionError):
@@ -149,7 +152,7 @@ class FsspecBackend(StorageBackend):
             kind = StorageTimeoutError
         elif isinstance(error, OSError) and error.errno in (errno.EBUSY, errno.EAGAIN):
             kind = StorageThrottledError
-        elif isinstance(error, OSError) and not isinstance(error, IsADirectoryError | NotADirectoryError):
+        elif isinstance(error, OSError):
             kind = StorageUnavailableError
         else:
             kind = StorageError
@@ -337,7 +340,7 @@ class FsspecBackend(StorageBackend):
     def _remove(self, paths: Sequence[str]) -> None:
         for path in paths:
             trio.from_thread.check_cancelled()
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 self.fs.rm_file(path)
 
     def _sweep(self, prefix: str, older_than_s: float) -> int:

@@ -1,0 +1,59 @@
+"""The conformance kit over the built-in backends."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import asynccontextmanager
+
+import pytest
+
+from danube.storage import MemoryBackend, MemorySpace, open_backend
+from danube.storage._uploads import UPLOADS, upload_name
+from danube.testing.storage import StorageConformance
+
+
+class TestMemory(StorageConformance):
+    lacks = frozenset({"durable", "shared"})
+
+    @pytest.fixture(autouse=True)
+    def _space(self):
+        self.space = MemorySpace()
+
+    @asynccontextmanager
+    async def open_backend(self):
+        yield MemoryBackend(self.space)
+
+
+class TestSlowMemory(TestMemory):
+    cancel_bytes = 1000
+
+    @asynccontextmanager
+    async def open_backend(self):
+        yield MemoryBackend(self.space, latency_s=0.001)
+
+
+class TestFsspecMemory(StorageConformance):
+    lacks = frozenset({"durable", "conditional_put", "shared"})
+
+    @pytest.fixture(autouse=True)
+    def _place(self):
+        self.place = uuid.uuid4().hex
+
+    def open_backend(self):
+        return open_backend(f"fsspec+memory://{self.place}/some/prefix")
+
+
+class TestFsspecFile(StorageConformance):
+    lacks = frozenset({"durable", "conditional_put", "shared"})
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path):
+        self.place = tmp_path
+
+    def open_backend(self):
+        return open_backend(f"fsspec+file://{self.place}/objects")
+
+    async def leave_upload(self, backend, key):
+        uploads = self.place / "objects" / UPLOADS
+        uploads.mkdir(exist_ok=True)
+        (uploads / upload_name(key)).write_bytes(b"partial")
