@@ -1,0 +1,61 @@
+"""Batches and segment objects for the tests of history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+
+from danube.history.segment import SegmentBuilder, SegmentFooter, SegmentKind
+from danube.log import StoredBatch
+from danube.model.batch import check_part, encode_part, write_stamp
+
+
+def make_batch(
+    topic_id: int, base: int, payloads: Sequence[bytes], time_us: int = 1000, *, producer_id: int = 1, epoch: int = 1
+) -> StoredBatch:
+    part = encode_part(payloads, producer_id=producer_id, producer_epoch=1, base_sequence=base, publish_time_us=time_us)
+    stamp = write_stamp(len(part), topic_id, base, time_us, epoch)
+    header = check_part(part)
+    return StoredBatch(base, base + header.record_count, stamp, part, header, time_us)
+
+
+def make_batches(
+    random: Random,
+    topic_id: int,
+    count: int,
+    *,
+    base: int = 0,
+    time_us: int = 1000,
+    sizes: Sequence[int] = (5, 80, 3000),
+) -> list[StoredBatch]:
+    """Batches that follow each other, of random sizes, appended at times that never go back."""
+    batches = []
+    for _ in range(count):
+        payloads = [random.randbytes(random.choice(sizes)) for _ in range(random.randrange(1, 4))]
+        batches.append(make_batch(topic_id, base, payloads, time_us))
+        base = batches[-1].end_offset
+        time_us += random.choice((0, 1, 700))
+    return batches
+
+
+def build(
+    parts: Mapping[int, Iterable[StoredBatch]], *, epoch: int = 1, created_us: int = 77
+) -> tuple[bytes, SegmentFooter]:
+    """An object with one part for each topic."""
+    builder = SegmentBuilder(SegmentKind.SEGMENT, epoch, created_us)
+    for topic_id, batches in parts.items():
+        builder.begin(topic_id, f"/default/t{topic_id}")
+        for batch in batches:
+            builder.add(batch)
+        builder.end({1: "maker"})
+    data, footer = builder.finish()
+    return bytes(data), footer
+
+
+def same(found: Iterable[StoredBatch], expected: Iterable[StoredBatch]) -> bool:
+    """Whether two runs of batches are equal, byte for byte."""
+    return [_identity(batch) for batch in found] == [_identity(batch) for batch in expected]
+
+
+def _identity(batch: StoredBatch) -> tuple[object, ...]:
+    return batch.base_offset, batch.end_offset, batch.stamp, batch.part, batch.header, batch.append_time_us
