@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,17 +19,25 @@ import trio
 
 from danube.broker.admin import Administration
 from danube.broker.catalogue import Catalogue, TopicRecord
-from danube.broker.config import BrokerConfig, parse_address
+from danube.broker.config import DEFAULT_STORAGE, BrokerConfig, parse_address
 from danube.broker.consume import consume
 from danube.broker.opened import OpenedBatches
 from danube.broker.publish import PublishStream, publish
 from danube.broker.state import RecoveryVisitor
 from danube.broker.topic import Topic
+from danube.history import History, HistoryCatalogue
 from danube.log import BatchCache, Entry, Journal, RealDisk
 from danube.metadata import open_store
-from danube.model import Durability, api, partition_name, validate_name, validate_topic
-from danube.model.errors import ConfigurationError, DanubeError, TopicNotFoundError
+from danube.model import Durability, Retention, api, partition_name, validate_name, validate_topic
+from danube.model.errors import (
+    ConfigurationError,
+    DanubeError,
+    InvalidArgumentError,
+    TopicNotFoundError,
+    UnavailableError,
+)
 from danube.model.names import split_partition
+from danube.storage import Storage, open_storage
 from danube.wire import Context, Method, Server, ServerStream
 
 __all__ = ["Broker", "Seams"]
@@ -57,6 +66,7 @@ class Broker:
         self.nursery: trio.Nursery
         self.catalogue: Catalogue
         self.journal: Journal
+        self.history: History
         self._cache = BatchCache(config.limits.cache_bytes)
         self._topics: dict[str, Topic] = {}
         self._touched: set[Topic] = set()
@@ -83,7 +93,8 @@ class Broker:
 
         Raises:
             DataDirectoryError: the data directory is locked, read-only or of another format.
-            ConfigurationError: an address cannot be listened on, or the metadata engine is unknown.
+            ConfigurationError: an address cannot be listened on, or a metadata engine or storage is unknown.
+            OwnerFencedError: another broker has taken over this one's metadata.
             JournalFencedError: the disk failed; restart to recover.
         """
         config = self.config
@@ -91,7 +102,10 @@ class Broker:
         directory = Path(config.data_directory)
         async with RealDisk(directory, sync_delay_s=config.sync_delay_ms / 1000) as disk:
             url = config.metadata if "://" in config.metadata else f"{config.metadata}://"
-            async with open_store(url, data_directory=directory, limits=config.limits) as store:
+            async with (
+                open_store(url, data_directory=directory, limits=config.limits) as store,
+                self._open_storages(directory) as storages,
+            ):
                 self.catalogue = await Catalogue.load(store, config.limits, self.seams.random, self.seams.wall_clock_us)
                 await self.catalogue.sweep_orphans()
                 self.journal = Journal(
@@ -101,11 +115,22 @@ class Broker:
                     on_commit=self._on_commit,
                     checkpoint=self._checkpoint,
                 )
+                self.history = History(
+                    await HistoryCatalogue.claim(store, f"{self.seams.random.getrandbits(64):016x}"),
+                    storages,
+                    self.journal,
+                    self,
+                    config.cluster,
+                    config.limits,
+                    self.seams.random,
+                    self.seams.wall_clock_us,
+                )
                 await self._recover()
                 async with trio.open_nursery() as journal_nursery:
                     await journal_nursery.start(self.journal.run)
                     async with trio.open_nursery() as nursery:
                         self.nursery = nursery
+                        await nursery.start(self.history.run)
                         await self._serve(task_status)
                         nursery.cancel_scope.cancel()
                     with trio.move_on_after(config.drain_timeout_s) as patience:
@@ -118,6 +143,32 @@ class Broker:
                         )
                         journal_nursery.cancel_scope.cancel()
                 await self._checkpoint()
+
+    @asynccontextmanager
+    async def _open_storages(self, directory: Path) -> AsyncIterator[dict[str, Storage]]:
+        async with AsyncExitStack() as stack:
+            storages: dict[str, Storage] = {}
+            for name, storage in self.config.all_storages.items():
+                storages[name] = await stack.enter_async_context(
+                    open_storage(
+                        storage.url,
+                        random=self.seams.random,
+                        data_directory=directory,
+                        options=storage.options,
+                        limits=self.config.limits,
+                        wall_clock_us=self.seams.wall_clock_us,
+                        name=name,
+                        max_concurrency=storage.max_concurrency,
+                    )
+                )
+                if not storages[name].capabilities.durable:
+                    _log.warning(
+                        "storage %r (%s) forgets what it holds: durable topics are not sealed into it, and stay in the"
+                        " journal",
+                        name,
+                        storages[name].url,
+                    )
+            yield storages
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
         listeners = await self._listen()
@@ -188,14 +239,22 @@ class Broker:
             )
         for corruption in report.corruptions:
             _log.error("%s", corruption.error())
-        stopped = report.stopped_topics()
+        stopped = report.stopped_topics(
+            {
+                topic_id: max(found.start_offset, found.end_offset)
+                for topic_id, found in self.history.catalogue.topics.items()
+            }
+        )
+        await self.history.sweep({topic_id for _, record in catalogue.topics() for topic_id in record.topic_ids})
         for name, record in catalogue.topics():
             for topic_name, topic_id in _members(name, record):
                 recovered = report.topics.pop(topic_id, None)
                 topic = Topic.restored(
                     self, topic_name, topic_id, record, self._cache, recovered, visitor.topics.get(topic_id)
                 )
-                topic.failure = stopped.get(topic_id)
+                topic.failure = topic.failure or stopped.get(topic_id)
+                if topic.failure is not None:
+                    _log.error("topic %r stops: %s", topic_name, topic.failure)
                 for subscription, entry in subscriptions.get(topic_id, {}).items():
                     cursor = visitor.cursors[entry.subscription_id]
                     if cursor.clamp(topic.end_offset):
@@ -206,7 +265,7 @@ class Broker:
                             topic.end_offset,
                         )
                     topic.restore_subscription(subscription, entry, cursor)
-                self._topics[topic_name] = topic
+                self._adopt(topic)
         for topic_id in report.topics:
             self.journal.drop_topic(topic_id)  # deleted topics
 
@@ -219,6 +278,38 @@ class Broker:
             await save("topics", topic.topic_id, topic.snapshot())
             for subscription in list(topic.subscriptions.values()):
                 await save("cursors", subscription.subscription_id, subscription.snapshot())
+
+    def _adopt(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        if topic.durability is not Durability.NONE:
+            self.history.add_topic(topic)
+
+    # --- What history asks ---
+
+    def topic_records(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Return the records of the topics that these plain topics and partitions belong to, by topic name."""
+        found: dict[str, bytes | None] = {}
+        for name in names:
+            split = split_partition(name)
+            base = split[0] if split else name
+            record = self.catalogue.find(base)
+            if record is not None:
+                found[base] = self.catalogue.encode(record)
+        return found
+
+    def everything(self) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
+        """Return all topic records by name, and all durable subscriptions: topic id, name, (record, cursor)."""
+        records = {name: self.catalogue.encode(record) for name, record in self.catalogue.topics()}
+        subscriptions = {
+            topic.topic_id: {
+                name: (self.catalogue.encode(found.record), found.snapshot())
+                for name, found in topic.subscriptions.items()
+                if found.record is not None
+            }
+            for topic in self._topics.values()
+            if topic.subscriptions
+        }
+        return records, subscriptions
 
     # --- Commits ---
 
@@ -313,12 +404,47 @@ class Broker:
                     await self.create_topic(base, request.durability, partitions)
         return self.topic(name)
 
-    async def create_topic(self, name: str, durability: Durability | None, partitions: int) -> TopicRecord:
+    async def create_topic(
+        self,
+        name: str,
+        durability: Durability | None,
+        partitions: int,
+        storage: str = "",
+        retention: Retention | None = None,
+    ) -> TopicRecord:
         """Create a topic and bring it to life."""
-        record = await self.catalogue.create_topic(name, durability or self.config.durability, partitions)
+        storage = storage or DEFAULT_STORAGE
+        if storage not in self.history.storages:
+            known = ", ".join(sorted(self.history.storages))
+            raise InvalidArgumentError(
+                f"topic {name!r} cannot be created: storage {storage!r} is not configured; configured are {known}"
+            )
+        record = await self.catalogue.create_topic(
+            name, durability or self.config.durability, partitions, storage, retention
+        )
         for topic_name, topic_id in _members(name, record):
-            self._topics[topic_name] = Topic.fresh(self, topic_name, topic_id, record, self._cache)
+            self._adopt(Topic.fresh(self, topic_name, topic_id, record, self._cache))
         return record
+
+    async def change_retention(self, name: str, retention: Retention) -> None:
+        """Give a topic other retention rules; they are applied in the next round."""
+        record = await self.catalogue.change_retention(name, retention)
+        for topic_name, _ in _members(name, record):
+            self.topic(topic_name).retention = retention
+        self.history.keep_now()
+
+    async def unload_topic(self, name: str) -> None:
+        """Disconnect everybody from a topic (they come back), and seal all of it.
+
+        Raises:
+            StorageError: sealing failed.
+        """
+        record = self.catalogue.find(name)
+        topics = [self.topic(each) for each, _ in _members(name, record)] if record is not None else [self.topic(name)]
+        for topic in topics:
+            topic.disconnect(UnavailableError(f"topic {topic.name!r} was unloaded; connect again"))
+            await topic.wait_settled()
+        await self.history.sealer.seal_now(topic for topic in topics if topic.durability is not Durability.NONE)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic: nothing of it can be reached any more when this returns."""
@@ -329,6 +455,7 @@ class Broker:
                 topic.end(TopicNotFoundError(f"topic {topic_name!r} was deleted"))
                 await topic.wait_settled()  # what is on its way counts as needed once it is written
             self.journal.drop_topic(topic_id)
+            await self.history.drop_topic(topic_id, name)
 
 
 def _members(name: str, record: TopicRecord) -> list[tuple[str, int]]:

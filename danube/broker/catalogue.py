@@ -22,7 +22,15 @@ import msgspec
 import trio
 
 from danube.metadata import MetadataStore
-from danube.model import Durability, Limits, SubscriptionType, partition_name, validate_namespace, validate_topic
+from danube.model import (
+    Durability,
+    Limits,
+    Retention,
+    SubscriptionType,
+    partition_name,
+    validate_namespace,
+    validate_topic,
+)
 from danube.model.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -52,6 +60,9 @@ class TopicRecord(msgspec.Struct, array_like=True):
     partitions: int
     topic_ids: list[int]
     created_us: int
+    storage: str = "default"
+    """Name of the storage that its history goes to."""
+    retention: Retention = Retention()
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):
@@ -179,7 +190,14 @@ class Catalogue:
             )
         raise TopicNotFoundError(f"topic {topic!r} does not exist; create it with: danube topics create {topic}")
 
-    async def create_topic(self, topic: str, durability: Durability, partitions: int) -> TopicRecord:
+    async def create_topic(
+        self,
+        topic: str,
+        durability: Durability,
+        partitions: int,
+        storage: str = "default",
+        retention: Retention | None = None,
+    ) -> TopicRecord:
         """Create a plain (0 partitions) or partitioned topic in one step."""
         name = validate_topic(topic)
         if split_partition(topic):
@@ -205,8 +223,29 @@ class Catalogue:
                     f"topic {topic!r} cannot be created: limit max_topics = {self._limits.max_topics} is reached"
                 )
             ids = [self.new_id() for _ in range(max(1, partitions))]
-            record = TopicRecord(durability, partitions, ids, self._clock_us())
+            record = TopicRecord(
+                durability,
+                partitions,
+                ids,
+                self._clock_us(),
+                storage,
+                retention if retention is not None else Retention(),
+            )
             await self._store.put(f"/topics{topic}", _encode(record), expected_revision=0)
+            self._topics[topic] = record
+            return record
+
+    async def change_retention(self, topic: str, retention: Retention) -> TopicRecord:
+        """Give a plain or partitioned topic other retention rules, and return its new record."""
+        async with self._lock:
+            record = self._topics.get(topic)
+            if record is None:
+                record, _ = self.locate(topic)
+                raise FailedPreconditionError(
+                    f"topic {topic!r} is a partition; retention belongs to the partitioned topic as a whole"
+                )
+            record = msgspec.structs.replace(record, retention=retention)
+            await self._store.put(f"/topics{topic}", _encode(record))
             self._topics[topic] = record
             return record
 
@@ -288,6 +327,11 @@ class Catalogue:
     async def save_snapshot(self, kind: str, number: int, value: bytes) -> None:
         """Replace one snapshot."""
         await self._store.put(f"/snapshots/{kind}/{number:016x}", value)
+
+    @staticmethod
+    def encode(record: TopicRecord | SubscriptionRecord) -> bytes:
+        """Return a record as it is stored, for whoever keeps a copy of it."""
+        return _encode(record)
 
     def new_id(self) -> int:
         """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""

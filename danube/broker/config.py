@@ -8,6 +8,12 @@ A file looks like this; every key is optional, an unknown one is refused with th
     auto_create_topics = true
     journal_file_size = "64MiB"
     metadata = "embedded"
+    storage = "disk"                    # where sealed history goes: a backend's name or URL
+    cluster = "danube"
+
+    [storages.cold]                     # further storages, which topics may name
+    url = "s3://bucket/prefix"
+    options = { region = "eu-west-1" }
 
     [limits]
     journal_max_bytes = 4294967296
@@ -23,16 +29,36 @@ from typing import Any, Final
 
 import msgspec
 
-from danube.model import Durability, Limits
+from danube.model import Durability, Limits, validate_name
 from danube.model.errors import ConfigurationError
 from danube.model.limits import MIB
 
-__all__ = ["DEFAULT_PORT", "BrokerConfig", "load_config", "parse_address", "parse_size"]
+__all__ = [
+    "DEFAULT_PORT",
+    "DEFAULT_STORAGE",
+    "BrokerConfig",
+    "StorageConfig",
+    "load_config",
+    "parse_address",
+    "parse_size",
+]
 
 DEFAULT_PORT: Final = 6650
+DEFAULT_STORAGE: Final = "default"
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b)?\s*", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+class StorageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One storage: where it is, and its backend's options."""
+
+    url: str
+    """``disk://``, ``s3://bucket/prefix`` ...; see ``danube plugins``."""
+    options: dict[str, Any] = {}
+    """Options of the backend. Those in the URL's query win."""
+    max_concurrency: int | None = None
+    """Narrows ``limits.storage_max_concurrency`` for this one."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +76,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Size of one journal file: a number of bytes or a text such as ``64MiB``."""
     metadata: str = "embedded"
     """Metadata engine: a plugin's name or URL."""
+    storage: str | StorageConfig = "disk"
+    """Where history is sealed to, unless a topic names another storage: a backend's name, a URL, or a table."""
+    storages: dict[str, StorageConfig] = {}
+    """Further storages by name."""
+    cluster: str = "danube"
+    """Name of the cluster: its folder in each storage. Brokers of different clusters may share a bucket."""
     log_level: str = "info"
     """debug, info, warning or error."""
     drain_timeout_s: float = 10.0
@@ -57,6 +89,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sync_delay_ms: float = 0.0
     """Added to every fdatasync: benchmarks imitate slower disks with it."""
     limits: Limits = Limits()
+
+    @property
+    def all_storages(self) -> dict[str, StorageConfig]:
+        """The storages by name; the one for topics that name none is called ``default``."""
+        default = self.storage
+        if isinstance(default, str):
+            default = StorageConfig(url=default if "://" in default else f"{default}://")
+        return {DEFAULT_STORAGE: default} | self.storages
 
     @property
     def journal_file_bytes(self) -> int:
@@ -74,7 +114,7 @@ def parse_size(value: int | str) -> int:
     return int(float(match[1]) * _UNITS[(match[2] or "").lower()[:1]])
 
 
-def parse_address(text: str) -> tuple[str, int]:
+def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
     """Split ``host:port`` (IPv6 hosts in brackets); the port may be left out.
 
     Raises:
@@ -82,9 +122,9 @@ def parse_address(text: str) -> tuple[str, int]:
     """
     host, separator, port = text.rpartition(":")
     if not separator or port.endswith("]"):
-        host, port = text, str(DEFAULT_PORT)
+        host, port = text, str(default_port)
     if not port.isdecimal() or int(port) > 65535 or not host:
-        raise ConfigurationError(f"listen address {text!r} is not host:port, for example 127.0.0.1:{DEFAULT_PORT}")
+        raise ConfigurationError(f"listen address {text!r} is not host:port, for example 127.0.0.1:{default_port}")
     return host.strip("[]"), int(port)
 
 
@@ -164,5 +204,14 @@ def _check(config: BrokerConfig) -> None:
             f"limits.journal_max_bytes = {limits.journal_max_bytes} must hold at least two journal files"
             f" of {file_bytes} bytes"
         )
+    validate_name("cluster", config.cluster)
+    for name in config.storages:
+        validate_name("storage", name)
+        if name == DEFAULT_STORAGE:
+            raise ConfigurationError(
+                f"the storage called {DEFAULT_STORAGE!r} is set with storage = ..., not in a table"
+            )
+    if limits.segment_bytes > 48 * MIB:
+        raise ConfigurationError(f"limits.segment_bytes = {limits.segment_bytes} must be at most {48 * MIB} (48 MiB)")
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigurationError(f"log_level {config.log_level!r} is not debug, info, warning or error")

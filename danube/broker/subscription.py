@@ -25,10 +25,11 @@ from danube.dispatch import Cursor, Delivery, Gap, Machine, Span, encode_entry
 from danube.log import Entry, EntryType, StoredBatch
 from danube.model import Durability, RangeSet, SubscriptionType, api
 from danube.model.batch import slice_part
-from danube.model.errors import ConsumerDisplacedError, CorruptBatchError, DanubeError, DataLossError
+from danube.model.errors import ConsumerDisplacedError, CorruptBatchError, DanubeError, DataLossError, StorageError
 from danube.wire import ServerStream
 
 if TYPE_CHECKING:
+    from danube.broker.catalogue import SubscriptionRecord
     from danube.broker.topic import Topic
 
 __all__ = ["Consumer", "Subscription"]
@@ -39,6 +40,8 @@ _READ_BYTES = 4 * 2**20
 """How much is read from the journal at a time for a subscription that is behind the cache."""
 _AHEAD_BYTES = 8 * 2**20
 """How much a subscription may have read and not yet delivered."""
+_STORAGE_RETRY_S = 1.0
+"""Pause of a subscription whose history cannot be read now; the storage has its own, shorter ones before that."""
 _PUMP_BATCHES = 64
 """After this many batches a pump lets other tasks run."""
 
@@ -114,8 +117,12 @@ class Subscription:
         self._wake = trio.Event()
         self._armed_s = math.inf
         self._task_scope: trio.CancelScope | None = None
+        self.record: SubscriptionRecord | None = None
+        """Its durable record; None for one that lives in memory."""
         self.failure: DanubeError | None = None
         """Set when stored data is damaged: the subscription stops, loudly."""
+        self.waits_for: StorageError | None = None
+        """Why history cannot be read now."""
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name} of {self.topic.name} {self.kind} floor={self.cursor.floor}>"
@@ -313,7 +320,7 @@ class Subscription:
             ahead.popleft()
         if ahead and ahead[0].base_offset <= offset:
             return ahead[0]
-        return self.topic.log.get_cached(offset)
+        return self.topic.kept.get_cached(offset)
 
     def _span(self, batch: StoredBatch) -> Span:
         keys = None
@@ -381,6 +388,13 @@ class Subscription:
                 consumer.send(api.CaughtUp(goal))
                 consumer.caught_up_at = None
 
+    def _storage_down(self, error: StorageError | None) -> None:
+        if error is not None and self.waits_for is None:
+            _log.error("%s waits for its history, and tries again: %s", self, error)
+        elif error is None and self.waits_for is not None:
+            _log.warning("%s reads its history again", self)
+        self.waits_for = error
+
     def _fail(self, error: DanubeError) -> None:
         _log.error("%s stops: %s", self, error)
         self.failure = error
@@ -400,6 +414,13 @@ class Subscription:
                 self.machine.tick(trio.current_time())
                 try:
                     await self._read_ahead()
+                    self._storage_down(None)
+                except StorageError as error:
+                    # History is out of reach, not lost: try again, and wait for it as long as it takes.
+                    self._storage_down(error)
+                    await trio.sleep(_STORAGE_RETRY_S)
+                    self._wake.set()
+                    continue
                 except DanubeError as error:
                     self._fail(error)
                     return
@@ -414,7 +435,7 @@ class Subscription:
             request = self.machine.next_read(trio.current_time())
             if request is None or request.offset >= self.topic.end_offset or self._find(request.offset) is not None:
                 return
-            batches = await self.topic.log.read(request.offset, _READ_BYTES)
+            batches = await self.topic.kept.read(request.offset, _READ_BYTES)
             if not batches:
                 return
             self._ahead = deque(batches)
@@ -455,5 +476,8 @@ class Subscription:
         """Say why it moves or does not."""
         if self.failure is not None:
             return api.Explanation(self.topic.name, self.name, "failed", str(self.failure))
+        if self.waits_for is not None:
+            sentence = f"it waits for its history, and tries again: {self.waits_for}"
+            return api.Explanation(self.topic.name, self.name, "waiting-for-storage", sentence)
         explanation = self.machine.explain(trio.current_time(), self.topic.end_offset)
         return api.Explanation(self.topic.name, self.name, explanation.state, explanation.sentence)

@@ -31,10 +31,11 @@ from danube.log import (
     StoredBatch,
     TopicLog,
 )
-from danube.model import EARLIEST, LATEST, Durability, ProducerAccess, SubscriptionType, api
+from danube.model import EARLIEST, LATEST, Durability, ProducerAccess, Retention, SubscriptionType, api
 from danube.model.batch import BatchHeader
 from danube.model.errors import (
     DanubeError,
+    DataLossError,
     DurabilityMismatchError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -95,6 +96,8 @@ class Topic:
         created_us: int,
         log: TopicLog | MemoryLog,
         producers: ProducerTable,
+        storage: str,
+        retention: Retention,
     ) -> None:
         self._broker = broker
         self._streams: dict[str, tuple[PublishStream, ServerStream]] = {}
@@ -103,7 +106,11 @@ class Topic:
         self.topic_id = topic_id
         self.durability = durability
         self.created_us = created_us
-        self.log = log
+        self.kept = log
+        """Its log: in the journal and the storages, or in memory only."""
+        self.storage = storage
+        """Name of the storage that its history goes to."""
+        self.retention = retention
         self.producers = producers
         self.subscriptions: dict[str, Subscription] = {}
         self.deleted: DanubeError | None = None
@@ -137,22 +144,48 @@ class Topic:
         if recovered is not None:
             producers.apply_batches(recovered.producers)
         log: TopicLog | MemoryLog
+        failure: DataLossError | None = None
         if record.durability is Durability.NONE:
             log = MemoryLog(topic_id)
         else:
+            history = broker.history.catalogue.find(topic_id)
+            start = history.start_offset if history is not None else 0
+            sealed = max(start, history.end_offset if history is not None else 0)
             # What the journal holds is the truth about the end; a snapshot only speaks for batches that it has lost.
             known_end = found.end_offset if found is not None and recovered is None else 0
-            start = recovered.first_offset if recovered is not None else known_end
+            first = recovered.first_offset if recovered is not None else known_end
+            if first > sealed and record.durability is Durability.DISK:
+                failure = DataLossError(
+                    f"topic {name!r}: offsets [{sealed}, {first}) are neither sealed nor in the journal; restore the"
+                    " journal's files from a copy, or delete the topic"
+                )
             log = TopicLog(
                 topic_id,
                 record.durability,
                 broker.journal,
                 cache,
-                next_offset=known_end,
-                start_offset=start,
-                recovered=recovered,
+                broker.history.catalogue.epoch,
+                known_end,
+                start,
+                recovered,
+                sealed_offset=max(sealed, first) if failure is None else sealed,
+                sealed=broker.history.reader,
+                on_unsealed=broker.history.sealer.unsealed,
+                seal_bytes=broker.config.limits.segment_bytes,
             )
-        return cls(broker, name, topic_id, record.durability, record.created_us, log, producers)
+        topic = cls(
+            broker,
+            name,
+            topic_id,
+            record.durability,
+            record.created_us,
+            log,
+            producers,
+            record.storage,
+            record.retention,
+        )
+        topic.failure = failure
+        return topic
 
     def snapshot(self) -> bytes:
         """Return what a checkpoint stores."""
@@ -161,12 +194,31 @@ class Topic:
     @property
     def end_offset(self) -> int:
         """The offset behind the last message that consumers may see."""
-        return self.log.end_offset
+        return self.kept.end_offset
 
     @property
     def start_offset(self) -> int:
         """The first offset that can be read."""
-        return self.log.start_offset
+        return self.kept.start_offset
+
+    @property
+    def log(self) -> TopicLog:
+        """The log of a topic that is kept (of any durability but ``none``)."""
+        assert isinstance(self.kept, TopicLog)
+        return self.kept
+
+    @property
+    def gone(self) -> bool:
+        """Whether the topic was deleted, or has stopped because stored data is damaged."""
+        return self.deleted is not None or self.failure is not None
+
+    def stop(self, error: DataLossError) -> None:
+        """Accept nothing more: stored data is damaged."""
+        self.failure = error
+
+    def floors(self) -> list[int]:
+        """Return the cursor floors of its subscriptions."""
+        return [subscription.cursor.floor for subscription in self.subscriptions.values()]
 
     @property
     def stored_bytes(self) -> int:
@@ -336,8 +388,8 @@ class Topic:
     def append(self, state: PublishStream, message: Message, part: bytes, header: BatchHeader) -> None:
         """Append a batch that :meth:`danube.log.ProducerTable.check` has found to be new."""
         now_us = self._broker.seams.wall_clock_us()
-        if isinstance(self.log, MemoryLog):
-            batch = self.log.append(part, header, now_us)
+        if isinstance(self.kept, MemoryLog):
+            batch = self.kept.append(part, header, now_us)
             self.producers.appended(header, batch, now_us)
             self.producers.settled(batch)
             for subscription in self.subscriptions.values():
@@ -362,7 +414,6 @@ class Topic:
         """Journal: a batch has reached its durability: show it, and acknowledge it."""
         batch = entry.batch
         assert isinstance(batch, StoredBatch)
-        assert isinstance(self.log, TopicLog)
         del self._pending[batch]
         if error is None:
             self.log.settled(entry)
@@ -421,7 +472,9 @@ class Topic:
         """Bring a stored subscription to life, with its recovered cursor if there is one."""
         if cursor is None:
             cursor = new_cursor(record, self._broker.config.limits)
-        return self.add_subscription(name, record.subscription_id, record.type, cursor)
+        subscription = self.add_subscription(name, record.subscription_id, record.type, cursor)
+        subscription.record = record
+        return subscription
 
     def add_subscription(self, name: str, subscription_id: int, kind: SubscriptionType, cursor: Cursor) -> Subscription:
         """Register a subscription."""
@@ -442,7 +495,7 @@ class Topic:
     async def resolve_position(self, position: str | int, time_us: int) -> int:
         """Turn ``earliest``, ``latest``, an offset or (if not 0) a time into an offset within the log."""
         if time_us:
-            return await self.log.offset_at(time_us)
+            return await self.kept.offset_at(time_us)
         if position == EARLIEST:
             return self.start_offset
         if position == LATEST:
@@ -462,6 +515,10 @@ class Topic:
     def end(self, error: DanubeError) -> None:
         """Disconnect everybody: the topic is deleted."""
         self.deleted = error
+        self.disconnect(error)
+
+    def disconnect(self, error: DanubeError) -> None:
+        """End the streams of all producers and consumers with an error."""
         for _, stream in list(self._streams.values()):
             stream.abandon(error)
         for subscription in self.subscriptions.values():
