@@ -9,7 +9,8 @@ import typer
 
 __all__ = ["storage_server"]
 
-_LISTEN = "127.0.0.1:6660"
+_PORT = 6660
+_LISTEN = f"127.0.0.1:{_PORT}"
 
 
 def storage_server(
@@ -54,8 +55,8 @@ def storage_server(
     token = None
     if token_file is not None:
         token = token_file.read_text("utf-8").strip()
-        if not token:
-            raise ConfigurationError(f"the token file {token_file} is empty")
+        if not (token.isascii() and token.isprintable() and token.split() == [token]):
+            raise ConfigurationError(f"the token file {token_file} must contain one word of printable ASCII")
     limits = Limits()
     if max_object_size is not None:
         limits = msgspec.structs.replace(limits, storage_server_max_object_bytes=parse_size(max_object_size))
@@ -63,7 +64,7 @@ def storage_server(
         limits = msgspec.structs.replace(limits, storage_server_memory_bytes=parse_size(memory))
     config = StorageServerConfig(
         url=url,
-        listen=[parse_address(address) for address in listen or [_LISTEN]],
+        listen=[parse_address(address, _PORT) for address in listen or [_LISTEN]],
         token=token,
         tls_certificate=tls_cert,
         tls_key=tls_key,

@@ -92,12 +92,15 @@ def _tls(config: RemoteConfig, url: str) -> ssl.SSLContext:
 
 
 def _token(config: RemoteConfig, url: str) -> str:
-    if not config.token_file:
-        return config.token
-    try:
-        token = Path(config.token_file).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{url}: token_file {config.token_file!r} cannot be read: {error}") from error
-    if not token:
-        raise ConfigurationError(f"{url}: token_file {config.token_file!r} is empty")
+    token, source = config.token, "token"
+    if config.token_file:
+        source = f"token_file {config.token_file!r}"
+        try:
+            token = Path(config.token_file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{url}: {source} cannot be read: {error}") from error
+    elif not token:
+        return ""
+    if not (token.isascii() and token.isprintable() and token.split() == [token]):
+        raise ConfigurationError(f"{url}: {source} must be one word of printable ASCII")
     return token
