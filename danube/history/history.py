@@ -96,6 +96,7 @@ class History:
         self._clock_us = wall_clock_us
         self._topics: dict[int, Keepable] = {}
         self._wake = trio.Event()
+        self._keeping = trio.Lock()
         self.manifests = {
             name: ManifestLog(
                 storage,
@@ -250,6 +251,10 @@ class History:
             StorageError: a backend failed.
             OwnerFencedError: another broker owns the history now.
         """
+        async with self._keeping:  # two rounds at a time would merge the same parts twice
+            await self._keep_once()
+
+    async def _keep_once(self) -> None:
         for topic in list(self._topics.values()):
             if topic.retention and not topic.gone and topic.durability is not Durability.NONE:
                 await self.expire(topic)

@@ -181,4 +181,6 @@ class Merger:
                 manifests.note(removed=run, added={built.key: [part]})
                 parts.append(part)
                 self.merged_parts += len(run)
+        if not parts:
+            await self._storages[storage].delete([built.key])  # everything in it has changed meanwhile
         await manifests.flush()

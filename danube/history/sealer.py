@@ -92,6 +92,15 @@ class SealingStatus(msgspec.Struct, frozen=True):
     last_error: str
 
 
+class _Ask:
+    """Somebody waits until everything that topics have now is sealed."""
+
+    def __init__(self, topic_ids: Sequence[int]) -> None:
+        self.topic_ids = topic_ids
+        self.done = trio.Event()
+        self.error: BaseException | None = None
+
+
 class Sealer:
     """See the module. One for each broker.
 
@@ -131,7 +140,7 @@ class Sealer:
         # Those with something unsealed, in the order in which they got it.
         self._unsealed: dict[int, None] = {}
         self._full: dict[int, None] = {}
-        self._asked: dict[int, list[trio.Event]] = {}
+        self._asks: list[_Ask] = []
         self._wake = trio.Event()
         self._round = trio.Lock()
         self._sealed_objects = 0
@@ -151,8 +160,6 @@ class Sealer:
         self._topics.pop(topic_id, None)
         self._unsealed.pop(topic_id, None)
         self._full.pop(topic_id, None)
-        for waiter in self._asked.pop(topic_id, ()):
-            waiter.set()
 
     def unsealed(self, log: TopicLog) -> None:
         """A topic has something unsealed, or another segment's worth of it."""
@@ -175,17 +182,13 @@ class Sealer:
         Raises:
             StorageError: the backend failed.
         """
-        waiters = []
-        for topic in topics:
-            if topic.topic_id in self._topics and topic.log.unsealed_bytes:
-                event = trio.Event()
-                self._asked.setdefault(topic.topic_id, []).append(event)
-                waiters.append(event)
+        ids = [topic.topic_id for topic in topics if topic.topic_id in self._topics]
+        ask = _Ask(ids)
+        self._asks.append(ask)
         self._wake.set()
-        for event in waiters:
-            await event.wait()
-        if self._failing_since is not None:
-            raise StorageError(f"sealing failed: {self._last_error}")
+        await ask.done.wait()
+        if ask.error is not None:
+            raise StorageError(f"sealing failed, and is tried again: {ask.error}")
 
     def status(self) -> SealingStatus:
         """Return how far sealing is."""
@@ -214,22 +217,27 @@ class Sealer:
         pause_s = 0.0
         while True:
             self._wake = trio.Event()
-            due, whole = self._due()
-            if due:
-                try:
+            asks, self._asks = self._asks, []
+            due, whole = self._due(asks)
+            error: BaseException | None = None
+            try:
+                if due:
                     await self._seal(due, whole)
-                except* OwnerFencedError as group:
-                    raise _first(group) from None
-                except* (DanubeError, OSError) as group:
-                    pause_s = min(max(_FIRST_RETRY_S, pause_s * 2), self._limits.segment_retry_max_s)
-                    self._failed(_first(group), pause_s)
-                    self._answer(due)
-                    await trio.sleep(pause_s)
-                else:
-                    pause_s = 0.0
-                    self._recovered()
-                    self._answer(due)
-                    await trio.lowlevel.checkpoint()
+            except* OwnerFencedError as group:
+                raise _first(group) from None
+            except* (DanubeError, OSError) as group:
+                error = _first(group)
+            for ask in asks:
+                ask.error = error
+                ask.done.set()
+            if error is not None:
+                pause_s = min(max(_FIRST_RETRY_S, pause_s * 2), self._limits.segment_retry_max_s)
+                self._failed(error, pause_s)
+                await trio.sleep(pause_s)
+            elif due:
+                pause_s = 0.0
+                self._recovered()
+                await trio.lowlevel.checkpoint()
             else:
                 with trio.move_on_after(self._next_age_s()):
                     await self._wake.wait()
@@ -251,11 +259,6 @@ class Sealer:
             self._failing_since = None
             self._last_error = ""
 
-    def _answer(self, due: Iterable[Sealable]) -> None:
-        for topic in due:
-            for event in self._asked.pop(topic.topic_id, ()):
-                event.set()
-
     def _next_age_s(self) -> float:
         """Return in how many seconds the oldest unsealed batch is old enough."""
         topic = self._oldest()
@@ -272,13 +275,10 @@ class Sealer:
             del self._unsealed[topic_id]
         return None
 
-    def _due(self) -> tuple[list[Sealable], set[int]]:
+    def _due(self, asks: Sequence[_Ask]) -> tuple[list[Sealable], set[int]]:
         """Return the topics that are due, and the ids of those of which everything is to be sealed."""
-        ids: dict[int, None] = {}
-        whole: set[int] = set()
-        if self._asked:
-            ids |= dict.fromkeys(self._asked)
-            whole |= set(self._asked)
+        ids: dict[int, None] = dict.fromkeys(topic_id for ask in asks for topic_id in ask.topic_ids)
+        whole: set[int] = set(ids)
         usage = self._journal.used_bytes
         excess = usage - int(self._limits.journal_max_bytes * self._limits.segment_journal_ratio)
         if excess > 0:
@@ -294,8 +294,10 @@ class Sealer:
                 old = [i for i in self._unsealed if self._topics[i].log.unsealed_since_us <= since]
                 ids |= dict.fromkeys(old)
                 whole |= set(old)
-        full, self._full = self._full, {}
-        ids |= full
+        for topic_id in list(self._full):
+            if self._topics[topic_id].log.unsealed_bytes < self._limits.segment_bytes or self._topics[topic_id].gone:
+                del self._full[topic_id]
+        ids |= self._full
         return [self._topics[i] for i in ids if i in self._topics and not self._topics[i].gone], whole
 
     # --- One round ---
@@ -396,6 +398,8 @@ class Sealer:
                     self._let_go(topic)
             self._sealed_objects += 1
             self._sealed_bytes += len(built.data)
+        else:
+            await self._storages[storage].delete([built.key])  # everything in it has expired, or was deleted, meanwhile
         done.set()
         slots.release()
 
