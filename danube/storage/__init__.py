@@ -22,6 +22,7 @@ from danube.storage._plugins import (
 )
 from danube.storage._stats import OperationStats, StorageHealth, StorageStats
 from danube.storage._storage import Storage
+from danube.storage.disk import DiskBackend, open_disk
 from danube.storage.memory import SHARED_SPACES, MemoryBackend, MemorySpace, MemorySpaces
 
 __all__ = [
@@ -45,6 +46,8 @@ __all__ = [
     "StorageSurroundings",
     "WallClock",
     "system_wall_clock_us",
+    "DiskBackend",
+    "open_disk",
     "MemoryBackend",
     "MemorySpace",
     "MemorySpaces",

@@ -119,6 +119,7 @@ class StorageBackend(ABC):
         """Return up to ``limit`` objects whose keys begin with ``prefix`` and sort behind ``start_after``.
 
         Sorted by key, as bytes. Every object whose put returned before the call began is listed (list-after-write).
+        Names that are no keys (markers of folders, what others have put there) are left out.
         """
 
     @abstractmethod

@@ -20,7 +20,7 @@ import re
 
 from danube.model.errors import InvalidArgumentError
 
-__all__ = ["LEGAL_CHARACTERS", "MAX_KEY_LENGTH", "MAX_SEGMENT_LENGTH", "validate_key", "validate_prefix"]
+__all__ = ["LEGAL_CHARACTERS", "MAX_KEY_LENGTH", "MAX_SEGMENT_LENGTH", "is_key", "validate_key", "validate_prefix"]
 
 LEGAL_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!$&'()+,-.;=@_"
 """What a segment of a key may be made of."""
@@ -35,9 +35,14 @@ _KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 _PREFIX = re.compile(r"[A-Za-z0-9!$&'()+,\-.;=@_/]*")
 
 
+def is_key(text: str) -> bool:
+    """Whether ``text`` is a key. What is not one may lie around in a bucket, but is no object of ours."""
+    return len(text) <= MAX_KEY_LENGTH and _KEY.fullmatch(text) is not None
+
+
 def validate_key(key: str) -> str:
     """Return ``key`` if it is one, else raise :class:`InvalidArgumentError`."""
-    if len(key) > MAX_KEY_LENGTH or not _KEY.fullmatch(key):
+    if not is_key(key):
         raise InvalidArgumentError(
             f"storage key {key[:80]!r} is not valid: use segments of letters, digits and !$&'()+,-.;=@_ with '/'"
             f" between them, none of them empty, beginning or ending with a dot or longer than {MAX_SEGMENT_LENGTH}"

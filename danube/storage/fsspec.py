@@ -20,7 +20,6 @@ the end (error or a short answer), deleting what does not exist (error or not), 
 from __future__ import annotations
 
 import asyncio
-import errno
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -36,10 +35,8 @@ import trio
 from danube.model.errors import (
     ConfigurationError,
     DanubeError,
-    InvalidArgumentError,
     StorageDeniedError,
     StorageError,
-    StorageExistsError,
     StorageNotFoundError,
     StorageRangeError,
     StorageThrottledError,
@@ -49,7 +46,8 @@ from danube.model.errors import (
 from danube.model.limits import GIB, MIB
 from danube.storage._asyncio_bridge import call_asyncio
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
-from danube.storage._keys import validate_key
+from danube.storage._keys import is_key
+from danube.storage._os_errors import kind_of
 from danube.storage._plugins import StoragePlugin, StorageSurroundings
 from danube.storage._uploads import UPLOADS, belongs_to, upload_name
 from danube.storage._url import public_text
@@ -138,25 +136,7 @@ class FsspecBackend(StorageBackend):
         Overriding methods handle what they know of their service and leave the rest to this one, which knows Python's
         own errors.
         """
-        kind: type[StorageError]
-        if isinstance(error, FileNotFoundError):
-            kind = StorageNotFoundError
-        elif isinstance(error, IsADirectoryError | NotADirectoryError):
-            # A folder where the object would be is no object; but one cannot be put there either.
-            kind = StorageError if operation == "put" else StorageNotFoundError
-        elif isinstance(error, FileExistsError):
-            kind = StorageExistsError
-        elif isinstance(error, PermissionError):
-            kind = StorageDeniedError
-        elif isinstance(error, TimeoutError | asyncio.TimeoutError):
-            kind = StorageTimeoutError
-        elif isinstance(error, OSError) and error.errno in (errno.EBUSY, errno.EAGAIN):
-            kind = StorageThrottledError
-        elif isinstance(error, OSError):
-            kind = StorageUnavailableError
-        else:
-            kind = StorageError
-        return self.error(kind, operation, key, error)
+        return self.error(kind_of(error, operation), operation, key, error)
 
     def error(self, kind: type[StorageError], operation: str, key: str, cause: BaseException | str) -> StorageError:
         """Build an error whose message names backend, operation and key, and has no secrets of the cause's text."""
@@ -287,7 +267,7 @@ class FsspecBackend(StorageBackend):
         keys: list[tuple[str, dict[str, Any]]] = []
         for path, info in found.items():
             key = path[len(self.root) + 1 :]
-            if key > start_after and key.startswith(prefix) and info.get("type") == "file" and _is_key(key):
+            if key > start_after and key.startswith(prefix) and info.get("type") == "file" and is_key(key):
                 keys.append((key, info))
         keys.sort(key=lambda item: item[0])
         return ListPage(
@@ -354,14 +334,6 @@ class FsspecBackend(StorageBackend):
                 self._remove([info["name"]])
                 count += 1
         return count
-
-
-def _is_key(text: str) -> bool:
-    try:
-        validate_key(text)
-    except InvalidArgumentError:
-        return False
-    return True
 
 
 def _modified_us(info: Mapping[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from contextlib import asynccontextmanager
 
@@ -9,6 +10,7 @@ import pytest
 
 from danube.storage import MemoryBackend, MemorySpace, open_backend
 from danube.storage._uploads import UPLOADS, upload_name
+from danube.storage.disk import open_disk
 from danube.testing.storage import StorageConformance
 
 
@@ -30,6 +32,26 @@ class TestSlowMemory(TestMemory):
     @asynccontextmanager
     async def open_backend(self):
         yield MemoryBackend(self.space, latency_s=0.001)
+
+
+class TestDisk(StorageConformance):
+    lacks = frozenset({"shared"})
+
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path):
+        self.directory = tmp_path / "objects"
+
+    def open_backend(self):
+        return open_disk(self.directory)
+
+    @asynccontextmanager
+    async def open_missing(self):
+        async with open_disk(self.directory) as backend:
+            shutil.rmtree(self.directory)
+            yield backend
+
+    async def leave_upload(self, backend, key):
+        (self.directory / UPLOADS / upload_name(key)).write_bytes(b"partial")
 
 
 class TestFsspecMemory(StorageConformance):
