@@ -1,0 +1,219 @@
+"""A storage backend that fails on purpose, for tests of those who use one.
+
+:class:`FaultyStorage` stands between a :class:`~danube.storage.Storage` and a backend, and does what networks and
+services do: it is slow, asks to slow down, goes away for a while, loses answers, refuses credentials, leaves parts of
+uploads behind, flips bits, and loses its bucket. All of it follows the ``random.Random`` and Trio's clock, so that a
+seed repeats a run.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections import Counter
+from collections.abc import Sequence
+
+import trio
+
+from danube.model.errors import (
+    StorageConflictError,
+    StorageDeniedError,
+    StorageError,
+    StorageNotFoundError,
+    StorageThrottledError,
+    StorageTimeoutError,
+    StorageUnavailableError,
+)
+from danube.storage import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
+
+__all__ = ["FaultyStorage"]
+
+
+class FaultyStorage(StorageBackend):
+    """Another backend, seen through a bad network. All attributes may be changed at any time.
+
+    In the order in which they strike a call; numbers are probabilities between 0 and 1:
+
+    * ``latency_s``: each call takes up to so long, before its work and again after it.
+    * ``bucket_gone``: there is nothing, and nothing can be stored: StorageNotFoundError.
+    * ``denied``, ``down``: every call is StorageDeniedError, StorageUnavailableError. :meth:`deny_between` and
+      :meth:`down_between` say so for a while, in advance.
+    * ``throttle``: StorageThrottledError, before the work.
+    * ``unavailable``: StorageUnavailableError, before the work; a put that fails so may leave a part behind
+      (``leave_parts``), which is no object and waits for ``abandon_uploads``.
+    * ``conflict``: a put with ``if_absent`` is StorageConflictError, before the work.
+    * ``hang``: there is never an answer; the work is not done.
+    * ``lose_answer``: StorageTimeoutError or StorageUnavailableError, after the work. If ``lose_answer_of`` is given,
+      only calls with these method names lose theirs.
+    * ``corrupt``: one bit of what a get returns is wrong. The object itself stays as it is.
+
+    ``faults`` counts what has struck, by these names. ``calls`` counts the calls by method.
+    """
+
+    def __init__(
+        self,
+        backend: StorageBackend,
+        random: random_module.Random,
+        *,
+        latency_s: float = 0.0,
+        throttle: float = 0.0,
+        unavailable: float = 0.0,
+        leave_parts: float = 0.0,
+        conflict: float = 0.0,
+        hang: float = 0.0,
+        lose_answer: float = 0.0,
+        lose_answer_of: frozenset[str] | None = None,
+        corrupt: float = 0.0,
+    ) -> None:
+        self._backend = backend
+        self._random = random
+        self.latency_s = latency_s
+        self.throttle = throttle
+        self.unavailable = unavailable
+        self.leave_parts = leave_parts
+        self.conflict = conflict
+        self.hang = hang
+        self.lose_answer = lose_answer
+        self.lose_answer_of = lose_answer_of
+        self.corrupt = corrupt
+        self.down = False
+        self.denied = False
+        self.bucket_gone = False
+        self.faults: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+        self.parts: list[tuple[str, float]] = []
+        """Key and time (Trio's clock) of the uploads that were left behind."""
+        self._windows: list[tuple[float, float, type[StorageError]]] = []
+
+    @property
+    def url(self) -> str:
+        """That of the backend within."""
+        return self._backend.url
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """Those of the backend within."""
+        return self._backend.capabilities
+
+    def down_between(self, from_s: float, until_s: float) -> None:
+        """Be unavailable from ``from_s`` to ``until_s`` seconds from now."""
+        self._add_window(from_s, until_s, StorageUnavailableError)
+
+    def deny_between(self, from_s: float, until_s: float) -> None:
+        """Refuse the credentials from ``from_s`` to ``until_s`` seconds from now."""
+        self._add_window(from_s, until_s, StorageDeniedError)
+
+    async def put(self, key: str, data: bytes | bytearray, *, if_absent: bool = False) -> None:
+        """Store an object, unless a fault strikes."""
+        try:
+            await self._before("put", key)
+        except StorageUnavailableError:
+            if self._strikes("leave_parts", self.leave_parts):
+                self.parts.append((key, trio.current_time()))
+            raise
+        if if_absent and self._strikes("conflict", self.conflict):
+            raise StorageConflictError(f"{self.url}: put {key}: injected conflict")
+        await self._backend.put(key, data, if_absent=if_absent)
+        await self._after("put", key)
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return a range of an object, perhaps with a wrong bit."""
+        if start == end:
+            return b""
+        await self._before("get", key)
+        data = self._flip(await self._backend.get(key, start, end))
+        await self._after("get", key)
+        return data
+
+    async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return several ranges of an object, each perhaps with a wrong bit."""
+        await self._before("get_ranges", key)
+        found = [self._flip(data) for data in await self._backend.get_ranges(key, ranges)]
+        await self._after("get_ranges", key)
+        return found
+
+    async def head(self, key: str) -> ObjectInfo:
+        """Return what is known of an object."""
+        await self._before("head", key)
+        info = await self._backend.head(key)
+        await self._after("head", key)
+        return info
+
+    async def list(self, prefix: str = "", *, start_after: str = "", limit: int = 1000) -> ListPage:
+        """Return a page of the listing. Parts of uploads are not in it."""
+        await self._before("list", prefix)
+        page = await self._backend.list(prefix, start_after=start_after, limit=limit)
+        await self._after("list", prefix)
+        return page
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects. A call that fails may have deleted the first half."""
+        try:
+            await self._before("delete", keys[0] if keys else "")
+        except StorageUnavailableError:
+            if keys and not self.down:
+                await self._backend.delete(keys[: self._random.randrange(len(keys))])
+            raise
+        await self._backend.delete(keys)
+        await self._after("delete", keys[0] if keys else "")
+
+    async def abandon_uploads(self, prefix: str, older_than_s: float) -> int:
+        """Forget old parts of uploads."""
+        await self._before("abandon_uploads", prefix)
+        before = trio.current_time() - older_than_s
+        kept = [(key, at) for key, at in self.parts if not key.startswith(prefix) or at > before]
+        count = len(self.parts) - len(kept)
+        self.parts = kept
+        count += await self._backend.abandon_uploads(prefix, older_than_s)
+        await self._after("abandon_uploads", prefix)
+        return count
+
+    def _add_window(self, from_s: float, until_s: float, kind: type[StorageError]) -> None:
+        now = trio.current_time()
+        self._windows.append((now + from_s, now + until_s, kind))
+
+    def _strikes(self, fault: str, probability: float) -> bool:
+        # Drawn even if the probability is 0, so that one fault more or less does not shift all others of a seed.
+        struck = self._random.random() < probability
+        self.faults[fault] += struck
+        return struck
+
+    def _flip(self, data: bytes) -> bytes:
+        if not self._strikes("corrupt", self.corrupt) or not data:
+            return data
+        wrong = bytearray(data)
+        wrong[self._random.randrange(len(wrong))] ^= 1 << self._random.randrange(8)
+        return bytes(wrong)
+
+    def _standing(self) -> tuple[str, type[StorageError]] | None:
+        now = trio.current_time()
+        self._windows = [window for window in self._windows if now < window[1]]
+        kinds = {kind for start, _, kind in self._windows if start <= now}
+        if self.bucket_gone:
+            return "bucket_gone", StorageNotFoundError
+        if self.denied or StorageDeniedError in kinds:
+            return "denied", StorageDeniedError
+        if self.down or StorageUnavailableError in kinds:
+            return "down", StorageUnavailableError
+        return None
+
+    async def _before(self, method: str, key: str) -> None:
+        self.calls[method] += 1
+        await trio.sleep(self._random.random() * self.latency_s)
+        standing = self._standing()
+        if standing is not None:
+            fault, kind = standing
+            self.faults[fault] += 1
+            raise kind(f"{self.url}: {method} {key}: injected fault: {fault}")
+        if self._strikes("throttle", self.throttle):
+            raise StorageThrottledError(f"{self.url}: {method} {key}: injected throttling")
+        if self._strikes("unavailable", self.unavailable):
+            raise StorageUnavailableError(f"{self.url}: {method} {key}: injected outage")
+        if self._strikes("hang", self.hang):
+            await trio.sleep_forever()
+
+    async def _after(self, method: str, key: str) -> None:
+        await trio.sleep(self._random.random() * self.latency_s)
+        concerned = self.lose_answer_of is None or method in self.lose_answer_of
+        if self._strikes("lose_answer", self.lose_answer if concerned else 0.0):
+            kind = self._random.choice((StorageTimeoutError, StorageUnavailableError))
+            raise kind(f"{self.url}: {method} {key}: injected loss of the answer")
