@@ -12,13 +12,16 @@ writes that key, and from then on every change of a former owner fails (:class:`
 bounded, so a large change is several; each of them is consistent in itself: an object's count of references is changed
 together with the parts that point to it.
 
-The dictionaries here are the copy that every read uses. One lock orders the changes of this broker.
+The dictionaries here are the copy that every read uses. One lock orders the changes of this broker. A change whose
+outcome is not known (its answer was lost, or it was cancelled) is settled before the next one: the owner's key is
+written anew, so that whatever is still on its way to the store comes too late, and then the store is asked.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 import msgspec
@@ -78,6 +81,9 @@ class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
     """It holds data of a deleted topic: what is still wanted in it is to be written anew."""
 
 
+OnChange = Callable[[Sequence[PartRecord], Sequence[PartRecord], Mapping[int, int]], None]
+"""``on_change(added, removed, starts)``: one change that has happened; what was added may replace what was removed."""
+
 _encode = msgspec.msgpack.encode
 _OWNER = msgspec.msgpack.Decoder(OwnerRecord)
 _PART = msgspec.msgpack.Decoder(PartRecord)
@@ -99,11 +105,13 @@ def _start_key(topic_id: int) -> str:
 class TopicHistory:
     """The sealed parts of one topic, in the order of their offsets."""
 
-    __slots__ = ("_bases", "parts", "start_offset")
+    __slots__ = ("_bases", "_highest_us", "parts", "start_offset")
 
     def __init__(self) -> None:
         self.parts: list[PartRecord] = []
         self._bases: list[int] = []
+        # Highest append time up to the end of each part: a clock that steps back must not break the binary search.
+        self._highest_us: list[int] = []
         self.start_offset = 0
         """What retention has left begins here."""
 
@@ -127,15 +135,8 @@ class TopicHistory:
 
     def find_time(self, time_us: int) -> PartRecord | None:
         """Return the first part with something appended at or after a time."""
-        # Appended in order, so the highest times are in order, too.
-        low, high = 0, len(self.parts)
-        while low < high:
-            middle = (low + high) // 2
-            if self.parts[middle].part.last_time_us < time_us:
-                low = middle + 1
-            else:
-                high = middle
-        return self.parts[low] if low < len(self.parts) else None
+        at = bisect_left(self._highest_us, time_us)
+        return self.parts[at] if at < len(self.parts) else None
 
     def add(self, record: PartRecord) -> None:
         """Put a part in its place."""
@@ -143,12 +144,21 @@ class TopicHistory:
         at = bisect_right(self._bases, base)
         self._bases.insert(at, base)
         self.parts.insert(at, record)
+        self._note_times(at)
 
     def remove(self, records: Iterable[PartRecord]) -> None:
         """Take parts out."""
         gone = {record.part.base_offset for record in records}
         self.parts = [record for record in self.parts if record.part.base_offset not in gone]
         self._bases = [record.part.base_offset for record in self.parts]
+        self._note_times(0)
+
+    def _note_times(self, first: int) -> None:
+        highest = self._highest_us
+        del highest[first:]
+        for record in self.parts[first:]:
+            last_us = record.part.last_time_us
+            highest.append(max(highest[-1], last_us) if highest else last_us)
 
 
 class HistoryCatalogue:
@@ -159,16 +169,21 @@ class HistoryCatalogue:
         incarnation: of the metadata store.
         topics: by topic id; those with sealed parts or a start.
         objects: all objects that are known, garbage included.
+        on_change: called for each change, in their order, as soon as it is known to have happened.
     """
 
     def __init__(self, store: MetadataStore, owner: OwnerRecord, owner_revision: int) -> None:
         self._store = store
+        self._owner = _encode(owner)
         self._owner_revision = owner_revision
+        # The change of which it is not known whether it has happened, and what to do if it has.
+        self._doubtful: tuple[Sequence[Put | Delete], Callable[[], None]] | None = None
         self._lock = trio.Lock()
         self.epoch = owner.epoch
         self.incarnation = owner.incarnation
         self.topics: dict[int, TopicHistory] = {}
         self.objects: dict[ObjectRef, ObjectRecord] = {}
+        self.on_change: OnChange = _ignore
 
     @classmethod
     async def claim(cls, store: MetadataStore, incarnation: str, at_least: int = 1) -> HistoryCatalogue:
@@ -216,19 +231,37 @@ class HistoryCatalogue:
 
     # --- Changes ---
 
+    @asynccontextmanager
+    async def _changing(self) -> AsyncIterator[None]:
+        """Wait for one's turn; what went before is settled then."""
+        async with self._lock:
+            await self._settle()
+            yield
+
     async def enter(self, ref: ObjectRef, size_bytes: int, created_us: int, parts: Sequence[SegmentPart]) -> None:
         """Make the parts of a verified object visible.
 
         Raises:
+            MetadataConflictError: some of the offsets are sealed already.
             OwnerFencedError: another broker owns the history now. What was entered before stays.
         """
         records = [PartRecord(ref.storage, ref.key, part) for part in parts]
         for at in range(0, len(records), _PARTS_PER_TRANSACTION):
             some = records[at : at + _PARTS_PER_TRANSACTION]
-            async with self._lock:
+            async with self._changing():
+                for record in some:
+                    self._check_unsealed(record.part)
                 await self._change(
                     added=some, removed=(), now_us=created_us, new_objects={ref: (size_bytes, created_us)}
                 )
+
+    def _check_unsealed(self, part: SegmentPart) -> None:
+        found = self.topic(part.topic_id).find(part.base_offset)
+        if found is not None and found.part.base_offset < part.end_offset:
+            raise MetadataConflictError(
+                f"topic {part.topic_id:016x}: offsets [{part.base_offset}, {part.end_offset}) cannot be entered: "
+                f"[{found.part.base_offset}, {found.part.end_offset}) are sealed already, in {found.object}"
+            )
 
     async def replace(
         self, old: Sequence[PartRecord], ref: ObjectRef, size_bytes: int, now_us: int, part: SegmentPart
@@ -241,7 +274,7 @@ class HistoryCatalogue:
         Raises:
             OwnerFencedError: another broker owns the history now.
         """
-        async with self._lock:
+        async with self._changing():
             present = {record.part.base_offset: record for record in self.topic(part.topic_id).parts}
             if any(present.get(record.part.base_offset) != record for record in old):
                 return False
@@ -256,7 +289,7 @@ class HistoryCatalogue:
             OwnerFencedError: another broker owns the history now.
         """
         while True:
-            async with self._lock:
+            async with self._changing():
                 topic = self.topic(topic_id)
                 gone = [record for record in topic.parts if record.part.end_offset <= start_offset]
                 some = gone[:_PARTS_PER_TRANSACTION]
@@ -264,8 +297,8 @@ class HistoryCatalogue:
                 step = some[-1].part.end_offset if len(gone) > len(some) else start_offset
                 if step <= topic.start_offset and not some:
                     return
+                step = max(step, topic.start_offset)
                 await self._change(added=(), removed=some, now_us=now_us, starts={topic_id: step})
-                topic.start_offset = max(topic.start_offset, step)
                 if len(gone) == len(some):
                     return
 
@@ -276,14 +309,13 @@ class HistoryCatalogue:
             OwnerFencedError: another broker owns the history now.
         """
         while True:
-            async with self._lock:
+            async with self._changing():
                 topic = self.topics.get(topic_id)
                 if topic is None:
                     return
                 some = topic.parts[:_PARTS_PER_TRANSACTION]
                 if not some:
-                    await self._transact([Delete(_start_key(topic_id))], [])
-                    del self.topics[topic_id]
+                    await self._transact([Delete(_start_key(topic_id))], [], lambda: self._forget_topic(topic_id))
                     return
                 await self._change(added=(), removed=some, now_us=now_us, taint=True)
 
@@ -293,12 +325,11 @@ class HistoryCatalogue:
         Raises:
             OwnerFencedError: another broker owns the history now.
         """
-        async with self._lock:
+        async with self._changing():
             found = self.objects.get(ref)
             if found is not None:
                 assert not found.references, f"{ref} is still referenced"
-                await self._transact([Delete(_object_key(ref))], [])
-                del self.objects[ref]
+                await self._transact([Delete(_object_key(ref))], [], lambda: self._forget_object(ref))
 
     def garbage(self, until_us: int) -> list[ObjectRef]:
         """Return the objects without references whose last one went before a time."""
@@ -356,35 +387,77 @@ class HistoryCatalogue:
         operations += [Put(_start_key(topic_id), str(start).encode()) for topic_id, start in (starts or {}).items()]
         if not removed:
             conditions += [Condition(_part_key(record.part), 0) for record in added]
-        await self._transact(operations, conditions)
-        for record in removed:
-            self.topic(record.part.topic_id).remove([record])
-        for record in added:
-            self.topic(record.part.topic_id).add(record)
-        self.objects.update(objects)
 
-    async def _transact(self, operations: Sequence[Put | Delete], conditions: Sequence[Condition]) -> None:
-        """Do a transaction as the owner. What may have happened is read back, so that memory and store agree."""
+        def apply() -> None:
+            for topic_id in {record.part.topic_id for record in removed}:
+                self.topic(topic_id).remove(record for record in removed if record.part.topic_id == topic_id)
+            for record in added:
+                self.topic(record.part.topic_id).add(record)
+            self.objects.update(objects)
+            for topic_id, start in (starts or {}).items():
+                self.topic(topic_id).start_offset = start
+            self.on_change(added, removed, starts or {})
+
+        await self._transact(operations, conditions, apply)
+
+    def _forget_topic(self, topic_id: int) -> None:
+        self.topics.pop(topic_id, None)
+
+    def _forget_object(self, ref: ObjectRef) -> None:
+        self.objects.pop(ref, None)
+
+    async def _transact(
+        self, operations: Sequence[Put | Delete], conditions: Sequence[Condition], apply: Callable[[], None]
+    ) -> None:
+        """Do a transaction as the owner, and then ``apply`` it to the memory."""
+        self._doubtful = operations, apply
         try:
             await self._store.transact([Condition(_OWNER_KEY, self._owner_revision), *conditions], operations)
-        except MetadataConflictError as error:
+        except DanubeError:
+            if not await self._settle():
+                raise
+        else:
+            self._doubtful = None
+            apply()
+
+    async def _settle(self) -> bool:
+        """Find out whether the change that is in doubt, if there is one, has happened; make memory and store agree."""
+        if self._doubtful is None:
+            return False
+        operations, apply = self._doubtful
+        await self._renew()
+        happened = await self._happened(operations)
+        self._doubtful = None
+        if happened:
+            apply()
+        return happened
+
+    async def _renew(self) -> None:
+        """Write the owner's key anew: a transaction under its former revision cannot happen any more."""
+        while True:
             item = await self._store.get(_OWNER_KEY)
-            if item is None or item.mod_revision != self._owner_revision:
+            if item is None or item.value != self._owner:
                 owner = _OWNER.decode(item.value).epoch if item is not None else 0
                 raise OwnerFencedError(
                     f"another broker (epoch {owner}) has taken over the history that this one (epoch {self.epoch})"
                     " owned; this broker stops"
-                ) from error
-            if not await self._happened(operations):
-                raise
-        except DanubeError as error:
-            if not error.retryable or not await self._happened(operations):
-                raise
+                )
+            try:
+                self._owner_revision = await self._store.put(
+                    _OWNER_KEY, self._owner, expected_revision=item.mod_revision
+                )
+            except MetadataConflictError:
+                continue  # another owner, or our own last try has arrived: look again
+            return
 
     async def _happened(self, operations: Sequence[Put | Delete]) -> bool:
-        """Return whether a transaction whose answer was lost is there: its first change tells."""
+        """Return whether a transaction is there: its first change tells."""
         first = operations[0]
         item = await self._store.get(first.key)
         if isinstance(first, Delete):
             return item is None
         return item is not None and item.value == first.value
+
+
+def _ignore(added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[int, int]) -> None:
+    """Nobody wants to know."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from random import Random
+
+import trio
+from trio.testing import MockClock
 
 from danube.history.segment import SegmentBuilder, SegmentFooter, SegmentKind
 from danube.log import StoredBatch
@@ -59,3 +62,8 @@ def same(found: Iterable[StoredBatch], expected: Iterable[StoredBatch]) -> bool:
 
 def _identity(batch: StoredBatch) -> tuple[object, ...]:
     return batch.base_offset, batch.end_offset, batch.stamp, batch.part, batch.header, batch.append_time_us
+
+
+def run_virtual(work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    """Run an async function under a clock that jumps; Hypothesis makes Trio's scheduler repeatable."""
+    trio.run(work, *arguments, clock=MockClock(autojump_threshold=0))
