@@ -111,6 +111,8 @@ class Subscription:
         self._saving = False
         self._flushes: list[tuple[Consumer, int]] = []
         self._flushing: list[tuple[Consumer, int]] = []
+        self._lost: DanubeError | None = None
+        """Set when a cursor change did not reach the journal, which is then at its end: none after it will."""
         # What was read from the disk ahead of the machine.
         self._ahead: deque[StoredBatch] = deque()
         self._pumping = False
@@ -209,7 +211,10 @@ class Subscription:
         self.pump()
 
     def flush_acks(self, consumer: Consumer, token: int) -> None:
-        """Answer with AcksFlushed once everything acknowledged so far is durable."""
+        """Answer with AcksFlushed once all that was acknowledged is durable; end the consumer if it never will be."""
+        if self._lost is not None:
+            consumer.end(self._lost)
+            return
         if not self._saving and not self._unsaved:
             consumer.send(api.AcksFlushed(token))
             return
@@ -223,7 +228,7 @@ class Subscription:
         if ranges and not self._lossy:
             for index in range(0, len(ranges), 2):
                 self._unsaved.add(ranges[index], ranges[index + 1])
-            if not self._saving:
+            if not self._saving and self._lost is None:
                 self._save()
         self.pump()
 
@@ -236,16 +241,27 @@ class Subscription:
         self._saving = True
         self._flushing, self._flushes = self._flushes, []
         topic = self.topic
-        topic.submit(Entry(EntryType.CURSOR, topic.topic_id, topic.durability, (payload,), self))
+        try:
+            topic.submit(Entry(EntryType.CURSOR, topic.topic_id, topic.durability, (payload,), self))
+        except DanubeError as error:
+            self._not_saved(error)
+
+    def _not_saved(self, error: DanubeError) -> None:
+        """A cursor entry is not durable and none after it will be: who waits for that must not be told otherwise."""
+        self._saving = False
+        self._lost = error
+        waiting = self._flushing + self._flushes
+        self._flushing, self._flushes = [], []
+        for consumer, _ in waiting:
+            consumer.end(error)
 
     def settled(self, _entry: Entry, error: DanubeError | None) -> None:
-        """A cursor entry is durable (or the journal has failed, which ends the broker)."""
+        """A cursor entry is durable, or the journal has failed or is closing, which ends the broker."""
+        if error is not None:
+            self._not_saved(error)
+            return
         self._saving = False
         flushed, self._flushing = self._flushing, []
-        if error is not None:
-            for consumer, _ in flushed:
-                consumer.end(error)
-            return
         for consumer, token in flushed:
             consumer.send(api.AcksFlushed(token))
         if self._unsaved or self._flushes:
@@ -256,7 +272,11 @@ class Subscription:
         return encode_entry(self.cursor.snapshot(self.subscription_id))
 
     async def seek(self, offset: int) -> None:
-        """Move the cursor and return when that is durable. Connected consumers go on from there."""
+        """Move the cursor and return when that is durable. Connected consumers go on from there.
+
+        Raises:
+            JournalFencedError, UnavailableError: it is not durable; the broker is about to end.
+        """
         await self._saved()  # entries of a subscription reach the journal in order; the reset goes after the deltas
         self._unsaved.clear()
         self._ahead.clear()
@@ -269,9 +289,11 @@ class Subscription:
         await self._saved()
 
     async def _saved(self) -> None:
-        """Wait until no cursor entry is on its way."""
+        """Wait until no cursor entry is on its way; raise if the last one did not arrive."""
         while self._saving:
             await self.topic.next_commit()
+        if self._lost is not None:
+            raise type(self._lost)(self._lost.message)
 
     # --- Moving messages ---
 
