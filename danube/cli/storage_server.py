@@ -57,17 +57,17 @@ def storage_server(
         token = token_file.read_text("utf-8").strip()
         if not (token.isascii() and token.isprintable() and token.split() == [token]):
             raise ConfigurationError(f"the token file {token_file} must contain one word of printable ASCII")
-    limits = Limits()
-    if max_object_size is not None:
-        limits = msgspec.structs.replace(limits, storage_server_max_object_bytes=parse_size(max_object_size))
-    if memory is not None:
-        limits = msgspec.structs.replace(limits, storage_server_memory_bytes=parse_size(memory))
+    given = {"storage_server_max_object_bytes": max_object_size, "storage_server_memory_bytes": memory}
+    sizes = {name: parse_size(text) for name, text in given.items() if text is not None}
+    for name, size in sizes.items():
+        if size <= 0:
+            raise ConfigurationError(f"{name} must be greater than 0")
     config = StorageServerConfig(
         url=url,
         listen=[parse_address(address, _PORT) for address in listen or [_LISTEN]],
         token=token,
         tls_certificate=tls_cert,
         tls_key=tls_key,
-        limits=limits,
+        limits=msgspec.structs.replace(Limits(), **sizes),
     )
     run_storage_server(config, log_level=log_level)

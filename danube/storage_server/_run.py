@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import signal
@@ -62,6 +63,9 @@ def run_storage_server(config: StorageServerConfig, *, log_level: str = "info") 
 async def _main(config: StorageServerConfig) -> None:
     async with open_backend(config.url, limits=config.limits) as backend, _listening(config) as listeners:
         service = StorageService(backend, config.limits, config.token)
+        exposed = [one for one in map(_bound, listeners) if not ipaddress.ip_address(one[0]).is_loopback]
+        if exposed and config.token is None:
+            _log.warning("no token is asked for: whoever reaches %s can read and delete everything", _shown(exposed[0]))
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 server: Server = await nursery.start(serve, listeners, [service.service()], config.limits)
@@ -74,16 +78,22 @@ def _ready_line(backend: StorageBackend, listeners: Sequence[trio.abc.Listener[A
     promises = ["durable" if trusted.durable else "not durable"]
     if not trusted.conditional_put:
         promises.append("without if_absent")
+    addresses = ", ".join(_shown(_bound(one)) for one in listeners)
     return (
-        f"danube {__version__} storage server ready: listening on {', '.join(map(_address, listeners))};"
+        f"danube {__version__} storage server ready: listening on {addresses};"
         f" serving {backend.url} ({', '.join(promises)}); pid {os.getpid()}"
     )
 
 
-def _address(listener: trio.abc.Listener[Any]) -> str:
-    bound = listener.transport_listener if isinstance(listener, trio.SSLListener) else listener
-    assert isinstance(bound, trio.SocketListener)
-    host, port = bound.socket.getsockname()[:2]
+def _bound(listener: trio.abc.Listener[Any]) -> tuple[str, int]:
+    inner = listener.transport_listener if isinstance(listener, trio.SSLListener) else listener
+    assert isinstance(inner, trio.SocketListener)
+    host, port = inner.socket.getsockname()[:2]
+    return host, port
+
+
+def _shown(address: tuple[str, int]) -> str:
+    host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
