@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from danube.cli import bench, consume, doctor, info, produce, serve, storage_server
+from danube.cli import bench, consume, doctor, info, plugins, produce, serve, storage_server
 from danube.cli._root import EXIT_CODES, RootGroup, root
 from danube.cli.context import context_app
 from danube.cli.namespaces import namespaces_app
@@ -35,4 +35,5 @@ app.add_typer(bench.bench_app, name="bench")
 app.add_typer(context_app, name="context")
 app.command("info")(info.info)
 app.command("doctor")(doctor.doctor)
+app.command("plugins")(plugins.plugins)
 app.command("version")(info.version)

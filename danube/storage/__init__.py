@@ -10,10 +10,12 @@ from __future__ import annotations
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
 from danube.storage._keys import LEGAL_CHARACTERS, validate_key, validate_prefix
 from danube.storage._plugins import (
+    KNOWN_PACKAGES,
     InstalledStoragePlugin,
     StoragePlugin,
     StorageSurroundings,
     WallClock,
+    install_command,
     installed_plugins,
     load_plugin,
     open_backend,
@@ -22,6 +24,7 @@ from danube.storage._plugins import (
 )
 from danube.storage._stats import OperationStats, StorageHealth, StorageStats
 from danube.storage._storage import Storage
+from danube.storage._url import ALIASES, is_secret
 from danube.storage.disk import DiskBackend, open_disk
 from danube.storage.memory import SHARED_SPACES, MemoryBackend, MemorySpace, MemorySpaces
 
@@ -40,6 +43,10 @@ __all__ = [
     "open_storage",
     "open_backend",
     "installed_plugins",
+    "install_command",
+    "KNOWN_PACKAGES",
+    "ALIASES",
+    "is_secret",
     "load_plugin",
     "InstalledStoragePlugin",
     "StoragePlugin",

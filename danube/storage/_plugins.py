@@ -41,6 +41,7 @@ __all__ = [
     "StoragePlugin",
     "StorageSurroundings",
     "WallClock",
+    "install_command",
     "installed_plugins",
     "load_plugin",
     "open_backend",
@@ -66,9 +67,16 @@ KNOWN_PACKAGES = {
     "gcs": "danube-storage-gcs",
     "azure": "danube-storage-azure",
     "redis": "danube-storage-redis",
+    "rediss": "danube-storage-redis",
     "remote": "danube-storage-remote",
 }
 """Schemes whose package is known, and what to give to ``pip install`` for them."""
+
+
+def install_command(scheme: str) -> str:
+    """Return the command that installs the plugin of a scheme; a guess by the naming rule if it is not a known one."""
+    package = KNOWN_PACKAGES.get(scheme, f"danube-storage-{scheme}")
+    return f"pip install '{package}'" if "[" in package else f"pip install {package}"
 
 
 def system_wall_clock_us() -> int:
@@ -150,15 +158,14 @@ def load_plugin(scheme: str) -> StoragePlugin[Any]:
     if entry is None and scheme.startswith("fsspec+"):
         entry = entries["fsspec"]
     if entry is None:
-        package = KNOWN_PACKAGES.get(scheme, f"danube-storage-{scheme}")
         raise ConfigurationError(
             f"there is no storage backend for {scheme!r}; installed: {', '.join(sorted(entries))};"
-            f" to add one: pip install {_quoted(package)}"
+            f" to add one: {install_command(scheme)}"
         )
     try:
         plugin = entry.load()()
     except (ImportError, AttributeError) as error:
-        remedy = f"; try: pip install {_quoted(KNOWN_PACKAGES[scheme])}" if scheme in KNOWN_PACKAGES else ""
+        remedy = f"; try: {install_command(scheme)}" if scheme in KNOWN_PACKAGES else ""
         raise ConfigurationError(
             f"the storage backend {scheme!r} ({entry.value}) cannot be loaded: {error}{remedy}"
         ) from error
@@ -244,7 +251,3 @@ def _entries() -> dict[str, EntryPoint]:
     found = {entry.name: entry for entry in _BUILT_IN}
     found.update({entry.name: entry for entry in entry_points(group=GROUP)})
     return found
-
-
-def _quoted(package: str) -> str:
-    return f"'{package}'" if "[" in package else package

@@ -1,0 +1,170 @@
+"""``danube plugins``: which storage backends and metadata engines are here, what they take, and how to get more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from danube.cli._output import Output, OutputOption, show_rows
+
+if TYPE_CHECKING:
+    import msgspec
+
+__all__ = ["plugins"]
+
+
+def plugins(
+    options: Annotated[
+        str, typer.Option("--options", metavar="SCHEME", help="Show the options of one plugin, with their defaults.")
+    ] = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the storage backends and metadata engines, and what to install for the others that are known.
+
+    A plugin is chosen by the scheme of a URL, such as s3://bucket/prefix. Its options go into the query of the URL
+    (s3://bucket?region=eu-west-1) or into the table of the configuration file; those that are secret are never shown.
+    """
+    if options:
+        show_rows(_options(options), ["kind", "option", "type", "default", "secret", "description"], output)
+    else:
+        show_rows(_installed() + _missing(), ["kind", "scheme", "package", "version", "summary"], output)
+
+
+def _found() -> list[tuple[str, Any]]:
+    """Return kind and plugin of everything that is installed."""
+    from danube import metadata, storage
+
+    return [
+        *(("storage", plugin) for plugin in storage.installed_plugins()),
+        *(("metadata", plugin) for plugin in metadata.installed_plugins()),
+    ]
+
+
+def _load(target: str) -> Any:
+    """Return the class of a plugin; raises ImportError or AttributeError."""
+    from importlib.metadata import EntryPoint
+
+    return EntryPoint("plugin", target, "").load()
+
+
+def _installed() -> list[dict[str, Any]]:
+    from danube import __version__
+
+    rows = []
+    for kind, plugin in _found():
+        try:
+            summary = _load(plugin.target).summary
+        except (ImportError, AttributeError) as error:
+            summary = f"cannot be loaded: {error}"
+        rows.append(
+            {
+                "kind": kind,
+                "scheme": plugin.scheme,
+                "installed": True,
+                "built_in": plugin.built_in,
+                "package": "danube-broker" if plugin.built_in else plugin.distribution,
+                "version": __version__ if plugin.built_in else plugin.version,
+                "summary": summary,
+                "install": None,
+            }
+        )
+    return rows
+
+
+def _missing() -> list[dict[str, Any]]:
+    from danube.storage import KNOWN_PACKAGES, install_command
+
+    present = {plugin.scheme for kind, plugin in _found() if kind == "storage"}
+    return [
+        {
+            "kind": "storage",
+            "scheme": scheme,
+            "installed": False,
+            "built_in": False,
+            "package": package,
+            "version": None,
+            "summary": f"not installed: {install_command(scheme)}",
+            "install": install_command(scheme),
+        }
+        for scheme, package in KNOWN_PACKAGES.items()
+        if scheme not in present
+    ]
+
+
+def _options(scheme: str) -> list[dict[str, Any]]:
+    from danube.model.errors import ConfigurationError
+    from danube.storage import ALIASES, load_plugin
+
+    found = [(kind, plugin.target) for kind, plugin in _found() if plugin.scheme == ALIASES.get(scheme, scheme)]
+    if not found:
+        # Either fsspec with a protocol, or the error that says what to install.
+        return _options_of("storage", load_plugin(scheme).config)
+    rows = []
+    for kind, target in found:
+        try:
+            config = _load(target).config
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(f"the {kind} plugin {scheme!r} ({target}) cannot be loaded: {error}") from error
+        rows += _options_of(kind, config)
+    return rows
+
+
+def _options_of(kind: str, config: type[msgspec.Struct]) -> list[dict[str, Any]]:
+    import inspect
+
+    import msgspec
+
+    from danube.storage import is_secret
+
+    types: dict[str, Any] = {}
+    descriptions: dict[str, str] = {}
+    for part in reversed(config.__mro__):
+        types |= inspect.get_annotations(part)
+        descriptions |= _field_docstrings(part)
+    rows = []
+    for field in msgspec.structs.fields(config):
+        if field.default_factory is not msgspec.NODEFAULT:
+            default: Any = field.default_factory()
+        else:
+            default = field.default
+        rows.append(
+            {
+                "kind": kind,
+                "option": field.encode_name,
+                "type": _type_name(types[field.name]),
+                "default": "(required)" if field.required else _plain(default),
+                "secret": is_secret(field.encode_name),
+                "description": descriptions.get(field.name, ""),
+            }
+        )
+    return rows
+
+
+def _field_docstrings(owner: type) -> dict[str, str]:
+    """Return what is written below each field of a class, as it stands in the source; Python itself throws it away."""
+    import ast
+    import inspect
+    import textwrap
+
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+    except (OSError, TypeError):
+        return {}  # no source: a builtin, or an installation without it
+    (found,) = tree.body
+    assert isinstance(found, ast.ClassDef)
+    texts = {}
+    for field, below in zip(found.body, found.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                texts[name] = " ".join(text.split())
+    return texts
+
+
+def _type_name(annotation: Any) -> str:
+    """Return a type as it is written, or the name of a class."""
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
