@@ -7,6 +7,8 @@ from collections.abc import Generator
 
 import pytest
 
+pytest_plugins = ["storage_servers"]
+
 _ALLOWED_IN_CI = "allowed in CI:"
 
 
