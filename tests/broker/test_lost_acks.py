@@ -91,11 +91,10 @@ async def test_a_journal_that_closes_between_two_entries_does_no_harm(
 
 
 async def test_a_seek_that_is_not_durable_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with delivered(tmp_path, monkeypatch) as (_, subscription, journal):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_refused_seek, subscription)
-            await wait_until(lambda: journal.entries)
-            journal.settle_first(JournalFencedError("the disk is gone"))
+    async with delivered(tmp_path, monkeypatch) as (_, subscription, journal), trio.open_nursery() as nursery:
+        nursery.start_soon(_refused_seek, subscription)
+        await wait_until(lambda: journal.entries)
+        journal.settle_first(JournalFencedError("the disk is gone"))
 
 
 async def _refused_seek(subscription: Subscription) -> None:
