@@ -13,13 +13,14 @@ from typing import Final, Protocol
 
 import trio
 
-from danube.history.catalogue import HistoryCatalogue
+from danube.history.catalogue import HistoryCatalogue, PartRecord
 from danube.history.janitor import Janitor
 from danube.history.manifest import Everything, ManifestLog
 from danube.history.merger import Merger
 from danube.history.reader import SegmentReader
 from danube.history.retention import RetentionPlan, plan_retention
 from danube.history.sealer import Sealable, Sealer
+from danube.history.segment import SegmentPart
 from danube.log import Journal
 from danube.model.errors import DanubeError, OwnerFencedError
 from danube.model.limits import Limits
@@ -124,6 +125,7 @@ class History:
         self.merger = Merger(catalogue, self.manifests, storages, self.reader, cluster, limits, rng, wall_clock_us)
         self.janitor = Janitor(catalogue, storages, self.reader, cluster, limits, wall_clock_us)
         journal.on_roll = self.sealer.journal_rolled
+        catalogue.on_change = self._note_change
 
     def _snapshot_of(self, storage: str) -> Callable[[], Everything]:
         def everything() -> Everything:
@@ -133,6 +135,18 @@ class History:
             return parts, {number: start for number, start in starts.items() if start}, topics, subscriptions
 
         return everything
+
+    def _note_change(
+        self, added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[int, int]
+    ) -> None:
+        """Let the manifests follow the catalogue, change by change."""
+        for storage in {record.storage for record in (*added, *removed)} & self.manifests.keys():
+            objects: dict[str, list[SegmentPart]] = {}
+            for record in added:
+                if record.storage == storage:
+                    objects.setdefault(record.object, []).append(record.part)
+            gone = [record for record in removed if record.storage == storage]
+            self.manifests[storage].note(added=objects, removed=gone, starts=starts)
 
     # --- Topics ---
 
@@ -157,11 +171,10 @@ class History:
         self.sealer.forget(topic_id)
         history = self.catalogue.find(topic_id)
         if history is not None:
-            records = list(history.parts)
+            storages = {record.storage for record in history.parts}
             await self.catalogue.drop_topic(topic_id, self._clock_us())
-            for storage in {record.storage for record in records} & self.manifests.keys():
-                gone = [record for record in records if record.storage == storage]
-                self.manifests[storage].note(removed=gone, topics={name: None})
+            for storage in storages & self.manifests.keys():
+                self.manifests[storage].note(topics={name: None})
         self._wake.set()
 
     async def sweep(self, alive: set[int]) -> None:
@@ -184,15 +197,8 @@ class History:
         """
         plan = self.plan(topic)
         if plan.new_start_offset > plan.start_offset:
-            history = self.catalogue.topic(topic.topic_id)
-            gone = [record for record in history.parts if record.part.end_offset <= plan.new_start_offset]
             await self.catalogue.expire(topic.topic_id, plan.new_start_offset, self._clock_us())
             topic.log.expire(plan.new_start_offset)
-            for storage in {record.storage for record in gone} & self.manifests.keys():
-                self.manifests[storage].note(
-                    removed=[record for record in gone if record.storage == storage],
-                    starts={topic.topic_id: plan.new_start_offset},
-                )
         return plan
 
     async def _expire_before_sealing(self, topic: Sealable) -> None:

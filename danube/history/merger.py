@@ -21,7 +21,7 @@ from danube.history.catalogue import HistoryCatalogue, PartRecord, TopicHistory
 from danube.history.manifest import ManifestLog
 from danube.history.objects import BuiltObject, build, object_name, upload
 from danube.history.reader import SegmentReader
-from danube.history.segment import SegmentBuilder, SegmentKind, SegmentPart
+from danube.history.segment import SegmentBuilder, SegmentKind
 from danube.model.errors import DataLossError
 from danube.model.limits import MIB, Limits
 from danube.storage import Storage
@@ -172,15 +172,12 @@ class Merger:
         return True
 
     async def _enter(self, storage: str, built: BuiltObject, runs: Sequence[Run]) -> None:
-        manifests = self._manifests[storage]
-        parts: list[SegmentPart] = []
+        before = self.merged_parts
         for run, part in zip(runs, built.footer.parts, strict=True):
             assert part.base_offset == run[0].part.base_offset
             assert part.end_offset == run[-1].part.end_offset
             if await self._catalogue.replace(run, built.ref(storage), len(built.data), built.created_us, part):
-                manifests.note(removed=run, added={built.key: [part]})
-                parts.append(part)
                 self.merged_parts += len(run)
-        if not parts:
+        if self.merged_parts == before:
             await self._storages[storage].delete([built.key])  # everything in it has changed meanwhile
-        await manifests.flush()
+        await self._manifests[storage].flush()

@@ -34,7 +34,7 @@ from danube.history.segment import SegmentBuilder, SegmentKind, SegmentPart
 from danube.log import Journal, StoredBatch, TopicLog
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageError
-from danube.model.limits import MIB, Limits
+from danube.model.limits import KIB, MIB, Limits
 from danube.storage import Storage
 
 __all__ = ["Sealable", "Sealer", "SealingStatus"]
@@ -350,7 +350,13 @@ class Sealer:
                 async for batches in runs:
                     for batch in batches:
                         if packer is None:
-                            packer = _Packer(self._cluster, self._catalogue.epoch, self._clock_us(), self._rng)
+                            packer = _Packer(
+                                self._cluster,
+                                self._catalogue.epoch,
+                                self._clock_us(),
+                                self._rng,
+                                self._capacity(topics),
+                            )
                         packer.add(topic, batch)
                         if packer.size_bytes >= self._limits.segment_bytes:
                             yield packer.finish()
@@ -361,6 +367,11 @@ class Sealer:
                 packer = None
         if packer is not None:
             yield packer.finish()
+
+    def _capacity(self, topics: Sequence[Sealable]) -> int:
+        """Return how large an object may become: a segment and what its last batch goes beyond, or all that is left."""
+        left = sum(topic.log.unsealed_bytes for topic in topics)
+        return min(left + left // 8 + 64 * KIB, self._limits.segment_bytes + 2 * MIB)
 
     async def _batches(self, topic: Sealable, size_bytes: int) -> AsyncGenerator[list[StoredBatch], None]:
         """Yield what a topic has in the journal, about so many bytes."""
@@ -388,9 +399,9 @@ class Sealer:
         await before.wait()
         parts = [part for part in built.footer.parts if self._fits(part)]
         if parts:
-            await self._catalogue.enter(built.ref(storage), len(built.data), built.created_us, parts)
             names = {self._topics[part.topic_id].name for part in parts if part.topic_id in self._topics}
-            manifests.note(added={built.key: parts}, topics=self._topic_records(names))
+            manifests.note(topics=self._topic_records(names))
+            await self._catalogue.enter(built.ref(storage), len(built.data), built.created_us, parts)
             await manifests.flush()
             for part in parts:
                 topic = self._topics.get(part.topic_id)
@@ -412,10 +423,10 @@ class Sealer:
 class _Packer:
     """Fills one object: a part for each topic, and another one behind a hole in its offsets."""
 
-    def __init__(self, cluster: str, epoch: int, created_us: int, rng: random.Random) -> None:
+    def __init__(self, cluster: str, epoch: int, created_us: int, rng: random.Random, capacity_bytes: int) -> None:
         self._key = object_name(cluster, created_us, epoch, rng)
         self._created_us = created_us
-        self._builder = SegmentBuilder(SegmentKind.SEGMENT, epoch, created_us)
+        self._builder = SegmentBuilder(SegmentKind.SEGMENT, epoch, created_us, capacity_bytes)
         self._topic: Sealable | None = None
         self._next_offset = -1
         self._producers: set[int] = set()

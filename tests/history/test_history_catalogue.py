@@ -397,9 +397,9 @@ class CatalogueModel:
             topic_id, share = arguments
             await catalogue.expire(topic_id, int(catalogue.topic(topic_id).end_offset * share), self.now_us)
         elif kind == "drop":
+            self.starts.pop(arguments[0], None)
             await catalogue.drop_topic(arguments[0], self.now_us)
             assert catalogue.find(arguments[0]) is None
-            self.starts.pop(arguments[0], None)
         elif kind == "forget":
             for garbage in catalogue.garbage(self.now_us):
                 await catalogue.forget_object(garbage)
