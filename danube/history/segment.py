@@ -171,16 +171,20 @@ class Trailer(NamedTuple):
 class SegmentBuilder:
     """Puts an object together. ``begin``, ``add`` …, ``end`` for each part; then ``control`` at most once; ``finish``.
 
-    The bytes gather in one buffer that is not copied again.
+    The bytes gather in one buffer that is not copied again. If ``capacity_bytes`` is enough, it never moves either: a
+    buffer that grows by steps would leave holes of its former sizes in the heap.
     """
 
-    def __init__(self, kind: SegmentKind, epoch: int, created_us: int) -> None:
+    def __init__(self, kind: SegmentKind, epoch: int, created_us: int, capacity_bytes: int = 0) -> None:
         self._kind = kind
         self._epoch = epoch
         self._created_us = created_us
         head = _HEADER.pack(_HEADER_MAGIC, FORMAT_VERSION, kind, 0, epoch, 0)
-        self._data = bytearray(head + _CRC.pack(crc32c(head)))
-        self._body_crc = crc32c(bytes(self._data))
+        head += _CRC.pack(crc32c(head))
+        self._data = bytearray(max(capacity_bytes, HEADER_SIZE))
+        self._data[:HEADER_SIZE] = head
+        self._used = HEADER_SIZE
+        self._body_crc = crc32c(head)
         self._parts: list[SegmentPart] = []
         self._indexes: list[bytes] = []
         self._names: dict[int, str] = {}
@@ -195,7 +199,7 @@ class SegmentBuilder:
     @property
     def size_bytes(self) -> int:
         """Bytes so far, without indexes and footer."""
-        return len(self._data)
+        return self._used
 
     @property
     def part_count(self) -> int:
@@ -213,14 +217,13 @@ class SegmentBuilder:
         assert self._control == (0, 0, 0), "parts come before control entries"
         self._topic_id = topic_id
         self._names[topic_id] = name
-        self._start = len(self._data)
+        self._start = self._used
         self._batches = self._crc = self._last_us = 0
         self._index = []
 
     def add(self, batch: StoredBatch) -> None:
         """Add the part's next batch; its offsets continue those of the one before."""
-        data = self._data
-        position = len(data) - self._start
+        position = self._used - self._start
         if not self._batches:
             self._base = batch.base_offset
             self._first_us = batch.append_time_us
@@ -235,9 +238,8 @@ class SegmentBuilder:
         self._batches += 1
         stamp, part = batch.stamp, batch.part
         self._crc = extend_crc(extend_crc(self._crc, stamp), part)
-        self._body_crc = extend_crc(extend_crc(self._body_crc, stamp), part)
-        data += stamp
-        data += part
+        self._append(stamp)
+        self._append(part)
 
     def end(self, producers: dict[int, str]) -> SegmentPart:
         """End the part (of at least one batch), and name its producers."""
@@ -251,7 +253,7 @@ class SegmentBuilder:
             self._last_us,
             self._batches,
             self._start,
-            len(self._data),
+            self._used,
             self._crc,
             0,  # where the indexes will be is known at the end
             len(self._index),
@@ -272,7 +274,7 @@ class SegmentBuilder:
         """Add control entries, in their order."""
         assert self._topic_id < 0
         encoded = msgspec.msgpack.encode([tuple(entry) for entry in entries])
-        start = len(self._data)
+        start = self._used
         self._append(encoded)
         self._control = (start, start + len(encoded), crc32c(encoded))
 
@@ -281,19 +283,20 @@ class SegmentBuilder:
         assert self._topic_id < 0, "the last part was not ended"
         parts = []
         for part, index in zip(self._parts, self._indexes, strict=True):
-            parts.append(msgspec.structs.replace(part, index_start=len(self._data)))
+            parts.append(msgspec.structs.replace(part, index_start=self._used))
             self._append(index)
         footer = SegmentFooter(self._epoch, self._created_us, parts, self._names, self._producers, *self._control)
         encoded = msgspec.msgpack.encode(footer)
-        tail = _TRAILER.pack(
-            len(self._data), len(encoded), crc32c(encoded), self._body_crc, FORMAT_VERSION, int(self._kind)
-        )
-        self._data += encoded
-        self._data += tail + _CRC.pack(crc32c(tail)) + _TRAILER_MAGIC
+        tail = _TRAILER.pack(self._used, len(encoded), crc32c(encoded), self._body_crc, FORMAT_VERSION, int(self._kind))
+        self._append(encoded)
+        self._append(tail + _CRC.pack(crc32c(tail)) + _TRAILER_MAGIC)
+        del self._data[self._used :]
         return self._data, footer
 
     def _append(self, data: bytes) -> None:
-        self._data += data
+        end = self._used + len(data)
+        self._data[self._used : end] = data  # grows the buffer only at its end
+        self._used = end
         self._body_crc = extend_crc(self._body_crc, data)
 
 

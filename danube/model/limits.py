@@ -100,7 +100,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Batches that are kept opened for shared and key-shared subscriptions."""
 
     # History
-    segment_bytes: int = 32 * MIB
+    segment_bytes: int = 16 * MIB
     """A segment object is closed when it has reached this size; the batch that reaches it may go beyond. At most 48
     MiB, so that no object is larger than 64 MiB."""
     segment_max_age_s: float = 600.0
@@ -121,6 +121,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Commits of durability ``remote`` that are on their way to the backend at a time."""
     remote_commit_bytes: int = 8 * MIB
     """Most bytes of one such commit."""
+    remote_snapshot_commits: int = 1_000
+    """After so many such commits a snapshot is written, so that recovery does not have to read more of them."""
+    remote_snapshot_bytes: int = 256 * MIB
+    """After so many bytes of such commits a snapshot is written."""
     remote_stall_s: float = 30.0
     """A publish that has waited this long for the backend is answered with a retryable error; it may still happen."""
 
