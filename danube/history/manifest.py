@@ -17,22 +17,25 @@ The bytes of a manifest (numbers little-endian)::
     |             |  u16    | u16  |   u32    |  u32          |  u32 | Manifest       |
     +-------------+---------+------+----------+---------------+------+-------~~-------+
 
-The CRC32C is over the body. Sealing waits for its manifest before it lets local data go, so after the loss of a machine
-the bucket tells of everything that was sealed.
+The CRC32C is over everything else: the 20 bytes before it, and the body. Magic, version, length and CRC stay where they
+are in all versions. Sealing waits for its manifest before it lets local data go, so after the loss of a machine the
+bucket tells of everything that was sealed.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
+import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 import trio
 
 from danube.history.catalogue import PartRecord
-from danube.history.segment import SegmentPart
+from danube.history.segment import SegmentPart, extend_crc
 from danube.model.batch import crc32c
 from danube.model.errors import DataLossError, FailedPreconditionError, OwnerFencedError, StorageNotFoundError
 from danube.storage import Storage
@@ -49,9 +52,16 @@ __all__ = [
     "read_bucket",
 ]
 
+_log = logging.getLogger("danube.history")
+
 FORMAT_VERSION: Final = 1
 _MAGIC: Final = b"DNB-MAN\n"
-_HEAD = struct.Struct("<8sHHIII")
+_HEAD = struct.Struct("<8sHHII")
+_CRC = struct.Struct("<I")
+_BODY_START: Final = _HEAD.size + _CRC.size
+_KEY = re.compile("([0-9a-f]{16})/([0-9a-f]{16})")
+_LOOKS: Final = 50
+"""How often a listing is repeated because what it names is not there, 0.1 s apart."""
 _DELTAS_PER_SNAPSHOT: Final = 64
 
 
@@ -91,26 +101,29 @@ _BODY = msgspec.msgpack.Decoder(Manifest)
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the object."""
     body = msgspec.msgpack.encode(manifest)
-    return _HEAD.pack(_MAGIC, FORMAT_VERSION, manifest.kind, 0, len(body), crc32c(body)) + body
+    head = _HEAD.pack(_MAGIC, FORMAT_VERSION, manifest.kind, 0, len(body))
+    return head + _CRC.pack(extend_crc(crc32c(head), body)) + body
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Read an object; ``where`` names it in errors.
 
     Raises:
-        DataLossError: damaged, or written by a newer version.
+        DataLossError: damaged.
+        FailedPreconditionError: written by a newer version.
     """
-    if len(data) < _HEAD.size or not data.startswith(_MAGIC):
+    if len(data) < _BODY_START or not data.startswith(_MAGIC):
         raise DataLossError(f"{where}: this is not a Danube manifest, or its header is damaged")
-    _, version, _, _, length, crc = _HEAD.unpack_from(data)
+    _, version, _, _, length = _HEAD.unpack_from(data)
+    (crc,) = _CRC.unpack_from(data, _HEAD.size)
+    body = data[_BODY_START:]
+    if len(body) != length or extend_crc(crc32c(data[: _HEAD.size]), body) != crc:
+        raise DataLossError(f"{where}: the manifest is damaged")
     if version > FORMAT_VERSION:
-        raise DataLossError(
+        raise FailedPreconditionError(
             f"{where}: format version {version} is newer than {FORMAT_VERSION}, the newest that this version of Danube "
             "reads; upgrade Danube"
         )
-    body = data[_HEAD.size :]
-    if len(body) != length or crc32c(body) != crc:
-        raise DataLossError(f"{where}: the manifest is damaged")
     return _BODY.decode(body)
 
 
@@ -172,40 +185,51 @@ async def read_bucket(storage: Storage, cluster: str) -> Bucket:
 
     Raises:
         DataLossError: a manifest is damaged or missing.
+        FailedPreconditionError: a manifest was written by a newer version of Danube.
         StorageError: the backend cannot be read.
     """
-    prefix = manifest_prefix(cluster)
-    while True:
-        keys = [item.key async for page in storage.list_all(prefix) for item in page.objects]
-        epochs: dict[int, list[tuple[int, str]]] = {}
-        for key in keys:
-            epoch, sequence = (int(text, 16) for text in key.removeprefix(prefix).split("/"))
-            epochs.setdefault(epoch, []).append((sequence, key))
-        bucket = Bucket()
-        for epoch in sorted(epochs, reverse=True):
-            found = sorted(epochs[epoch])
-            manifests: list[Manifest] = []
-            vanished = False
-            for sequence, key in reversed(found):  # back to the newest snapshot
-                if manifests and sequence != manifests[-1].sequence - 1:
-                    raise DataLossError(f"{storage.url}: the manifest before {key} is missing; restore it from a copy")
-                data = await _get(storage, key)
-                if data is None:
-                    vanished = True
-                    break
-                manifests.append(decode_manifest(data, f"{storage.url}/{key}"))
-                if manifests[-1].kind == ManifestKind.SNAPSHOT:
-                    break
-            if vanished:
-                break
-            if manifests and manifests[-1].kind == ManifestKind.SNAPSHOT:
-                for manifest in reversed(manifests):
-                    bucket.apply(manifest)
-                bucket.snapshot_key = f"{prefix}{epoch:016x}/{manifests[-1].sequence:016x}"
-                return bucket
-        else:
+    for _ in range(_LOOKS):
+        epochs = await _list_epochs(storage, cluster)
+        if not epochs:
+            return Bucket()
+        manifests = await _newest(storage, epochs[max(epochs)])
+        if manifests is not None:
+            bucket = Bucket()
+            for _, manifest in manifests:
+                bucket.apply(manifest)
+            bucket.snapshot_key = manifests[0][0]
             return bucket
         await trio.sleep(0.1)  # a new snapshot has replaced what was listed: look again
+    raise DataLossError(f"{storage.url}: manifests of cluster {cluster!r} are listed, but are not there when read")
+
+
+async def _list_epochs(storage: Storage, cluster: str) -> dict[int, list[tuple[int, str]]]:
+    """Return (sequence, key) of all manifests by epoch, each epoch in order."""
+    prefix = manifest_prefix(cluster)
+    epochs: dict[int, list[tuple[int, str]]] = {}
+    async for page in storage.list_all(prefix):
+        for item in page.objects:
+            found = _KEY.fullmatch(item.key.removeprefix(prefix))
+            if found is not None:  # what else lies here is not ours
+                epochs.setdefault(int(found[1], 16), []).append((int(found[2], 16), item.key))
+    return epochs
+
+
+async def _newest(storage: Storage, found: Sequence[tuple[int, str]]) -> list[tuple[str, Manifest]] | None:
+    """Return the newest snapshot of an epoch and what follows it; None if something went away while it was read."""
+    manifests: list[tuple[str, Manifest]] = []
+    before = -1
+    for sequence, key in reversed(found):
+        if manifests and sequence != before:
+            break
+        data = await _get(storage, key)
+        if data is None:
+            return None
+        manifests.append((key, decode_manifest(data, f"{storage.url}/{key}")))
+        if manifests[-1][1].kind == ManifestKind.SNAPSHOT:
+            return manifests[::-1]
+        before = sequence - 1
+    raise DataLossError(f"{storage.url}: the manifest before {manifests[-1][0]} is missing; restore it from a copy")
 
 
 async def _get(storage: Storage, key: str) -> bytes | None:
@@ -295,19 +319,36 @@ class ManifestLog:
         """
         if self._checked:
             return
-        bucket = await read_bucket(self._storage, self._cluster)
+        try:
+            bucket = await read_bucket(self._storage, self._cluster)
+        except DataLossError as error:
+            bucket = await self._what_is_readable(error)
         if bucket.epoch and bucket.incarnation != self._incarnation:
             raise FailedPreconditionError(
                 f"{self._storage.url} holds the history of another life of cluster {self._cluster!r}; bring it back "
                 f"with: danube topics restore --from {self._storage.url} - or choose another prefix or cluster name"
             )
-        if bucket.epoch > self._epoch:
+        if bucket.epoch >= self._epoch:
             raise OwnerFencedError(
                 f"{self._storage.url}: a broker of epoch {bucket.epoch} owns this history; this one has epoch "
                 f"{self._epoch} and stops"
             )
         self._previous_snapshot = bucket.snapshot_key
         self._checked = True
+
+    async def _what_is_readable(self, error: DataLossError) -> Bucket:
+        """Return epoch and incarnation from a place where manifests are damaged: our snapshot will replace them."""
+        for epoch, found in sorted((await _list_epochs(self._storage, self._cluster)).items(), reverse=True):
+            for _, key in reversed(found):
+                try:
+                    manifest = decode_manifest(await self._storage.get(key), key)
+                except (DataLossError, StorageNotFoundError):
+                    continue
+                _log.error("%s; what this broker knows of its history is written anew", error)
+                bucket = Bucket()
+                bucket.epoch, bucket.incarnation = epoch, manifest.incarnation
+                return bucket
+        raise error
 
     async def flush(self) -> None:
         """Write what has gathered, if anything. A failed call may be repeated: nothing is lost.
