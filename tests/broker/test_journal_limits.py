@@ -36,7 +36,7 @@ async def test_a_full_journal_stops_publishes_and_lets_acks_through(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        running_broker(tmp_path, limits={**TIGHT, "journal_max_bytes": 9 * MIB}) as running,
+        running_broker(tmp_path, storage="memory", limits={**TIGHT, "journal_max_bytes": 9 * MIB}) as running,
         running.client() as client,
         running.channel() as channel,
     ):
@@ -75,7 +75,7 @@ async def test_a_full_journal_stops_publishes_and_lets_acks_through(
 
 async def test_deleting_a_topic_frees_its_space(tmp_path: Path) -> None:
     limits = {**TIGHT, "journal_full_wait_s": 20.0}
-    async with running_broker(tmp_path, limits=limits) as running, running.client() as client:
+    async with running_broker(tmp_path, storage="memory", limits=limits) as running, running.client() as client:
         async with client.producer("/default/waste") as waste:
             for _ in range(20):
                 await waste.send(PAYLOAD)
@@ -108,7 +108,10 @@ async def test_a_topic_that_is_deleted_under_load_leaves_no_space_taken(tmp_path
 
 async def test_acks_alone_never_fill_the_journal(tmp_path: Path) -> None:
     """Files that hold only cursors and producers are recycled after a checkpoint, and nothing of them is lost."""
-    async with running_broker(tmp_path, patience_s=30, limits=TIGHT) as running, running.client() as client:
+    async with (
+        running_broker(tmp_path, storage="memory", patience_s=30, limits=TIGHT) as running,
+        running.client() as client,
+    ):
         async with client.producer(TOPIC, name="p") as producer:
             await producer.send_many([b"%d" % n for n in range(18_000)])
         journal = running.broker.journal
@@ -162,7 +165,10 @@ async def test_a_full_disk_stops_publishes_until_space_is_freed(small_disk: Path
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(6 * MIB))
     limits = {"journal_full_wait_s": 20.0}
-    async with running_broker(small_disk / "data", limits=limits) as running, running.client() as client:
+    async with (
+        running_broker(small_disk / "data", storage="memory", limits=limits) as running,
+        running.client() as client,
+    ):
         async with client.producer(TOPIC) as producer:
             count = await fill_up(producer)
             assert running.broker.journal.usage().disk_full
