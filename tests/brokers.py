@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 READY_TIMEOUT_S = 60.0
@@ -21,12 +23,20 @@ def free_port() -> int:
 
 
 class BrokerProcess:
-    """``python -m danube serve`` with a fixed port and data directory; leaves nothing running behind it."""
+    """``python -m danube serve`` with a fixed port and data directory; leaves nothing running behind it.
 
-    def __init__(self, data_directory: Path, *options: str) -> None:
+    ``prefix`` is put before the command (a tracer that gets out of the way, ``strace -D``, say), ``stderr`` is a file
+    that gets what the broker logs.
+    """
+
+    def __init__(
+        self, data_directory: Path, *options: str, prefix: Sequence[str] = (), stderr: Path | None = None
+    ) -> None:
         self.port = free_port()
         self.data_directory = data_directory
         self.options = options
+        self.prefix = prefix
+        self.stderr = stderr
         self.ready_line = ""
         self._process: subprocess.Popen[str] | None = None
 
@@ -41,10 +51,25 @@ class BrokerProcess:
 
     def start(self) -> BrokerProcess:
         """Start the broker and wait for its ready line."""
+        self.launch()
+        if not self.wait_ready():
+            assert self._process is not None
+            code = self._process.wait(10)
+            raise AssertionError(f"the broker did not become ready; exit code {code}, said {self.ready_line!r}")
+        return self
+
+    def launch(self) -> None:
+        """Start the process and wait for nothing."""
         assert self._process is None
-        command = [sys.executable, "-m", "danube", "serve", "--listen", f"127.0.0.1:{self.port}"]
+        command = [*self.prefix, sys.executable, "-m", "danube", "serve", "--listen", f"127.0.0.1:{self.port}"]
         command += ["--data-dir", str(self.data_directory), *self.options]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"NO_COLOR": "1"})
+        environment = os.environ | {"NO_COLOR": "1"}
+        with self.stderr.open("ab") if self.stderr else nullcontext() as stderr:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
+
+    def wait_ready(self) -> bool:
+        """Wait for the ready line; return False if the broker ended without one."""
+        assert self._process is not None
         watchdog = threading.Timer(READY_TIMEOUT_S, self._process.kill)
         watchdog.start()
         try:
@@ -52,10 +77,7 @@ class BrokerProcess:
             self.ready_line = self._process.stdout.readline()
         finally:
             watchdog.cancel()
-        if not re.search(r"\bready\b", self.ready_line):
-            code = self._process.wait(10)
-            raise AssertionError(f"the broker did not become ready; exit code {code}, said {self.ready_line!r}")
-        return self
+        return re.search(r"\bready\b", self.ready_line) is not None
 
     def kill(self) -> None:
         """SIGKILL, as ``kill -9`` does."""
@@ -68,6 +90,18 @@ class BrokerProcess:
         """SIGTERM; return the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(timeout_s)
+        self._close()
+        return code
+
+    def request_drain(self) -> None:
+        """SIGTERM, without waiting for anything."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float = 30.0) -> int:
+        """Wait until the broker has ended by itself; return the exit code (minus the signal that killed it)."""
+        assert self._process is not None
         code = self._process.wait(timeout_s)
         self._close()
         return code
