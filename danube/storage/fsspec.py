@@ -155,25 +155,31 @@ class FsspecBackend(StorageBackend):
         if start == end:
             return b""
         whole = start == 0 and end is None
+        failed: StorageError | None = None
+        data = b""
         try:
             with self._errors("get", key):
                 data = await self._get(key, start, end)
         except (StorageNotFoundError, StorageDeniedError, StorageThrottledError, StorageTimeoutError):
             raise
         except StorageError as error:
-            # Libraries have many words for "behind the end": ask for the size.
-            if whole or await self._within(key, start, end):
+            if whole:
                 raise
-            raise self._behind(key, start, end) from error
-        if whole or (end is None and data) or (end is not None and len(data) == end - start):
-            return data
-        if end is not None and len(data) > end - start:
-            raise self.error(StorageError, "get", key, f"{len(data)} bytes were returned for [{start}, {end})")
-        if await self._within(key, start, end):
-            if end is None:
-                return data  # from the very end: empty
-            raise self.error(StorageUnavailableError, "get", key, f"only {len(data)} bytes came of [{start}, {end})")
-        raise self._behind(key, start, end)
+            failed = error
+        if failed is None:
+            if whole or (end is None and data) or (end is not None and len(data) == end - start):
+                return data
+            if end is not None and len(data) > end - start:
+                raise self.error(StorageError, "get", key, f"{len(data)} bytes came for [{start}, {end})")
+        # Libraries have many words for "behind the end", and some answer with less: the size decides.
+        size = (await self.head(key)).size_bytes
+        if start > size or (end is not None and end > size):
+            raise self.error(StorageRangeError, "get", key, f"[{start}, {end}) is not within {size} bytes") from failed
+        if start == size:
+            return b""
+        if failed is not None:
+            raise failed
+        raise self.error(StorageUnavailableError, "get", key, f"only {len(data)} bytes came of [{start}, {end})")
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return several ranges of an object; they are read concurrently."""
@@ -208,13 +214,6 @@ class FsspecBackend(StorageBackend):
             raise
         except Exception as error:
             raise self.translate(error, operation, key) from error
-
-    async def _within(self, key: str, start: int, end: int | None) -> bool:
-        size = (await self.head(key)).size_bytes
-        return start <= size and (end is None or end <= size)
-
-    def _behind(self, key: str, start: int, end: int | None) -> StorageError:
-        return self.error(StorageRangeError, "get", key, f"[{start}, {end}) is not within the object")
 
     # Hooks: what a plugin for one service does better
 
@@ -265,9 +264,13 @@ class FsspecBackend(StorageBackend):
         except FileNotFoundError:
             return ListPage([], False)
         keys: list[tuple[str, dict[str, Any]]] = []
+        root = f"{self.root}/"
         for path, info in found.items():
-            key = path[len(self.root) + 1 :]
-            if key > start_after and key.startswith(prefix) and info.get("type") == "file" and is_key(key):
+            key = path[len(root) :]
+            # Some take the folder for a mere prefix, and bring its neighbours along.
+            if not path.startswith(root) or info.get("type") != "file":
+                continue
+            if key > start_after and key.startswith(prefix) and is_key(key):
                 keys.append((key, info))
         keys.sort(key=lambda item: item[0])
         return ListPage(
