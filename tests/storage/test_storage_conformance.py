@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from danube.model.limits import MIB
 from danube.storage import MemoryBackend, MemorySpace, open_backend
 from danube.storage._uploads import UPLOADS, upload_name
 from danube.storage.disk import open_disk
@@ -16,6 +17,7 @@ from danube.testing.storage import StorageConformance
 
 class TestMemory(StorageConformance):
     lacks = frozenset({"durable", "shared"})
+    cancel_bytes = 1 * MIB
 
     @pytest.fixture(autouse=True)
     def _space(self):
@@ -27,7 +29,7 @@ class TestMemory(StorageConformance):
 
 
 class TestSlowMemory(TestMemory):
-    cancel_bytes = 1000
+    many = 50
 
     @asynccontextmanager
     async def open_backend(self):
@@ -56,6 +58,7 @@ class TestDisk(StorageConformance):
 
 class TestFsspecMemory(StorageConformance):
     lacks = frozenset({"durable", "conditional_put", "shared"})
+    many = 100
 
     @pytest.fixture(autouse=True)
     def _place(self):
@@ -67,6 +70,7 @@ class TestFsspecMemory(StorageConformance):
 
 class TestFsspecFile(StorageConformance):
     lacks = frozenset({"durable", "conditional_put", "shared"})
+    many = 100
 
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path):
