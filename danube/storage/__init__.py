@@ -8,7 +8,7 @@ names: ``memory://``, ``disk://``, ``fsspec+PROTOCOL://``, or one that a plugin 
 from __future__ import annotations
 
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
-from danube.storage._keys import LEGAL_CHARACTERS, validate_key, validate_prefix
+from danube.storage._keys import LEGAL_CHARACTERS, is_key, validate_key, validate_prefix
 from danube.storage._plugins import (
     KNOWN_PACKAGES,
     InstalledStoragePlugin,
@@ -34,6 +34,7 @@ __all__ = [
     "ObjectInfo",
     "ListPage",
     "LEGAL_CHARACTERS",
+    "is_key",
     "validate_key",
     "validate_prefix",
     "Storage",

@@ -21,7 +21,7 @@ simulation everything repeats.
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -233,7 +233,7 @@ class Storage:
             timeout_s,
         )
 
-    async def list_all(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ListPage]:
+    async def list_all(self, prefix: str = "", start_after: str = "") -> AsyncGenerator[ListPage, None]:
         """Iterate over all pages of a listing. Each page has its own deadline; what is put meanwhile may be missing."""
         while True:
             page = await self.list(prefix, start_after=start_after)

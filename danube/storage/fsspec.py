@@ -52,7 +52,7 @@ from danube.storage._plugins import StoragePlugin, StorageSurroundings
 from danube.storage._uploads import UPLOADS, belongs_to, upload_name
 from danube.storage._url import public_text
 
-__all__ = ["FsspecBackend", "FsspecConfig", "FsspecStoragePlugin"]
+__all__ = ["FsspecBackend", "FsspecConfig", "FsspecStoragePlugin", "call_asyncio"]
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
