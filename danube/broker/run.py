@@ -33,6 +33,7 @@ def _wall_clock_us() -> int:
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 
 
 def _keep_large_buffers() -> None:
@@ -47,6 +48,8 @@ def _keep_large_buffers() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 8 * MIB)
         mallopt(_M_TRIM_THRESHOLD, 256 * MIB)
+        # One heap for all threads: what a worker thread has read is freed by the loop, and must serve the loop's needs.
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def run_broker(config: BrokerConfig) -> int:
