@@ -140,6 +140,8 @@ class Sealer:
         # Those with something unsealed, in the order in which they got it.
         self._unsealed: dict[int, None] = {}
         self._full: dict[int, None] = {}
+        # What the last round could not seal, and whether everything of it was wanted.
+        self._left: dict[int, bool] = {}
         self._asks: list[_Ask] = []
         self._wake = trio.Event()
         self._round = trio.Lock()
@@ -233,6 +235,7 @@ class Sealer:
             if error is not None:
                 pause_s = min(max(_FIRST_RETRY_S, pause_s * 2), self._limits.segment_retry_max_s)
                 self._failed(error, pause_s)
+                self._left = {topic.topic_id: topic.topic_id in whole for topic in due}
                 await trio.sleep(pause_s)
             elif due:
                 pause_s = 0.0
@@ -279,6 +282,9 @@ class Sealer:
         """Return the topics that are due, and the ids of those of which everything is to be sealed."""
         ids: dict[int, None] = dict.fromkeys(topic_id for ask in asks for topic_id in ask.topic_ids)
         whole: set[int] = set(ids)
+        left, self._left = self._left, {}
+        ids |= dict.fromkeys(left)
+        whole |= {topic_id for topic_id, everything in left.items() if everything}
         usage = self._journal.used_bytes
         excess = usage - int(self._limits.journal_max_bytes * self._limits.segment_journal_ratio)
         if excess > 0:
