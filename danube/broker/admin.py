@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from danube.broker.storage_admin import StorageAdministration, check_retention, sealed_part_of
+from danube.log import TopicLog
 from danube.model import api, partition_name, validate_name, validate_topic
 from danube.model.errors import SubscriptionNotFoundError, TopicNotFoundError
 from danube.model.version import __version__
@@ -43,10 +45,11 @@ class Administration:
             (api.Method.SEEK_SUBSCRIPTION, self.seek_subscription, api.SeekSubscription),
             (api.Method.DELETE_SUBSCRIPTION, self.delete_subscription, api.DeleteSubscription),
         ]
-        return {
+        own = {
             path: Method(path=path, kind="unary", handler=handler, request_type=request)
             for path, handler, request in table
         }
+        return {**own, **StorageAdministration(self._broker, self).service()}
 
     # --- The broker ---
 
@@ -68,7 +71,10 @@ class Administration:
 
     async def create_topic(self, request: api.CreateTopic, _context: Context) -> api.TopicInfo:
         """Create a topic."""
-        await self._broker.create_topic(request.topic, request.durability, request.partitions)
+        check_retention(request.retention)
+        await self._broker.create_topic(
+            request.topic, request.durability, request.partitions, request.storage, request.retention
+        )
         return self._topic_info(request.topic)
 
     async def delete_topic(self, request: api.DeleteTopic, _context: Context) -> api.Done:
@@ -86,10 +92,12 @@ class Administration:
         return self._topic_info(request.topic)
 
     def _topic_info(self, name: str) -> api.TopicInfo:
-        topics = self._resolve(name)
+        topics = self.resolve(name)
         record = self._broker.catalogue.find(name)
         first = topics[0]
         partitions = record.partitions if record is not None else 0
+        journal_bytes = sum(topic.stored_bytes for topic in topics)
+        parts, objects, sealed_bytes = sealed_part_of(self._broker, topics)
         return api.TopicInfo(
             name,
             0 if partitions else first.topic_id,
@@ -97,13 +105,20 @@ class Administration:
             first.durability,
             sum(topic.start_offset for topic in topics),
             sum(topic.end_offset for topic in topics),
-            sum(topic.stored_bytes for topic in topics),
+            journal_bytes + sealed_bytes,
             [producer for topic in topics for producer in topic.producer_infos()],
             sorted({name for topic in topics for name in topic.subscriptions}),
             record.created_us if record is not None else first.created_us,
+            first.storage,
+            first.retention,
+            sum(_sealed_offset(topic) for topic in topics),
+            journal_bytes,
+            sealed_bytes,
+            parts,
+            objects,
         )
 
-    def _resolve(self, name: str) -> list[Topic]:
+    def resolve(self, name: str) -> list[Topic]:
         """Return the topic, or all partitions of a partitioned base name."""
         record = self._broker.catalogue.find(name)
         if record is None:
@@ -134,7 +149,7 @@ class Administration:
         return api.SubscriptionList(
             [
                 subscription.info()
-                for topic in self._resolve(request.topic)
+                for topic in self.resolve(request.topic)
                 for _, subscription in sorted(topic.subscriptions.items())
             ]
         )
@@ -172,15 +187,17 @@ class Administration:
     def _find(self, topic: str, subscription: str) -> list[Subscription]:
         validate_topic(topic)
         validate_name("subscription", subscription)
-        found = [
-            each.subscriptions[subscription] for each in self._resolve(topic) if subscription in each.subscriptions
-        ]
+        found = [each.subscriptions[subscription] for each in self.resolve(topic) if subscription in each.subscriptions]
         if not found:
             raise SubscriptionNotFoundError(
                 f"topic {topic!r} has no subscription {subscription!r}; list them with:"
                 f" danube subscriptions list {topic}"
             )
         return found
+
+
+def _sealed_offset(topic: Topic) -> int:
+    return topic.kept.journal_start if isinstance(topic.kept, TopicLog) else topic.end_offset
 
 
 def _names(topic: str, record: TopicRecord) -> list[str]:

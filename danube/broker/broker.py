@@ -29,6 +29,7 @@ from danube.history import History, HistoryCatalogue
 from danube.log import BatchCache, Entry, Journal, RealDisk
 from danube.metadata import open_store
 from danube.model import Durability, Retention, api, partition_name, validate_name, validate_topic
+from danube.model.batch import crc32c
 from danube.model.errors import (
     ConfigurationError,
     DanubeError,
@@ -43,6 +44,9 @@ from danube.wire import Context, Method, Server, ServerStream
 __all__ = ["Broker", "Seams"]
 
 _log = logging.getLogger("danube.broker")
+
+_SNAPSHOTS_PER_TURN = 100
+"""After so many topics a checkpoint lets other tasks run."""
 
 
 class Seams(NamedTuple):
@@ -73,6 +77,8 @@ class Broker:
         self._commit = trio.Event()
         self._started_at = 0.0
         self._consumer_id = 0
+        # Checksums of the snapshots that are stored: most topics do not change between two checkpoints.
+        self._saved: dict[tuple[str, int], int] = {}
         self._drain_wanted = trio.Event()
         self._server: Server
         self._creating = trio.Lock()
@@ -271,13 +277,24 @@ class Broker:
 
     async def _checkpoint(self) -> None:
         """Store what the journal's control entries have said, so that their files can be recycled."""
-        save = self.catalogue.save_snapshot
-        for topic in list(self._topics.values()):
+        known: dict[tuple[str, int], int] = {}
+        changed: list[tuple[str, int, bytes]] = []
+
+        def note(kind: str, number: int, value: bytes) -> None:
+            known[kind, number] = crc = crc32c(value)
+            if self._saved.get((kind, number)) != crc:
+                changed.append((kind, number, value))
+
+        for count, topic in enumerate(list(self._topics.values())):
             if topic.durability is Durability.NONE or topic.deleted:
                 continue
-            await save("topics", topic.topic_id, topic.snapshot())
-            for subscription in list(topic.subscriptions.values()):
-                await save("cursors", subscription.subscription_id, subscription.snapshot())
+            note("topics", topic.topic_id, topic.snapshot())
+            for subscription in topic.subscriptions.values():
+                note("cursors", subscription.subscription_id, subscription.snapshot())
+            if not count % _SNAPSHOTS_PER_TURN:
+                await trio.lowlevel.checkpoint()
+        await self.catalogue.save_snapshots(changed)
+        self._saved = known
 
     def _adopt(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
@@ -347,7 +364,7 @@ class Broker:
 
     def info(self, version: str, pid: int) -> api.BrokerInfo:
         """Return what the broker says about itself."""
-        usage = self.journal.usage()
+        usage, sealing = self.journal.usage(), self.history.sealer.status()
         limits = self.config.limits
         return api.BrokerInfo(
             version,
@@ -364,9 +381,19 @@ class Broker:
             usage.syncs,
             limits.max_message_bytes,
             limits.max_batch_bytes,
+            sealing.unsealed_bytes,
+            sealing.oldest_age_s,
+            sealing.failing_for_s,
+            sealing.last_error,
+            sealing.sealed_objects,
+            sealing.sealed_bytes,
         )
 
     # --- Topics ---
+
+    def kept_topics(self) -> list[Topic]:
+        """Return the topics and partitions that have a log."""
+        return [topic for topic in self._topics.values() if topic.durability is not Durability.NONE]
 
     def topic(self, name: str) -> Topic:
         """Return a plain topic or a partition.

@@ -8,11 +8,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from danube.client._history_admin import HistoryCalls
 from danube.client._retry import Retry
 from danube.model import api
 from danube.model.errors import DanubeError, InvalidArgumentError
 from danube.model.names import validate_name, validate_namespace, validate_topic
-from danube.model.policies import EARLIEST, LATEST, Durability
+from danube.model.policies import EARLIEST, LATEST, Durability, Retention
 
 if TYPE_CHECKING:
     from danube.client._connection import Connection
@@ -37,7 +38,7 @@ def start_position(start: str | int | datetime) -> tuple[str | int, int]:
     raise InvalidArgumentError(f"start {start!r} is not 'earliest', 'latest', an offset >= 0 or a datetime")
 
 
-class AdminCalls:
+class AdminCalls(HistoryCalls):
     """The administrative half of :class:`Client`."""
 
     _connection: Connection
@@ -56,15 +57,30 @@ class AdminCalls:
         return await self._read(api.Method.LOOKUP_TOPIC, api.LookupTopic(topic), api.TopicPartitions)
 
     async def create_topic(
-        self, topic: str, *, partitions: int = 0, durability: Durability | str | None = None
+        self,
+        topic: str,
+        *,
+        partitions: int = 0,
+        durability: Durability | str | None = None,
+        storage: str = "",
+        retention: Retention | None = None,
     ) -> api.TopicInfo:
-        """Create a topic; 0 partitions make a plain one, and durability None takes the broker's default.
+        """Create a topic.
+
+        Args:
+            topic: its name.
+            partitions: 0 makes a plain topic.
+            durability: when a publish is acknowledged; None takes the broker's default.
+            storage: name of the storage that its history goes to; empty for the broker's default.
+            retention: how long it keeps messages; None keeps everything.
 
         Raises:
             AlreadyExistsError: the name is taken.
+            InvalidArgumentError: the broker has no such storage, or the retention means nothing.
         """
         validate_topic(topic)
-        request = api.CreateTopic(topic, partitions, as_durability(durability))
+        rules = Retention() if retention is None else retention
+        request = api.CreateTopic(topic, partitions, as_durability(durability), storage, rules)
         return await self._change(api.Method.CREATE_TOPIC, request, api.TopicInfo)
 
     async def delete_topic(self, topic: str) -> None:

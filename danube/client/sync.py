@@ -33,10 +33,10 @@ from danube.client._acks import AckLedger
 from danube.client._feed import Feed
 from danube.client._message import BareMessage, DeliveredBatch
 from danube.client._options import Environment
-from danube.model import api
+from danube.model import api, history_api
 from danube.model.errors import DeadlineExceededError
 from danube.model.limits import MIB, Limits
-from danube.model.policies import LATEST, Durability, ProducerAccess, SubscriptionType
+from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionType
 
 __all__ = ["Batch", "Client", "Consumer", "Message", "Pending", "Producer", "connect"]
 
@@ -187,10 +187,23 @@ class Client:
         return self._loop.run(self._client.lookup_topic, topic)
 
     def create_topic(
-        self, topic: str, *, partitions: int = 0, durability: Durability | str | None = None
+        self,
+        topic: str,
+        *,
+        partitions: int = 0,
+        durability: Durability | str | None = None,
+        storage: str = "",
+        retention: Retention | None = None,
     ) -> api.TopicInfo:
         """Create a topic."""
-        return self._loop.run(self._client.create_topic, topic, partitions=partitions, durability=durability)
+        return self._loop.run(
+            self._client.create_topic,
+            topic,
+            partitions=partitions,
+            durability=durability,
+            storage=storage,
+            retention=retention,
+        )
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages and subscriptions."""
@@ -235,6 +248,67 @@ class Client:
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription and its cursor."""
         self._loop.run(self._client.delete_subscription, topic, subscription)
+
+    def seal_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
+        """Seal everything that a topic has."""
+        return self._loop.run(self._client.seal_topic, topic, timeout_s=timeout_s)
+
+    def unload_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
+        """Disconnect everybody from a topic, and seal all of it."""
+        return self._loop.run(self._client.unload_topic, topic, timeout_s=timeout_s)
+
+    def change_retention(
+        self,
+        topic: str,
+        retention: Retention | None = None,
+        *,
+        dry_run: bool = False,
+        now: bool = False,
+        timeout_s: float | None = None,
+    ) -> history_api.RetentionPlans:
+        """Give a topic other retention rules, apply them, or ask what they would do."""
+        return self._loop.run(
+            self._client.change_retention, topic, retention, dry_run=dry_run, now=now, timeout_s=timeout_s
+        )
+
+    def storages_status(self) -> history_api.StoragesStatus:
+        """Return the storages of the broker."""
+        return self._loop.run(self._client.storages_status)
+
+    def check_storage(
+        self, storage: str = "default", *, deep: bool = False, timeout_s: float | None = None
+    ) -> history_api.StorageFindings:
+        """Compare a storage with the broker's catalogue."""
+        return self._loop.run(self._client.check_storage, storage, deep=deep, timeout_s=timeout_s)
+
+    def repair_storage(
+        self, storage: str = "default", *, timeout_s: float | None = None
+    ) -> history_api.StorageFindings:
+        """Check a storage, and remove what nothing refers to."""
+        return self._loop.run(self._client.repair_storage, storage, timeout_s=timeout_s)
+
+    def restore_topics(
+        self,
+        url: str,
+        *,
+        storage: str = "",
+        topics: Sequence[str] = (),
+        give_up_others: bool = False,
+        deep: bool = False,
+        dry_run: bool = False,
+        timeout_s: float | None = None,
+    ) -> history_api.RestoreReport:
+        """Bring back the topics whose history is in a bucket."""
+        return self._loop.run(
+            self._client.restore_topics,
+            url,
+            storage=storage,
+            topics=topics,
+            give_up_others=give_up_others,
+            deep=deep,
+            dry_run=dry_run,
+            timeout_s=timeout_s,
+        )
 
 
 class Pending:

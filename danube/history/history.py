@@ -184,10 +184,11 @@ class History:
 
     # --- Retention ---
 
-    def plan(self, topic: Keepable) -> RetentionPlan:
-        """Return what retention would do to a topic now."""
+    def plan(self, topic: Keepable, rules: Retention | None = None) -> RetentionPlan:
+        """Return what retention would do to a topic now; with other ``rules`` than its own, if they are given."""
         history = self.catalogue.find(topic.topic_id)
-        return plan_retention(topic.name, topic.retention, topic.log, history, topic.floors(), self._clock_us())
+        rules = topic.retention if rules is None else rules
+        return plan_retention(topic.name, rules, topic.log, history, topic.floors(), self._clock_us())
 
     async def expire(self, topic: Keepable) -> RetentionPlan:
         """Apply retention to a topic now.

@@ -211,9 +211,13 @@ class Janitor:
             StorageError: the backend failed.
         """
         storage = self._storages[name]
+        pages = storage.list_all(manifest_prefix(self._cluster))
+        keys = [item.key async for page in pages for item in page.objects]
         count = 0
-        async for page in storage.list_all(manifest_prefix(self._cluster)):
-            for item in page.objects:
-                decode_manifest(await storage.get(item.key), f"{storage.url}/{item.key}")
-                count += 1
+        for key in keys:
+            try:
+                decode_manifest(await storage.get(key), f"{storage.url}/{key}")
+            except StorageNotFoundError:
+                continue  # a new snapshot has superseded it meanwhile
+            count += 1
         return count

@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from danube.model.policies import LATEST, Durability, ProducerAccess, SubscriptionType
+from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionType
 
 __all__ = [
     "Ack",
@@ -314,6 +314,15 @@ class BrokerInfo(_Message):
     syncs: int
     max_message_bytes: int
     max_batch_bytes: int
+    unsealed_bytes: int = 0
+    """In the journal, of topics whose history is sealed."""
+    oldest_unsealed_age_s: float = 0.0
+    sealing_failing_s: float = 0.0
+    """Since when sealing fails; 0 while it works."""
+    sealing_error: str = ""
+    sealed_objects: int = 0
+    """Since the broker was started."""
+    sealed_bytes: int = 0
 
 
 class LookupTopic(_Message):
@@ -339,6 +348,10 @@ class CreateTopic(_Message):
     topic: str
     partitions: int = 0
     durability: Durability | None = None
+    storage: str = ""
+    """Name of the storage that its history goes to; empty for the broker's default."""
+    retention: Retention = Retention()
+    """How long it keeps messages."""
 
 
 class DeleteTopic(_Message):
@@ -378,9 +391,20 @@ class TopicInfo(_Message):
     start_offset: int
     end_offset: int
     stored_bytes: int
+    """In the journal and in the storage."""
     producers: list[ProducerInfo]
     subscriptions: list[str]
     created_us: int
+    storage: str = ""
+    retention: Retention = Retention()
+    sealed_offset: int = 0
+    """What lies below is in the storage, what lies above in the journal."""
+    journal_bytes: int = 0
+    sealed_bytes: int = 0
+    parts: int = 0
+    """Sealed pieces."""
+    objects: int = 0
+    """Objects that hold them; topics may share one."""
 
 
 class TopicList(_Message):
