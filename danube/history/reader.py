@@ -28,8 +28,14 @@ from danube.history.segment import (
     read_trailer,
 )
 from danube.log import StoredBatch
-from danube.model.batch import STAMP_SIZE
-from danube.model.errors import CorruptBatchError, DataLossError, StorageNotFoundError, StorageRangeError
+from danube.model.errors import (
+    CorruptBatchError,
+    DataLossError,
+    StorageError,
+    StorageNotFoundError,
+    StorageRangeError,
+    StorageUnavailableError,
+)
 from danube.model.limits import KIB, MIB, Limits
 from danube.storage import Storage
 
@@ -71,12 +77,23 @@ class SegmentReader:
         catalogue: which parts there are.
         storages: by name.
         limits: ``segment_cache_bytes`` is used.
+        chunk_bytes, first_bytes: what a fetch brings, and what a jump reads; bytes.
     """
 
-    def __init__(self, catalogue: HistoryCatalogue, storages: Mapping[str, Storage], limits: Limits) -> None:
+    def __init__(
+        self,
+        catalogue: HistoryCatalogue,
+        storages: Mapping[str, Storage],
+        limits: Limits,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        first_bytes: int = _FIRST_BYTES,
+    ) -> None:
         self._catalogue = catalogue
         self._storages = storages
-        self._max_chunks = max(2 * _MAX_AHEAD, limits.segment_cache_bytes // CHUNK_BYTES)
+        self._chunk_bytes = chunk_bytes
+        self._first_bytes = first_bytes
+        self._max_chunks = max(2 * _MAX_AHEAD, limits.segment_cache_bytes // chunk_bytes)
         self._chunks: OrderedDict[tuple[ObjectRef, int], bytes] = OrderedDict()
         self._fetches: dict[tuple[ObjectRef, int], _Fetch] = {}
         self._indexes: OrderedDict[tuple[ObjectRef, int], PartIndex] = OrderedDict()
@@ -108,35 +125,41 @@ class SegmentReader:
             StorageError: the backend cannot be reached now, or refuses.
         """
         place = self._streams.pop((topic_id, offset), None)
-        if place is None or self._lookup(topic_id, offset) is not place.record:
-            record = self._lookup(topic_id, offset)
-            if record is None:
-                return []
-            place = _Place(record, await self._locate(record, offset), 0)
-        record, position, ahead = place
-        try:
-            found, position = await self._read_part(record, position, offset, max_bytes, ahead)
-        except StorageNotFoundError:
-            if self._lookup(topic_id, offset) is record:
-                raise self._lost(record, offset, "the object is gone") from None
-            return await self.read(topic_id, offset, max_bytes)  # merged or expired meanwhile
-        self._remember(topic_id, found[-1].end_offset, record, position, ahead)
-        return found
+        while (record := self._lookup(topic_id, offset)) is not None:
+            try:
+                if place is None or place.record is not record:
+                    place = _Place(record, await self._locate(record, offset), 0)
+                _, position, ahead = place
+                found, position = await self._read_part(record, position, offset, max_bytes, ahead)
+            except (StorageNotFoundError, StorageRangeError) as error:
+                if self._lookup(topic_id, offset) is record:
+                    raise self._lost(record, offset, f"the object is gone, or cut off: {error}") from error
+                continue  # merged or expired meanwhile
+            self._remember(topic_id, found[-1].end_offset, record, position, ahead)
+            return found
+        return []
 
     async def offset_at(self, topic_id: int, time_us: int) -> int | None:
         """Return the first sealed offset that was appended at or after a time; None if all is older.
 
         Raises what :meth:`read` raises.
         """
-        topic = self._catalogue.find(topic_id)
-        record = topic.find_time(time_us) if topic is not None else None
-        if record is None:
-            return None
-        base = record.part.base_offset
-        if record.part.first_time_us < time_us:
-            base, _ = (await self._index(record)).before_time(time_us)
         while True:
-            batches = await self.read(topic_id, base, _FIRST_BYTES)
+            topic = self._catalogue.find(topic_id)
+            record = topic.find_time(time_us) if topic is not None else None
+            if record is None:
+                return None
+            base = record.part.base_offset
+            if record.part.first_time_us >= time_us:
+                break
+            try:
+                base, _ = (await self._index(record)).before_time(time_us)
+                break
+            except (StorageNotFoundError, StorageRangeError) as error:
+                if self._lookup(topic_id, base) is record:
+                    raise self._lost(record, base, f"the object is gone, or cut off: {error}") from error
+        while True:
+            batches = await self.read(topic_id, base, self._first_bytes)
             if not batches:
                 return None
             for batch in batches:
@@ -178,9 +201,7 @@ class SegmentReader:
 
         Raises what :meth:`read` raises.
         """
-        part = record.part
-        data = await self._storage(record).get(record.object, part.index_start, part.index_end)
-        read_index(data, part, self._where(record))
+        await self._fetch_index(record)
 
     # --- Parts ---
 
@@ -191,7 +212,7 @@ class SegmentReader:
     async def _locate(self, record: PartRecord, offset: int) -> int:
         """Return the position in the object from which on a batch is to be looked for."""
         part = record.part
-        if offset <= part.base_offset or part.size_bytes <= _FIRST_BYTES:
+        if offset <= part.base_offset or part.size_bytes <= self._first_bytes:
             return part.start
         return part.start + (await self._index(record)).find(offset)
 
@@ -199,17 +220,24 @@ class SegmentReader:
         key = (record.ref, record.part.index_start)
         index = self._indexes.get(key)
         if index is None:
-            part = record.part
-            data = await self._storage(record).get(record.object, part.index_start, part.index_end)
-            index = read_index(data, part, self._where(record))
-            self._indexes[key] = index
-            self._index_bytes += index.size_bytes
+            try:
+                index = await self._fetch_index(record)
+            except DataLossError:
+                index = await self._fetch_index(record)  # as with batches: it may have happened on the way
+            if key not in self._indexes:
+                self._indexes[key] = index
+                self._index_bytes += index.size_bytes
             while self._index_bytes > _INDEX_CACHE_BYTES and len(self._indexes) > 1:
                 _, old = self._indexes.popitem(last=False)
                 self._index_bytes -= old.size_bytes
         else:
             self._indexes.move_to_end(key)
         return index
+
+    async def _fetch_index(self, record: PartRecord) -> PartIndex:
+        part = record.part
+        data = await self._storage(record).get(record.object, part.index_start, part.index_end)
+        return read_index(data, part, self._where(record))
 
     async def _read_part(
         self, record: PartRecord, position: int, offset: int, max_bytes: int, ahead: int
@@ -221,10 +249,8 @@ class SegmentReader:
                 return await self._cut(record, position, offset, max_bytes, ahead, fresh=fresh)
             except CorruptBatchError as error:
                 if fresh:
-                    raise self._lost(record, offset, f"at byte {position} and behind: {error}") from error
+                    raise self._lost(record, offset, str(error)) from error
                 fresh = True
-            except StorageRangeError as error:
-                raise self._lost(record, offset, f"the object is shorter than it was: {error}") from error
 
     async def _cut(
         self, record: PartRecord, position: int, offset: int, max_bytes: int, ahead: int, *, fresh: bool
@@ -232,51 +258,53 @@ class SegmentReader:
         part = record.part
         found: list[StoredBatch] = []
         size = 0
-        while position < part.end and size < max_bytes:
-            data, at, limit = await self._bytes_at(record, position, ahead, fresh=fresh)
-            wanted = 0
-            for batch, following, missing in cut_batches(data, at, limit, part.topic_id):
-                if batch is None:
-                    wanted = missing
-                    break
-                position += following - at
-                at = following
-                if batch.end_offset > offset:
-                    found.append(batch)
-                    size += len(batch.part)
-                    if size >= max_bytes:
+        try:
+            while position < part.end and size < max_bytes:
+                data, at, limit = await self._bytes_at(record, position, ahead, fresh=fresh)
+                wanted = 0
+                for batch, following, missing in cut_batches(data, at, limit, part.topic_id):
+                    if batch is None:
+                        wanted = missing
+                        break
+                    position += following - at
+                    at = following
+                    if batch.end_offset > offset:
+                        found.append(batch)
+                        size += len(batch.part)
+                        if size >= max_bytes:
+                            return found, position
+                if wanted:
+                    # A batch across the edge of what was read; how long it is, is known once its stamp is whole.
+                    if found:
                         return found, position
-            if wanted:
-                # A batch across the edge of what was read. How long it is may be known only when its stamp is whole.
-                if limit - at + wanted > part.end - position:
-                    raise CorruptBatchError("the last batch reaches beyond the end of its part")
-                if found:
-                    return found, position
-                batch, position = await self._one(record, position, limit - at + wanted)
-                if batch.end_offset > offset:
-                    found.append(batch)
-                    size += len(batch.part)
+                    batch, position = await self._one(record, position, limit - at + wanted, fresh=fresh)
+                    if batch.end_offset > offset:
+                        found.append(batch)
+                        size += len(batch.part)
+        except CorruptBatchError as error:
+            # What lies before the damage is good; whoever goes on from there meets it again.
+            if not found:
+                raise CorruptBatchError(f"at byte {position}: {error}") from error
         if not found:
             raise CorruptBatchError(f"the part ends before offset {offset}")
         return found, position
 
-    async def _one(self, record: PartRecord, position: int, size: int) -> tuple[StoredBatch, int]:
+    async def _one(self, record: PartRecord, position: int, size: int, *, fresh: bool) -> tuple[StoredBatch, int]:
         """Read one batch that lies across an edge, of at least ``size`` bytes."""
         part = record.part
-        while True:
-            data = await self._span(record, position, min(position + max(size, STAMP_SIZE), part.end))
+        while position + size <= part.end:
+            data = await self._span(record, position, position + size, fresh=fresh)
             for batch, following, missing in cut_batches(data, 0, len(data), part.topic_id):
                 if batch is not None:
                     return batch, position + following
                 size = len(data) + missing
-            if position + size > part.end:
-                raise CorruptBatchError("the last batch reaches beyond the end of its part")
+        raise CorruptBatchError("the last batch reaches beyond the end of its part")
 
-    async def _span(self, record: PartRecord, start: int, end: int) -> bytes:
+    async def _span(self, record: PartRecord, start: int, end: int, *, fresh: bool) -> bytes:
         """Return exactly these bytes, out of the chunks they lie in."""
         pieces = []
         while start < end:
-            data, at, limit = await self._bytes_at(record, start, 1, fresh=False)
+            data, at, limit = await self._bytes_at(record, start, 1, fresh=fresh)
             piece = data[at : min(limit, at + end - start)]
             pieces.append(piece)
             start += len(piece)
@@ -285,19 +313,22 @@ class SegmentReader:
     async def _bytes_at(self, record: PartRecord, position: int, ahead: int, *, fresh: bool) -> tuple[bytes, int, int]:
         """Return a buffer, the place of ``position`` in it, and how far the part's bytes reach in it."""
         part = record.part
-        number = position // CHUNK_BYTES
-        start = number * CHUNK_BYTES
+        number = position // self._chunk_bytes
+        start = number * self._chunk_bytes
         key = (record.ref, number)
         if fresh:
             self._chunks.pop(key, None)
         elif not ahead and key not in self._chunks and key not in self._fetches:
-            end = min(position + _FIRST_BYTES, part.end)
+            end = min(position + self._first_bytes, part.end)
             data = await self._storage(record).get(record.object, position, end)
             return data, 0, len(data)
         if ahead:
             self._read_ahead(record, number + 1, ahead)
         data = await self._chunk(record, number)
-        return data, position - start, min(len(data), part.end - start)
+        at, limit = position - start, min(len(data), part.end - start)
+        if at >= limit:
+            raise CorruptBatchError("the object ends here")
+        return data, at, limit
 
     # --- Chunks ---
 
@@ -316,12 +347,12 @@ class SegmentReader:
     def _read_ahead(self, record: PartRecord, number: int, count: int) -> None:
         """Start to fetch chunks that will be wanted next, in this part or the one behind it."""
         for _ in range(count):
-            if number * CHUNK_BYTES >= record.part.end:
+            if number * self._chunk_bytes >= record.part.end:
                 topic = self._catalogue.find(record.part.topic_id)
                 following = topic.find(record.part.end_offset) if topic is not None else None
                 if following is None:
                     return
-                record, number = following, following.part.start // CHUNK_BYTES
+                record, number = following, following.part.start // self._chunk_bytes
             key = (record.ref, number)
             if key not in self._chunks and key not in self._fetches:
                 self._start_fetch(record, number)
@@ -337,18 +368,18 @@ class SegmentReader:
     async def _fetch(self, record: PartRecord, number: int, fetch: _Fetch) -> None:
         key = (record.ref, number)
         try:
-            start = number * CHUNK_BYTES
+            start = number * self._chunk_bytes
             # An object is known by its parts: what lies behind the last byte that is wanted is not asked for.
             found = self._catalogue.objects.get(record.ref)
             size = found.size_bytes if found is not None else record.part.end
-            fetch.data = await self._storage(record).get(record.object, start, min(start + CHUNK_BYTES, size))
+            fetch.data = await self._storage(record).get(record.object, start, min(start + self._chunk_bytes, size))
             self._chunks[key] = fetch.data
             while len(self._chunks) > self._max_chunks:
                 self._chunks.popitem(last=False)
         except Exception as error:  # noqa: BLE001 - it belongs to those who wait; whoever fetches ahead has nobody
             fetch.error = error
         except BaseException:
-            fetch.error = StorageNotFoundError("the reader has ended")
+            fetch.error = StorageUnavailableError("history is being closed; read again from its next owner")
             raise
         finally:
             del self._fetches[key]
@@ -367,17 +398,16 @@ class SegmentReader:
             while len(self._streams) > _MAX_STREAMS:
                 self._streams.popitem(last=False)
 
-    @staticmethod
-    def _worth_it(record: PartRecord, position: int) -> bool:
+    def _worth_it(self, record: PartRecord, position: int) -> bool:
         """Whether the rest of a part is more than one small read."""
-        return record.part.end - position > _FIRST_BYTES
+        return record.part.end - position > self._first_bytes
 
     # --- Errors ---
 
     def _storage(self, record: PartRecord) -> Storage:
         storage = self._storages.get(record.storage)
         if storage is None:
-            raise StorageNotFoundError(
+            raise StorageError(
                 f"storage {record.storage!r} is not configured, but holds {record.object}; add it to the configuration"
             )
         return storage
