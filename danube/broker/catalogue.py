@@ -16,12 +16,12 @@ so that a check and the change that follows it cannot be torn apart by another t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import trio
 
-from danube.metadata import MetadataStore
+from danube.metadata import MetadataStore, Put
 from danube.model import (
     Durability,
     Limits,
@@ -40,10 +40,13 @@ from danube.model.errors import (
     NamespaceNotFoundError,
     TopicNotFoundError,
 )
+from danube.model.limits import KIB
 from danube.model.names import split_partition
 
 __all__ = ["Catalogue", "NamespaceRecord", "SubscriptionRecord", "TopicRecord"]
 
+_SNAPSHOTS_PER_TRANSACTION = 100
+_SNAPSHOT_BYTES_PER_TRANSACTION = 512 * KIB
 BUILT_IN_NAMESPACES = ("default", "system")
 
 
@@ -324,9 +327,18 @@ class Catalogue:
         items, _ = await self._store.list(prefix)
         return {int(item.key.removeprefix(prefix), 16): item.value for item in items}
 
-    async def save_snapshot(self, kind: str, number: int, value: bytes) -> None:
-        """Replace one snapshot."""
-        await self._store.put(f"/snapshots/{kind}/{number:016x}", value)
+    async def save_snapshots(self, snapshots: Sequence[tuple[str, int, bytes]]) -> None:
+        """Replace snapshots, each given as (kind, id, value); many of them in one transaction."""
+        operations: list[Put] = []
+        size = 0
+        for kind, number, value in snapshots:
+            if len(operations) == _SNAPSHOTS_PER_TRANSACTION or size + len(value) > _SNAPSHOT_BYTES_PER_TRANSACTION:
+                await self._store.transact((), operations)
+                operations, size = [], 0
+            operations.append(Put(f"/snapshots/{kind}/{number:016x}", value))
+            size += len(value)
+        if operations:
+            await self._store.transact((), operations)
 
     @staticmethod
     def encode(record: TopicRecord | SubscriptionRecord) -> bytes:

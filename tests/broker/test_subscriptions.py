@@ -323,7 +323,7 @@ async def test_a_cursor_without_a_subscription_is_swept_at_the_next_start(tmp_pa
             await (await consumer.receive()).ack()
             await consumer.flush_acks()
         # As if a checkpoint had stored the cursor of a subscription just after it was deleted.
-        await running.broker.catalogue.save_snapshot("cursors", 12345, b"gone")
+        await running.broker.catalogue.save_snapshots([("cursors", 12345, b"gone")])
         await running.restart()
         assert 12345 not in await running.broker.catalogue.load_snapshots("cursors")
         assert await floor_of(client) == 1
