@@ -1,4 +1,7 @@
-"""Checks of the machine that a broker is to run on: a real fsync, a running clock, enough files and disk."""
+"""Checks of the machine that a broker is to run on: a real fsync, a running clock, enough files and disk.
+
+And of a broker that runs: whether sealing keeps up, and whether its storages answer.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from danube.model import Limits
+from danube.model.history_api import SealingFigures, StoragesStatus, StorageStatus
+from danube.model.limits import MIB
 
-__all__ = ["Check", "doctor"]
+__all__ = ["Check", "check_broker", "doctor"]
 
 _SYNC_ROUNDS = 50
 _WRITE_BYTES = 4096
@@ -22,6 +27,8 @@ _REAL_SYNC_FLOOR_US = 10.0
 """A sync faster than this has not left the kernel (the fastest NVMe with power-loss protection needs about 15 us)."""
 _MIN_OPEN_FILES = 4096
 _MIN_FREE_RATIO = 1.25
+_LATE_RATIO = 1.5
+"""Sealing is behind when something is older than this many times the age at which it was due."""
 
 
 class Check(NamedTuple):
@@ -133,3 +140,36 @@ def _open_files(limits: Limits) -> Check:
         f"limit {shown} (hard limit {hard}), {wanted} wanted",
         f"raise it before starting the broker: ulimit -n {wanted}",
     )
+
+
+def check_broker(status: StoragesStatus) -> list[Check]:
+    """Check what a running broker says about its sealing and its storages."""
+    return [_sealing(status.sealing), *(_reachable(storage) for storage in status.storages)]
+
+
+def _sealing(sealing: SealingFigures) -> Check:
+    used = sealing.journal_used_bytes / sealing.journal_limit_bytes
+    detail = (
+        f"{sealing.unsealed_bytes / MIB:.1f} MiB of {sealing.unsealed_topics} topics not sealed, the oldest for"
+        f" {sealing.oldest_age_s:.0f} s (due after {sealing.max_age_s:.0f} s); journal {used:.0%} full"
+    )
+    remedy = (
+        "see danube storage status; publishing waits when the journal is full: until the storage works again,"
+        " limits.journal_max_bytes buys time"
+    )
+    if sealing.failing_for_s:
+        return Check(
+            "sealing", False, f"{detail}; failing for {sealing.failing_for_s:.0f} s: {sealing.last_error}", remedy
+        )
+    return Check("sealing", sealing.oldest_age_s <= _LATE_RATIO * sealing.max_age_s, detail, remedy)
+
+
+def _reachable(storage: StorageStatus) -> Check:
+    name = f"storage {storage.storage}"
+    if not storage.healthy:
+        detail = f"{storage.url}: failing for {storage.failing_for_s:.0f} s: {storage.last_error}"
+        return Check(name, False, detail, "check address, credentials and network of the storage from this machine")
+    detail = f"{storage.url}: {storage.objects} objects, {storage.object_bytes / MIB:.1f} MiB"
+    if not storage.durable:
+        detail += "; it forgets: durable topics are not sealed into it, and stay in the journal"
+    return Check(name, True, detail)

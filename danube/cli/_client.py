@@ -54,6 +54,8 @@ def to_plain(value: Any) -> Any:
         return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, enum.StrEnum):
         return value.value
     return value

@@ -28,6 +28,13 @@ def serve(
     journal_limit: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Disk space of the whole journal. [4GiB]")
     ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where history is sealed to: disk://, s3://bucket/prefix ... [disk]"),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the cluster: its folder in each storage. [danube]")
+    ] = None,
     auto_create: Annotated[
         bool | None, typer.Option("--auto-create/--no-auto-create", help="Create topics when a producer opens them.")
     ] = None,
@@ -50,6 +57,8 @@ def serve(
             "data_directory": data_dir,
             "durability": durability,
             "journal_file_size": journal_file_size,
+            "storage": storage,
+            "cluster": cluster,
             "auto_create_topics": auto_create,
             "log_level": log_level,
             "limits": limits,

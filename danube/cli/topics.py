@@ -1,4 +1,4 @@
-"""``danube topics``: list, create, describe and delete topics."""
+"""``danube topics``: list, create, describe and delete topics. What concerns their history is next door."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import typer
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._output import Output, OutputOption, print_json, show_record, show_rows
-from danube.model.policies import Durability
+from danube.cli._retention import (
+    DeleteAcknowledgedOption,
+    MaxAgeOption,
+    MaxBytesOption,
+    describe_retention,
+    read_retention,
+)
+from danube.model.policies import Durability, Retention
 
 if TYPE_CHECKING:
     from danube.model.api import TopicInfo
 
 __all__ = ["TopicArgument", "topics_app"]
 
-topics_app = typer.Typer(no_args_is_help=True, help="List, create, describe and delete topics.")
+topics_app = typer.Typer(no_args_is_help=True, help="List, create, describe, seal, restore and delete topics.")
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="/namespace/topic")]
 
@@ -42,20 +49,34 @@ def create_topic(
     durability: Annotated[
         Durability | None, typer.Option(help="When a publish is acknowledged; fixed for the topic's life.")
     ] = None,
+    storage: Annotated[
+        str, typer.Option(metavar="NAME", help="Configured storage that its history goes to. [default]")
+    ] = "",
+    max_age: MaxAgeOption = None,
+    max_bytes: MaxBytesOption = None,
+    delete_acknowledged: DeleteAcknowledgedOption = False,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Create a topic."""
+    """Create a topic. Without rules for its retention it keeps everything."""
+    rules = read_retention(max_age, max_bytes, delete_acknowledged)
     made = _row(
         run_with_client(
-            lambda client: client.create_topic(topic, partitions=partitions, durability=durability), url, context
+            lambda client: client.create_topic(
+                topic, partitions=partitions, durability=durability, storage=storage, retention=rules
+            ),
+            url,
+            context,
         )
     )
     if output is Output.JSON:
         print_json(made)
     else:
-        print(f"created {made['topic']} (durability {made['durability']}, partitions {made['partitions']})")
+        print(
+            f"created {made['topic']} (durability {made['durability']}, partitions {made['partitions']}, storage"
+            f" {made['storage']}, retention: {describe_retention(rules or Retention())})"
+        )
 
 
 @topics_app.command("describe")
@@ -66,10 +87,12 @@ def describe_topic(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show one topic: offsets, size, producers and subscriptions."""
-    found = _row(run_with_client(lambda client: client.describe_topic(topic), url, context))
+    info = run_with_client(lambda client: client.describe_topic(topic), url, context)
+    found = _row(info)
     if output is not Output.TABLE:
         show_record(found, output)
         return
+    found["retention"] = describe_retention(info.retention)
     producers = found.pop("producers")
     show_record(found, output)
     if producers:

@@ -1,0 +1,33 @@
+"""Lengths of time, as people write them: ``90``, ``45s``, ``30m``, ``12h``, ``7d``, ``2w``."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from danube.model.errors import InvalidArgumentError
+
+__all__ = ["human_duration", "parse_duration"]
+
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", re.IGNORECASE | re.ASCII)
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def parse_duration(text: str) -> float:
+    """Turn ``7d``, ``90`` or ``1.5h`` into seconds.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    match = _DURATION.fullmatch(text)
+    if not match:
+        raise InvalidArgumentError(f"{text!r} is not a length of time; write seconds, or for example 45s, 30m, 12h, 7d")
+    return float(match[1]) * _UNITS[match[2].lower()]
+
+
+def human_duration(seconds: float) -> str:
+    """Write seconds with the largest unit that leaves at least 1: ``2.5h``."""
+    for unit in ("d", "h", "m"):
+        if seconds >= _UNITS[unit]:
+            return f"{seconds / _UNITS[unit]:.3g}{unit}"
+    return f"{seconds:.3g}s"

@@ -1,0 +1,54 @@
+"""The options that make up a retention, and a retention in words."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from danube.cli._durations import human_duration, parse_duration
+from danube.cli._output import human_bytes
+from danube.model.policies import Retention
+
+__all__ = ["DeleteAcknowledgedOption", "MaxAgeOption", "MaxBytesOption", "describe_retention", "read_retention"]
+
+MaxAgeOption = Annotated[
+    str | None, typer.Option("--max-age", metavar="TIME", help="Delete what is older, for example 12h or 7d.")
+]
+MaxBytesOption = Annotated[
+    str | None, typer.Option("--max-bytes", metavar="SIZE", help="Delete the oldest beyond this size, such as 10GiB.")
+]
+DeleteAcknowledgedOption = Annotated[
+    bool, typer.Option("--delete-acknowledged", help="Delete what all subscriptions have acknowledged.")
+]
+
+
+def read_retention(max_age: str | None, max_bytes: str | None, delete_acknowledged: bool) -> Retention | None:
+    """Return the rules that the options give; None if they give none.
+
+    Raises:
+        InvalidArgumentError: an age that is none, or a rule of 0.
+        ConfigurationError: a size that is none.
+    """
+    from danube.broker.config import parse_size
+    from danube.model.errors import InvalidArgumentError
+
+    if max_age is None and max_bytes is None and not delete_acknowledged:
+        return None
+    age_s = 0.0 if max_age is None else parse_duration(max_age)
+    size = 0 if max_bytes is None else parse_size(max_bytes)
+    if (max_age is not None and not age_s) or (max_bytes is not None and not size):
+        raise InvalidArgumentError("a rule of 0 would keep nothing; to keep everything, give no rule (or --clear)")
+    return Retention(age_s, size, delete_acknowledged)
+
+
+def describe_retention(rules: Retention) -> str:
+    """Say in a few words what goes."""
+    words = []
+    if rules.max_age_s:
+        words.append(f"what is older than {human_duration(rules.max_age_s)} goes")
+    if rules.max_bytes:
+        words.append(f"the oldest beyond {human_bytes(rules.max_bytes)} goes")
+    if rules.acknowledged:
+        words.append("what is acknowledged goes")
+    return ", ".join(words) or "everything is kept"

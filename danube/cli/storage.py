@@ -1,0 +1,160 @@
+"""``danube storage``: the storages of a broker, how they are, and whether all history is in them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from danube.cli._client import run_with_client, to_plain
+from danube.cli._context import ContextOption, UrlOption
+from danube.cli._durations import human_duration
+from danube.cli._output import Output, OutputOption, human_bytes, print_json, show_record, show_rows
+
+if TYPE_CHECKING:
+    from danube.client import Client
+    from danube.model.history_api import SealingFigures, StorageFindings
+
+__all__ = ["storage_app"]
+
+storage_app = typer.Typer(no_args_is_help=True, help="Look at the storages of a broker, check and repair them.")
+
+_NameArgument = Annotated[str, typer.Argument(metavar="[NAME]", help="One storage; all of them if none is named.")]
+
+_LIST_COLUMNS = ["storage", "url", "durable", "conditional_put", "shared", "topics", "objects", "object_bytes"]
+_STATUS_COLUMNS = [
+    "storage",
+    "healthy",
+    "failing_for_s",
+    "unsealed_bytes",
+    "oldest_unsealed_age_s",
+    "objects",
+    "object_bytes",
+    "garbage_objects",
+    "in_flight",
+    "waiting",
+    "last_error",
+]
+_OPERATION_COLUMNS = ["storage", "operation", "calls", "failures", "retries", "bytes", "mean_ms"]
+_FINDING_COLUMNS = ["storage", "ok", "objects", "size_bytes", "referenced", "garbage", "recent", "orphans"]
+_DAMAGE_COLUMNS = ["missing", "damaged"]
+
+
+@storage_app.command("list")
+def list_storages(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the configured storages: where they are, what they can, and what is in them."""
+    found = run_with_client(lambda client: client.storages_status(), url, context)
+    show_rows([to_plain(row) for row in found.storages], _LIST_COLUMNS, output)
+
+
+@storage_app.command("status")
+def status(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show how the storages are, what their operations took, and how far sealing is."""
+    found = run_with_client(lambda client: client.storages_status(), url, context)
+    rows = [to_plain(row) for row in found.storages]
+    if output is Output.JSON:
+        print_json({"sealing": to_plain(found.sealing), "storages": rows})
+        return
+    show_rows(rows, _STATUS_COLUMNS, output)
+    if output is Output.RAW:
+        return
+    operations: list[dict[str, Any]] = [
+        {
+            "storage": row["storage"],
+            "operation": name,
+            **to_plain(figures),
+            "mean_ms": 1000 * figures.busy_s / figures.calls if figures.calls else 0.0,
+        }
+        for row, storage in zip(rows, found.storages, strict=True)
+        for name, figures in storage.operations.items()
+    ]
+    if operations:
+        print()
+        show_rows(operations, _OPERATION_COLUMNS, output)
+    print()
+    show_record(_sealing_record(found.sealing), output)
+
+
+def _sealing_record(sealing: SealingFigures) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "unsealed": f"{human_bytes(sealing.unsealed_bytes)} of {sealing.unsealed_topics} topics",
+        "oldest": f"{human_duration(sealing.oldest_age_s)} (sealed at {human_duration(sealing.max_age_s)})",
+        "sealed since start": f"{human_bytes(sealing.sealed_bytes)} in {sealing.sealed_objects} objects",
+        "journal": f"{human_bytes(sealing.journal_used_bytes)} of {human_bytes(sealing.journal_limit_bytes)}",
+    }
+    if sealing.failing_for_s:
+        record["failing for"] = human_duration(sealing.failing_for_s)
+        record["last error"] = sealing.last_error
+    return record
+
+
+@storage_app.command("check")
+def check(
+    name: _NameArgument = "",
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read everything that is referenced, and compare the checksums.")
+    ] = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check whether all history is there. Exit code 74 when some is missing or damaged.
+
+    Compares names and sizes with the broker's catalogue and reads the manifests; changes nothing.
+    """
+    _show_findings(
+        _for_each(name, lambda client, each: client.check_storage(each, deep=deep), url, context), output, repair=False
+    )
+
+
+@storage_app.command("repair")
+def repair(
+    name: _NameArgument = "",
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check, and remove what nothing refers to: orphans, and what interrupted uploads have left.
+
+    Exit code 74 when history is missing, which no repair can bring back.
+    """
+    _show_findings(_for_each(name, lambda client, each: client.repair_storage(each), url, context), output, repair=True)
+
+
+def _for_each(
+    name: str,
+    work: Callable[[Client, str], Awaitable[StorageFindings]],
+    url: str | None,
+    context: str | None,
+) -> list[StorageFindings]:
+    async def all_of_them(client: Client) -> list[StorageFindings]:
+        names = [name] if name else [row.storage for row in (await client.storages_status()).storages]
+        return [await work(client, each) for each in names]
+
+    return run_with_client(all_of_them, url, context)
+
+
+def _show_findings(found: list[StorageFindings], output: Output, *, repair: bool) -> None:
+    from danube.model.errors import DataLossError
+
+    done = ["deleted", "abandoned_uploads"] if repair else []
+    rows = [to_plain(row) for row in found]
+    show_rows(rows, [*_FINDING_COLUMNS, *done, *_DAMAGE_COLUMNS], output)
+    if output is Output.TABLE:
+        for row in found:
+            for kind, names, count in (
+                ("missing", row.missing_objects, row.missing),
+                ("damaged", row.damaged_parts, row.damaged),
+                ("orphan", row.orphan_keys, row.orphans),
+            ):
+                for name in names:
+                    print(f"{kind}: {row.storage}: {name}", file=sys.stderr)
+                if count > len(names):
+                    print(f"{kind}: {row.storage}: ... and {count - len(names)} more", file=sys.stderr)
+    bad = [row.storage for row in found if not row.ok]
+    if bad:
+        raise DataLossError(
+            f"history is missing or damaged in storage {', '.join(bad)}; restore the objects from a copy"
+        )

@@ -1,0 +1,157 @@
+"""``danube topics seal | unload | retention | restore``: what happens to a topic's history."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from danube.cli._client import run_with_client, to_plain
+from danube.cli._context import ContextOption, UrlOption
+from danube.cli._output import Output, OutputOption, human_bytes, print_json, show_rows
+from danube.cli._retention import (
+    DeleteAcknowledgedOption,
+    MaxAgeOption,
+    MaxBytesOption,
+    describe_retention,
+    read_retention,
+)
+from danube.cli.topics import TopicArgument
+from danube.model.policies import Retention
+
+if TYPE_CHECKING:
+    from danube.model.history_api import RestoreReport, SealedTopic
+
+__all__ = ["add_commands"]
+
+_SEALED_COLUMNS = ["topic", "start_offset", "sealed_offset", "end_offset", "parts", "objects", "sealed_bytes"]
+_PLAN_COLUMNS = ["topic", "start_offset", "new_start_offset", "end_offset", "freed_parts", "freed_bytes"]
+_RESTORED_COLUMNS = ["topic", "state", "durability", "start_offset", "end_offset", "objects", "size_bytes"]
+
+
+def add_commands(topics: typer.Typer) -> None:
+    """Add the commands of this module to ``danube topics``."""
+    topics.command("seal")(seal_topic)
+    topics.command("unload")(unload_topic)
+    topics.command("retention")(retention)
+    topics.command("restore")(restore)
+
+
+def seal_topic(
+    topic: TopicArgument, url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Seal all of a topic into its storage now.
+
+    Returns when everything that was there is in the storage, verified, and entered in the catalogue.
+    """
+    _show_sealed(run_with_client(lambda client: client.seal_topic(topic), url, context), output)
+
+
+def unload_topic(
+    topic: TopicArgument, url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Disconnect everybody from a topic, and seal all of it. Clients come back by themselves."""
+    _show_sealed(run_with_client(lambda client: client.unload_topic(topic), url, context), output)
+
+
+def _show_sealed(rows: list[SealedTopic], output: Output) -> None:
+    show_rows([to_plain(row) for row in rows], _SEALED_COLUMNS, output)
+
+
+def retention(
+    topic: TopicArgument,
+    max_age: MaxAgeOption = None,
+    max_bytes: MaxBytesOption = None,
+    delete_acknowledged: DeleteAcknowledgedOption = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all rules: keep everything from now on.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would go.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Apply the rules at once, and show what went.")] = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show or change how long a topic keeps messages.
+
+    The rules given replace all rules that the topic has; each of them takes away on its own. Without any, the topic's
+    own rules are shown, with what they would take away now.
+    """
+    rules = read_retention(max_age, max_bytes, delete_acknowledged)
+    if clear and rules is not None:
+        raise typer.BadParameter("--clear removes all rules, so it goes with none")
+    if dry_run and now:
+        raise typer.BadParameter("--dry-run and --now exclude each other")
+    if clear:
+        rules = Retention()
+    # Without rules and without --now there is nothing to change: this asks.
+    only_ask = dry_run or (rules is None and not now)
+    found = run_with_client(
+        lambda client: client.change_retention(topic, rules, dry_run=only_ask, now=now), url, context
+    )
+    if output is Output.JSON:
+        print_json({**to_plain(found), "changed": rules is not None and not only_ask})
+        return
+    if output is Output.TABLE:
+        went = "has gone" if found.applied else "would go now" if only_ask else "is going"
+        print(f"{topic}: {describe_retention(found.retention)}; this {went}:")
+    show_rows([to_plain(plan) for plan in found.plans], _PLAN_COLUMNS, output)
+
+
+def restore(
+    bucket: Annotated[
+        str, typer.Option("--from", metavar="URL", help="The storage to restore from, as the broker is configured.")
+    ],
+    topic: Annotated[list[str] | None, typer.Option(metavar="TOPIC", help="Only this one; repeat for more.")] = None,
+    storage: Annotated[str, typer.Option(metavar="NAME", help="The broker's storage, if several have this URL.")] = "",
+    deep: Annotated[bool, typer.Option("--deep", help="First read every byte and compare the checksums.")] = False,
+    give_up_others: Annotated[
+        bool, typer.Option("--give-up-others", help="With --topic: the history of all others is deleted.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would come back.")] = False,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Bring topics back after the loss of a broker's data directory.
+
+    The new broker must be configured with the old one's storage (danube serve --storage URL) and must not have sealed
+    anything into it. Topics come back with their names, offsets, records and subscriptions, as far as they were sealed;
+    then the bucket is the new broker's.
+    """
+    report = run_with_client(
+        lambda client: client.restore_topics(
+            bucket,
+            storage=storage,
+            topics=topic or [],
+            give_up_others=give_up_others,
+            deep=deep,
+            dry_run=dry_run,
+        ),
+        url,
+        context,
+    )
+    if output is Output.JSON:
+        print_json(to_plain(report))
+        return
+    rows: list[dict[str, Any]] = [to_plain(found) for found in report.topics]
+    show_rows(rows, _RESTORED_COLUMNS, output)
+    print(_summary(report), file=sys.stderr)
+    for found in report.topics:
+        for subscription in found.clamped:
+            print(
+                f"note: subscription {subscription!r} of {found.topic} was further than what was sealed, and is set"
+                " back to its end",
+                file=sys.stderr,
+            )
+    for unused in report.unused_objects:
+        print(f"note: left out {unused}", file=sys.stderr)
+
+
+def _summary(report: RestoreReport) -> str:
+    count = sum(found.state == "restored" for found in report.topics)
+    size = human_bytes(sum(found.size_bytes for found in report.topics if found.state == "restored"))
+    verb = "would be restored" if report.dry_run else "restored"
+    return (
+        f"{count} topic(s), {size}, {verb} from {report.url} (cluster {report.cluster!r}, epoch {report.epoch});"
+        f" {report.objects} objects are needed, {report.unused} are not"
+    )
