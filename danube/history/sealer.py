@@ -22,6 +22,7 @@ import math
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from itertools import takewhile
 from typing import Final, Protocol
 
 import msgspec
@@ -323,13 +324,14 @@ class Sealer:
 
     def _let_go(self, topic: Sealable) -> None:
         history = self._catalogue.find(topic.topic_id)
-        if history is not None and history.end_offset > topic.log.journal_start:
-            size = sum(r.part.size_bytes for r in history.parts if r.part.base_offset >= topic.log.journal_start)
-            topic.log.sealed_up_to(history.end_offset, size)
-        if topic.log.unsealed_bytes:
-            self._unsealed.setdefault(topic.topic_id)
-        else:
+        start = topic.log.journal_start
+        if history is not None and history.end_offset > start:
+            fresh = takewhile(lambda record: record.part.base_offset >= start, reversed(history.parts))
+            topic.log.sealed_up_to(history.end_offset, sum(record.part.size_bytes for record in fresh))
+            # What it has now is young: it goes to the end of the line.
             self._unsealed.pop(topic.topic_id, None)
+            if topic.log.unsealed_bytes:
+                self._unsealed[topic.topic_id] = None
 
     async def _seal_into(self, storage: str, topics: Sequence[Sealable], whole: set[int]) -> None:
         slots = trio.Semaphore(self._limits.segment_uploads)

@@ -224,3 +224,14 @@ async def test_a_deleted_topic_leaves_what_it_shared_to_the_others(tmp_path: Pat
         assert b"gone" not in await history.storages["default"].get(keys[0])
         running.broker.topic("/default/kept").log._cached.clear()
         assert await read_all(client, "/default/kept") == [b"kept"]
+
+
+async def test_a_quiet_topic_is_sealed_by_age_beside_a_busy_one(tmp_path: Path) -> None:
+    limits = {**SEALING, "segment_max_age_s": 1.0}
+    async with running_broker(tmp_path, limits=limits, patience_s=30) as running, running.client() as client:
+        await publish(client, "/default/busy", payloads_of(0, 10))
+        await publish(client, "/default/quiet", [b"one"])
+        await publish(client, "/default/busy", payloads_of(10, 700))  # the busy one goes by size, again and again
+        await wait_until(lambda: sealed(running, "/default/quiet")[0] == 1)
+        assert running.broker.history.sealer.status().oldest_age_s <= 1.5
+        assert await read_all(client, "/default/quiet") == [b"one"]
