@@ -23,7 +23,7 @@ from danube.log.index import REGION_BYTES, Location, TopicIndex
 from danube.log.journal import Journal
 from danube.log.recovered import RecoveredTopic
 from danube.model.batch import STAMP_SIZE, BatchHeader, check_part, read_stamp, write_stamp
-from danube.model.errors import CorruptBatchError, DataLossError, InternalError, NotFoundError
+from danube.model.errors import CorruptBatchError, DanubeError, DataLossError, InternalError, NotFoundError
 from danube.model.policies import Durability
 
 __all__ = ["SealedReader", "Submitter", "TopicLog"]
@@ -245,6 +245,10 @@ class TopicLog:
             try:
                 offset, size = await self._take_stored(found, offset, max_bytes)
                 break
+            except DataLossError:
+                if found:
+                    return found  # what lies before the damage is good; whoever goes on meets it again
+                raise
             except NotFoundError:
                 # A file went away while we read: what was in it is released.
                 if found:
@@ -263,11 +267,12 @@ class TopicLog:
 
     async def offset_at(self, time_us: int) -> int:
         """Return the first offset appended at or after a time; the end if there is none."""
-        if self.start_offset < self.journal_start:
+        unsealed = self.journal_start  # what is sealed from here on while we ask is not in the answer
+        if self.start_offset < unsealed:
             sealed = await self._sealed.offset_at(self.topic_id, time_us)
             if sealed is not None:
                 return max(sealed, self.start_offset)
-        offset = max(self.start_offset, self.journal_start, self.index.before_time(time_us) or 0)
+        offset = max(self.start_offset, unsealed, self.index.before_time(time_us) or 0)
         while offset < self.end_offset:
             for batch in await self.read(offset, 4 * REGION_BYTES):
                 if batch.append_time_us >= time_us:
@@ -316,7 +321,7 @@ class TopicLog:
                 batch = self._open(data[at + ENTRY_HEADER_SIZE : at + length], offset, Location(file, position))
                 if batch.end_offset > offset:
                     if batch.base_offset > offset:
-                        raise self._lost(offset, batch.base_offset, Location(file, position))
+                        raise self._missing(offset, batch.base_offset, Location(file, position))
                     found.append(batch)
                     size += len(batch.part)
                     offset = batch.end_offset
@@ -330,7 +335,7 @@ class TopicLog:
         """Return where the log goes on behind the end of a journal file."""
         following = self.index.after(location)
         if following is None:
-            raise self._lost(offset, self.end_offset, location)
+            raise self._missing(offset, self.end_offset, location)
         return following[1]
 
     def _open(self, stored: bytes, offset: int, location: Location) -> StoredBatch:
@@ -345,11 +350,13 @@ class TopicLog:
                 raise NotFoundError("recycled while it was read") from error
             following = self.index.after(location)
             until = following[0] if following is not None else self.end_offset
-            raise self._lost(offset, until, location) from error
+            raise self._missing(offset, until, location) from error
         base = stamp.base_offset
         return StoredBatch(base, base + header.record_count, stored[:STAMP_SIZE], part, header, stamp.append_time_us)
 
-    def _lost(self, low: int, high: int, location: Location) -> DataLossError:
+    def _missing(self, low: int, high: int, location: Location) -> DanubeError:
+        if low < self.journal_start:
+            return NotFoundError(f"{self!r}: offset {low} has left the journal while it was read")
         return DataLossError(
             f"topic {self.topic_id:016x}: offsets [{low}, {high}) are damaged, in journal file {location.file} at byte "
             f"{location.position}; restore them from a copy, or move the subscription behind them"
