@@ -35,6 +35,7 @@ pytestmark = pytest.mark.extended
 
 CYCLES = 50
 WHOLE_AUDIT_EVERY = 10
+PATIENCE_S = 600
 DISK_BYTES = 2 * 2**30
 CONFIGURATION = """
 journal_file_size = "2MiB"
@@ -184,7 +185,7 @@ class World:
 
     async def live(self, url: str) -> None:
         """Consume the disk topics, write and consume the ``os`` topic, fill and delete a topic; until cancelled."""
-        async with danube.connect(url, reconnect_timeout_s=None) as client, trio.open_nursery() as nursery:
+        async with danube.connect(url, close_timeout_s=0.05) as client, trio.open_nursery() as nursery:
             nursery.start_soon(self._consume_in_order, client)
             nursery.start_soon(self._consume_out_of_order, client)
             nursery.start_soon(self._write_fast, client)
@@ -300,7 +301,7 @@ async def test_fifty_power_cuts_lose_nothing_that_was_synced(tmp_path: Path) -> 
     with LoopDisk(tmp_path, DISK_BYTES) as disk:
         machine = Machine(disk, configuration, rng)
         world = World(rng)
-        with _explained(machine, f"seed {seed}"), machine.broker, trio.fail_after(280):
+        with _explained(machine, f"seed {seed}"), machine.broker, trio.fail_after(PATIENCE_S):
             async with danube.connect(machine.broker.url, reconnect_timeout_s=None, reconnect_max_s=0.2) as client:
                 await _create(client)
                 async with trio.open_nursery() as nursery:
