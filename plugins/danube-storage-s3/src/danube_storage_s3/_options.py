@@ -1,0 +1,92 @@
+"""What ``s3://`` and ``s3+obstore://`` can be told, and the bucket and prefix of their URLs."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from danube.model.errors import ConfigurationError
+from danube.model.limits import MIB
+from danube.storage import StorageSurroundings
+
+__all__ = ["Place", "S3Config", "place_of"]
+
+_MIN_PART_BYTES = 5 * MIB
+"""What S3 demands of every part but the last."""
+
+
+class S3Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of ``s3://bucket/prefix``.
+
+    Without key and secret, the usual places of AWS are looked at: environment, shared files, the machine's role.
+    """
+
+    endpoint_url: str = ""
+    """Address of a service other than AWS: ``http://host:port``."""
+    region: str = ""
+    """Region of the bucket; not set: the environment's."""
+    key: str = ""
+    """Access key id."""
+    secret: str = ""
+    """Secret access key."""
+    token: str = ""
+    """Session token of temporary credentials."""
+    profile: str = ""
+    """Profile of AWS's shared configuration files."""
+    anon: bool = False
+    """Sign nothing; for buckets that everybody may use."""
+    addressing_style: Literal["auto", "path", "virtual"] = "auto"
+    """Where the bucket is in a request: in its path, or in the name of the host."""
+    sse: Literal["", "AES256", "aws:kms", "aws:kms:dsse"] = ""
+    """Encryption by the server; not set: the bucket's default."""
+    sse_kms_key_id: str = ""
+    """Key of the key service for ``sse=aws:kms``; not set: the account's default."""
+    checksum: bool = True
+    """Send a CRC32C with each put, which the server checks and keeps. Switch it off for services that refuse it.
+    Only ``s3://``."""
+    max_concurrency: int = 8
+    """Ranges, or parts of one large object, that are under way at a time."""
+    single_put_bytes: int = 64 * MIB
+    """Largest object that is put in one request; a larger one goes in parts, which a cancelled put may leave behind
+    until they are removed. Only ``s3://``: ``s3+obstore://`` puts everything in one request."""
+    part_bytes: int = 16 * MIB
+    """Size of a part, at least 5 MiB; raised for objects that would have more than 10,000. Only ``s3://``."""
+    connect_timeout_s: float = 5.0
+    """Seconds for a connection to be made."""
+    read_timeout_s: float = 20.0
+    """Seconds in which a server that has a request must say something."""
+
+
+class Place(NamedTuple):
+    """Where the objects are."""
+
+    bucket: str
+    prefix: str
+    """Without slashes at its ends; may be empty."""
+
+    def key(self, key: str) -> str:
+        """Return the full name of an object, or the beginning of names."""
+        return f"{self.prefix}/{key}" if self.prefix else key
+
+
+def place_of(config: S3Config, surroundings: StorageSurroundings) -> Place:
+    """Check URL and options, and return bucket and prefix; raises :class:`ConfigurationError`."""
+    url = surroundings.url
+    if not surroundings.location:
+        raise ConfigurationError(f"{url} names no bucket; write {surroundings.scheme}://bucket/prefix")
+    if "@" in surroundings.location:
+        raise ConfigurationError(f"{url}: give the credentials as options (key and secret), not before the bucket")
+    if bool(config.key) != bool(config.secret):
+        raise ConfigurationError(f"{url}: key and secret belong together; one of them is missing")
+    if config.anon and config.key:
+        raise ConfigurationError(f"{url}: anon=true signs nothing, so there is no use for key and secret")
+    if config.sse_kms_key_id and not config.sse.startswith("aws:kms"):
+        raise ConfigurationError(f"{url}: sse_kms_key_id needs sse=aws:kms")
+    if config.max_concurrency < 1:
+        raise ConfigurationError(f"{url}: max_concurrency must be at least 1")
+    if config.part_bytes < _MIN_PART_BYTES or config.single_put_bytes < _MIN_PART_BYTES:
+        raise ConfigurationError(f"{url}: part_bytes and single_put_bytes must be at least {_MIN_PART_BYTES}")
+    if config.connect_timeout_s <= 0 or config.read_timeout_s <= 0:
+        raise ConfigurationError(f"{url}: connect_timeout_s and read_timeout_s must be more than 0")
+    return Place(surroundings.location, surroundings.path.strip("/"))
