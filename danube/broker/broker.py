@@ -9,36 +9,33 @@ acknowledged and the process ends with an error; the next start recovers from th
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
 from danube.broker.admin import Administration
 from danube.broker.catalogue import Catalogue, TopicRecord
-from danube.broker.config import DEFAULT_STORAGE, BrokerConfig, parse_address
+from danube.broker.config import DEFAULT_STORAGE, BrokerConfig
 from danube.broker.consume import consume
 from danube.broker.opened import OpenedBatches
 from danube.broker.publish import PublishStream, publish
+from danube.broker.seams import Seams, shown_address
 from danube.broker.state import RecoveryVisitor
 from danube.broker.topic import Topic
 from danube.history import History, HistoryCatalogue
-from danube.log import BatchCache, Entry, Journal, RealDisk
-from danube.metadata import open_store
+from danube.log import BatchCache, Entry, Journal
 from danube.model import Durability, Retention, api, partition_name, validate_name, validate_topic
 from danube.model.batch import crc32c
 from danube.model.errors import (
-    ConfigurationError,
     DanubeError,
     InvalidArgumentError,
     TopicNotFoundError,
     UnavailableError,
 )
 from danube.model.names import split_partition
-from danube.storage import Storage, open_storage
+from danube.storage import Storage
 from danube.wire import Context, Method, Server, ServerStream
 
 __all__ = ["Broker", "Seams"]
@@ -47,15 +44,6 @@ _log = logging.getLogger("danube.broker")
 
 _SNAPSHOTS_PER_TURN = 100
 """After so many topics a checkpoint lets other tasks run."""
-
-
-class Seams(NamedTuple):
-    """What a broker takes from the world besides disk, network and metadata."""
-
-    wall_clock_us: Callable[[], int]
-    """Microseconds since the epoch, for timestamps; delays use Trio's clock."""
-    random: random.Random
-    """The one source of randomness."""
 
 
 class Broker:
@@ -105,67 +93,63 @@ class Broker:
         """
         config = self.config
         self._started_at = trio.current_time()
-        directory = Path(config.data_directory)
-        async with RealDisk(directory, sync_delay_s=config.sync_delay_ms / 1000) as disk:
-            url = config.metadata if "://" in config.metadata else f"{config.metadata}://"
-            async with (
-                open_store(url, data_directory=directory, limits=config.limits) as store,
-                self._open_storages(directory) as storages,
-            ):
-                self.catalogue = await Catalogue.load(store, config.limits, self.seams.random, self.seams.wall_clock_us)
-                await self.catalogue.sweep_orphans()
-                self.journal = Journal(
-                    disk,
-                    config.limits,
-                    file_size=config.journal_file_bytes,
-                    on_commit=self._on_commit,
-                    checkpoint=self._checkpoint,
-                )
-                self.history = History(
-                    await HistoryCatalogue.claim(store, f"{self.seams.random.getrandbits(64):016x}"),
-                    storages,
-                    self.journal,
-                    self,
-                    config.cluster,
-                    config.limits,
-                    self.seams.random,
-                    self.seams.wall_clock_us,
-                )
-                await self._recover()
-                async with trio.open_nursery() as journal_nursery:
-                    await journal_nursery.start(self.journal.run)
-                    async with trio.open_nursery() as nursery:
-                        self.nursery = nursery
-                        await nursery.start(self.history.run)
-                        await self._serve(task_status)
-                        nursery.cancel_scope.cancel()
-                    with trio.move_on_after(config.drain_timeout_s) as patience:
-                        await self.journal.aclose()
-                    if patience.cancelled_caught:
-                        _log.error(
-                            "the journal did not finish its commits within drain_timeout_s = %g; what was not"
-                            " acknowledged is given up",
-                            config.drain_timeout_s,
-                        )
-                        journal_nursery.cancel_scope.cancel()
-                await self._checkpoint()
+        async with (
+            self.seams.open_disk(config) as disk,
+            self.seams.open_metadata(config) as store,
+            self._open_storages() as storages,
+        ):
+            self.catalogue = await Catalogue.load(store, config.limits, self.seams.random, self.seams.wall_clock_us)
+            await self.catalogue.sweep_orphans()
+            self.journal = Journal(
+                disk,
+                config.limits,
+                file_size=config.journal_file_bytes,
+                on_commit=self._on_commit,
+                checkpoint=self._checkpoint,
+            )
+            self.history = History(
+                await HistoryCatalogue.claim(store, f"{self.seams.random.getrandbits(64):016x}"),
+                storages,
+                self.journal,
+                self,
+                config.cluster,
+                config.limits,
+                self.seams.random,
+                self.seams.wall_clock_us,
+            )
+            await self._recover()
+            async with trio.open_nursery() as journal_nursery:
+                await journal_nursery.start(self.journal.run)
+                async with trio.open_nursery() as nursery:
+                    self.nursery = nursery
+                    await nursery.start(self.history.run)
+                    await self._serve(task_status)
+                    nursery.cancel_scope.cancel()
+                with trio.move_on_after(config.drain_timeout_s) as patience:
+                    await self.journal.aclose()
+                if patience.cancelled_caught:
+                    _log.error(
+                        "the journal did not finish its commits within drain_timeout_s = %g; what was not"
+                        " acknowledged is given up",
+                        config.drain_timeout_s,
+                    )
+                    journal_nursery.cancel_scope.cancel()
+            await self._checkpoint()
 
     @asynccontextmanager
-    async def _open_storages(self, directory: Path) -> AsyncIterator[dict[str, Storage]]:
+    async def _open_storages(self) -> AsyncIterator[dict[str, Storage]]:
         async with AsyncExitStack() as stack:
             storages: dict[str, Storage] = {}
             for name, storage in self.config.all_storages.items():
-                storages[name] = await stack.enter_async_context(
-                    open_storage(
-                        storage.url,
-                        random=self.seams.random,
-                        data_directory=directory,
-                        options=storage.options,
-                        limits=self.config.limits,
-                        wall_clock_us=self.seams.wall_clock_us,
-                        name=name,
-                        max_concurrency=storage.max_concurrency,
-                    )
+                backend = await stack.enter_async_context(
+                    self.seams.open_backend(self.config, storage, self.seams.wall_clock_us)
+                )
+                storages[name] = Storage(
+                    backend,
+                    random=self.seams.random,
+                    limits=self.config.limits,
+                    name=name,
+                    max_concurrency=storage.max_concurrency,
                 )
                 if not storages[name].capabilities.durable:
                     _log.warning(
@@ -177,7 +161,7 @@ class Broker:
             yield storages
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
-        listeners = await self._listen()
+        listeners = await self.seams.listen(self.config.listen)
         limits = self.config.limits
 
         async def on_publish(stream: ServerStream, context: Context) -> None:
@@ -198,25 +182,10 @@ class Broker:
         async with trio.open_nursery() as nursery:
             self._server = Server([streams, Administration(self).service()], limits)
             await nursery.start(self._server.run, listeners)
-            task_status.started([_shown(listener) for listener in listeners])
+            task_status.started([shown_address(listener) for listener in listeners])
             await self._drain_wanted.wait()
             # Streams that have something in flight end when it has settled; the others end at once.
             await self._server.drain(0)
-
-    async def _listen(self) -> list[trio.SocketListener]:
-        listeners: list[trio.SocketListener] = []
-        for address in self.config.listen:
-            host, port = parse_address(address)
-            try:
-                listeners += await trio.open_tcp_listeners(port, host=host)
-            except OSError as error:
-                for listener in listeners:
-                    await listener.aclose()
-                raise ConfigurationError(
-                    f"cannot listen on {address}: {error.strerror or error}; is another broker running there?"
-                    " Choose another address with --listen"
-                ) from error
-        return listeners
 
     # --- Recovery and checkpoints ---
 
@@ -490,8 +459,3 @@ def _members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
     if not record.partitions:
         return [(name, record.topic_ids[0])]
     return [(partition_name(name, index), topic_id) for index, topic_id in enumerate(record.topic_ids)]
-
-
-def _shown(listener: trio.SocketListener) -> str:
-    host, port = listener.socket.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
