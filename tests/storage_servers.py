@@ -12,7 +12,6 @@ run, for every test file, at the first test that asks; a test that kills one mak
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import importlib.util
 import os
@@ -35,11 +34,11 @@ from urllib.parse import quote
 import pytest
 from brokers import free_port
 
+from benchmarks import _seaweed
+
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
-S3_KEY = "testkey"
-S3_SECRET = "testsecret"
-S3_REGION = "eu-west-1"
+S3_KEY, S3_SECRET, S3_REGION = _seaweed.KEY, _seaweed.SECRET, _seaweed.REGION
 AZURITE_VERSION = "3.35.0"
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -172,48 +171,19 @@ class _S3Server(StorageServer):
     scheme = "s3"
 
     def storage_url(self, bucket: str, prefix: str = "") -> str:
-        return (
-            f"{self.scheme}://{bucket}/{prefix}?endpoint_url={quote(self.endpoint, safe='')}"
-            f"&region={S3_REGION}&key={S3_KEY}&secret={S3_SECRET}"
-        )
+        return _seaweed.storage_url(self.port, bucket, prefix, self.scheme)
 
     def environment(self) -> dict[str, str]:
         return {"AWS_ACCESS_KEY_ID": S3_KEY, "AWS_SECRET_ACCESS_KEY": S3_SECRET, "AWS_DEFAULT_REGION": S3_REGION}
 
     def bucket(self, name: str | None = None) -> str:
         name = name or f"b{uuid.uuid4().hex[:16]}"
-        region = f"<LocationConstraint>{S3_REGION}</LocationConstraint>"
-        self._signed("PUT", f"/{name}", f"<CreateBucketConfiguration>{region}</CreateBucketConfiguration>".encode())
+        _seaweed.make_bucket(self.port, name)
         return name
 
     def remove_bucket(self, name: str) -> None:
         """Remove an empty bucket."""
-        self._signed("DELETE", f"/{name}")
-
-    def _signed(self, method: str, path: str, body: bytes = b"") -> None:
-        """Send a request signed with AWS's version 4; no client library is needed for so little."""
-        host, now = f"127.0.0.1:{self.port}", time.gmtime()
-        day, stamp = time.strftime("%Y%m%d", now), time.strftime("%Y%m%dT%H%M%SZ", now)
-        digest = hashlib.sha256(body).hexdigest()
-        names = "host;x-amz-content-sha256;x-amz-date"
-        signed = f"host:{host}\nx-amz-content-sha256:{digest}\nx-amz-date:{stamp}\n"
-        canonical = f"{method}\n{path}\n\n{signed}\n{names}\n{digest}"
-        scope = f"{day}/{S3_REGION}/s3/aws4_request"
-        to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-        key = f"AWS4{S3_SECRET}".encode()
-        for part in (day, S3_REGION, "s3", "aws4_request"):
-            key = hmac.digest(key, part.encode(), "sha256")
-        signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
-        credential = f"Credential={S3_KEY}/{scope}, SignedHeaders={names}, Signature={signature}"
-        headers = {
-            "x-amz-date": stamp,
-            "x-amz-content-sha256": digest,
-            "authorization": f"AWS4-HMAC-SHA256 {credential}",
-            "content-type": "application/xml",
-        }
-        request = urllib.request.Request(f"{self.endpoint}{path}", body or None, headers, method=method)
-        with urllib.request.urlopen(request, timeout=30):
-            pass
+        _seaweed.send_signed(self.port, "DELETE", f"/{name}")
 
 
 class SeaweedServer(_S3Server):
@@ -224,29 +194,13 @@ class SeaweedServer(_S3Server):
     def __init__(self, directory: Path, *, volume_mb: int = 128) -> None:
         super().__init__(directory)
         self.volume_mb = volume_mb
-        parts = ("master", "volume", "filer", "admin", "s3")
-        self._ports = {f"-{part}.port.grpc": free_port() for part in parts}
-        self._ports |= {f"-{part}.port": free_port() for part in parts if part != "s3"}
-        self._ports |= {"-debug.port": free_port()}
+        self._ports = _seaweed.spare_ports(free_port)
 
     def command(self) -> list[str]:
         objects = self.directory / "objects"
         objects.mkdir(exist_ok=True)
-        return [
-            str(_program("weed")),
-            "mini",
-            f"-dir={objects}",
-            "-ip=127.0.0.1",
-            "-ip.bind=127.0.0.1",
-            f"-s3.port={self.port}",
-            "-s3.port.iceberg=0",
-            "-s3.port.lance=0",
-            "-admin.ui=false",
-            "-webdav=false",
-            "-master.telemetry=false",
-            f"-master.volumeSizeLimitMB={self.volume_mb}",
-            *(f"{option}={port}" for option, port in self._ports.items()),
-        ]
+        weed = str(_program("weed"))
+        return _seaweed.command(weed, objects, self.port, self._ports, volume_mb=self.volume_mb)
 
     def is_ready(self) -> bool:
         try:
@@ -258,10 +212,11 @@ class SeaweedServer(_S3Server):
     def start(self) -> Self:
         super().start()
         # The gateway answers before the first volume can be written; the first bucket shows that it can.
+        name = self.bucket()
         deadline = time.monotonic() + READY_TIMEOUT_S
         while True:
             try:
-                self.remove_bucket(self.bucket())
+                self.remove_bucket(name)
             except OSError:
                 if time.monotonic() > deadline:
                     raise
