@@ -37,20 +37,26 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "action",
-        nargs="?",
-        choices=("run", "report"),
-        default="run",
-        help="run (default), or render a result file again",
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="names of scenarios to run; or 'report' and a result file, to render it again",
     )
-    parser.add_argument("result", nargs="?", type=Path, metavar="RESULT.json", help="for report: the file")
     parser.add_argument(
-        "-s", "--scenario", action="append", default=[], metavar="NAME", help="may be repeated; default: all"
+        "-s",
+        "--scenario",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a scenario to run; may be repeated; default: all but h1 to h6, which have to be named",
     )
     parser.add_argument("--systems", default="", metavar="A,B", help=f"default: {','.join(ALL_SYSTEMS)}")
     parser.add_argument("-r", "--repetitions", type=int, default=None, help="default 5, in quick mode 2")
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages: a look, not a result")
     parser.add_argument("--scale", type=float, default=None, help="factor on message counts; overrides --quick's")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, metavar="S", help="how long a fixed rate is kept up (h1, h6); default 30"
+    )
     parser.add_argument(
         "--sync-delay-ms",
         type=float,
@@ -71,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=None,
         metavar="DIR",
-        help="where brokers store (about 6 GB in a full run, removed again)",
+        help="where brokers store (about 6 GB in a full run, h1 40 MB for each second; removed again)",
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument(
@@ -124,19 +130,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.compare:
             print(compare(load(given.compare[0]), load(given.compare[1])), end="")
             return 0
-        if given.action == "report":
-            if given.result is None:
-                parser.error("report needs a result file")
-            result = load(given.result)
+        if given.words[:1] == ["report"]:
+            if len(given.words) != 2:
+                parser.error("report needs one result file")
+            path = Path(given.words[1])
+            result = load(path)
             print(render(result), end="")
-            plot(result, given.result.with_name("plot.png"))
+            plot(result, path.with_name("plot.png"))
             return _status(result, check=given.check)
+        named = [*(word for word in given.words if word != "run"), *given.scenario]
+        usual = [name for name, one in ALL_SCENARIOS.items() if one.usual]
         options = Options(
-            scenarios=choose(given.scenario, list(ALL_SCENARIOS), "scenario"),
+            scenarios=choose(named or usual, list(ALL_SCENARIOS), "scenario"),
             systems=choose([one for one in given.systems.split(",") if one], list(ALL_SYSTEMS), "system"),
             repetitions=given.repetitions or (QUICK_REPETITIONS if given.quick else 5),
             scale=given.scale or (QUICK_SCALE if given.quick else 1.0),
             sync_delay_ms=given.sync_delay_ms,
+            seconds=given.seconds,
         )
     except (ValueError, OSError) as error:
         parser.error(str(error))

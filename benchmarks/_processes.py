@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -62,6 +62,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     checksum: int = 0
     """Of the payloads in order; 0 when the order is free and each was ticked off instead."""
     latencies_us: dict[str, list[float]] = {}
+    arrivals: list[tuple[int, int]] = []
+    """How many messages had arrived at which time of the monotonic clock, batch by batch."""
     cpu_s: float = 0.0
 
 
@@ -82,6 +84,7 @@ class Worker:
 
     def __init__(self, process: subprocess.Popen[bytes], work: Work, log: Path) -> None:
         self._process = process
+        self.pid = process.pid
         self._work = work
         self._log = log
         self._buffer = b""
@@ -158,7 +161,12 @@ class Processes:
         self.end_all()
 
     def _spawn(
-        self, command: Sequence[str], name: str, stdin: int, stdout: int | IO[bytes]
+        self,
+        command: Sequence[str],
+        name: str,
+        stdin: int,
+        stdout: int | IO[bytes],
+        environment: Mapping[str, str] | None = None,
     ) -> tuple[subprocess.Popen[bytes], Path]:
         self._started += 1
         log = self._logs / f"{self._started:03}-{name}.log"
@@ -169,6 +177,7 @@ class Processes:
                 stdout=errors if stdout == subprocess.STDOUT else stdout,
                 stderr=errors,
                 cwd=_ROOT,
+                env=os.environ | dict(environment or {}),
                 start_new_session=True,  # Ctrl-C reaches the harness alone, which then ends the children in order
                 preexec_fn=_die_with_parent,
             )
@@ -181,22 +190,35 @@ class Processes:
         child, log = self._spawn(command, work.role, subprocess.PIPE, subprocess.PIPE)
         return Worker(child, work, log)
 
-    def server(self, command: Sequence[str], name: str, port: int, timeout_s: float = 20.0) -> psutil.Process:
-        """Start a server and wait until it accepts connections on the loopback ``port``.
+    def server(
+        self,
+        command: Sequence[str],
+        name: str,
+        port: int,
+        timeout_s: float = 20.0,
+        *,
+        ready: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> psutil.Process:
+        """Start a server and wait until it accepts connections on the loopback ``port``, or has printed ``ready``.
 
         Raises:
-            WorkerError: it ended, or did not listen in time.
+            WorkerError: it ended, or was not ready in time.
         """
-        child, log = self._spawn(command, name, subprocess.DEVNULL, subprocess.STDOUT)
+        child, log = self._spawn(command, name, subprocess.DEVNULL, subprocess.STDOUT, environment)
         end = time.monotonic() + timeout_s
         while True:
             if child.poll() is not None:
                 raise WorkerError(f"{name} ended with code {child.returncode} when it was started{_tail(log)}")
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
-                return psutil.Process(child.pid)
+            if ready:
+                if ready in log.read_text(errors="replace"):
+                    return psutil.Process(child.pid)
+            else:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
+                    return psutil.Process(child.pid)
             if time.monotonic() > end:
-                raise WorkerError(f"{name} did not listen on port {port} within {timeout_s} s{_tail(log)}")
-            time.sleep(0.02)
+                raise WorkerError(f"{name} was not ready on port {port} within {timeout_s} s{_tail(log)}")
+            time.sleep(0.01)
 
     def run(self, command: Sequence[str], name: str, timeout_s: float) -> tuple[str, float]:
         """Run a foreign program to its end; gives what it printed and its CPU seconds.
@@ -223,10 +245,12 @@ class Processes:
             raise WorkerError(f"{name} ended with code {child.returncode}{_tail(log)}")
         return printed.decode(errors="replace"), usage.ru_utime + usage.ru_stime
 
-    def end(self, process: psutil.Process, timeout_s: float = 10.0) -> None:
-        """End one server that :meth:`server` started."""
+    def end(self, process: psutil.Process, timeout_s: float = 10.0, *, kill: bool = False) -> None:
+        """End one server that :meth:`server` started, politely unless it is to be killed."""
         for child in self._children:
             if child.pid == process.pid:
+                if kill:
+                    child.kill()
                 _end(child, timeout_s)
 
     def end_all(self) -> None:

@@ -52,6 +52,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factor on all message counts; 1 is a full run."""
     sync_delay_ms: float
     """Added by the Danube broker to every fdatasync; peers have no such option and run without."""
+    seconds: float = 30.0
+    """How long the scenarios at a fixed rate last."""
 
 
 class Repetition(msgspec.Struct, forbid_unknown_fields=True):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import count as numbers
 from pathlib import Path
 
+import psutil
+
 from benchmarks._machine import CpuWatch, cpu_seconds
 from benchmarks._payloads import CheckError
 from benchmarks._processes import Outcome, Processes, Work, Worker
@@ -46,6 +48,8 @@ class Run:
     full_count: int
     size: int
     sync_delay_ms: float
+    seconds: float
+    """How long a flow at a fixed rate shall last."""
     memory: dict[str, str] = field(default_factory=dict)
     """What :attr:`Arm.prepare` wants to tell the repetitions."""
     _folders: Iterator[int] = field(default_factory=numbers)
@@ -70,15 +74,26 @@ class Run:
             settings=settings,
         )
 
+    @property
+    def result_timeout_s(self) -> float:
+        """How long a worker may take."""
+        return RESULT_TIMEOUT_S + self.seconds
+
     def alone(self, work: Work) -> Outcome:
         """Run one worker from start to end."""
         worker = self.processes.worker(work)
         worker.wait_for("ready", READY_TIMEOUT_S)
         worker.send(b"go")
-        return worker.outcome(RESULT_TIMEOUT_S)
+        return worker.outcome(self.result_timeout_s)
 
     def flow(
-        self, producers: Sequence[Work], consumers: Sequence[Work] = (), *, own_topic: bool = True, each: int = 1
+        self,
+        producers: Sequence[Work],
+        consumers: Sequence[Work] = (),
+        *,
+        own_topic: bool = True,
+        each: int = 1,
+        beside: Sequence[Worker] = (),
     ) -> tuple[Sample, list[Outcome], list[Outcome]]:
         """Let producers and consumers work at the same time; consumers are subscribed before anything is sent.
 
@@ -87,6 +102,7 @@ class Run:
             consumers: workers that receive.
             own_topic: create the topic before and delete it afterwards.
             each: how often every message is delivered in all.
+            beside: workers that are busy all the while, and whose CPU time is not foreign.
 
         Returns:
             A sample with ``messages_per_s`` (sent, or delivered if there are only consumers, from the first send to
@@ -100,15 +116,18 @@ class Run:
             self.alone(self.work("create"))
         readers = self._start(consumers)
         writers = self._start(producers)
+        others = [*self.server.helpers, *(psutil.Process(worker.pid) for worker in beside)]
         watch = CpuWatch()
         broker_before = cpu_seconds(self.server.process)
+        others_before = sum(map(cpu_seconds, others))
         for worker in (*readers, *writers):
             worker.send(b"go")
-        sent = [worker.outcome(RESULT_TIMEOUT_S) for worker in writers]
-        received = [worker.outcome(RESULT_TIMEOUT_S) for worker in readers]
+        sent = [worker.outcome(self.result_timeout_s) for worker in writers]
+        received = [worker.outcome(self.result_timeout_s) for worker in readers]
         broker_s = cpu_seconds(self.server.process) - broker_before
+        others_s = sum(map(cpu_seconds, others)) - others_before
         producer_s, consumer_s = (sum(one.cpu_s for one in group) for group in (sent, received))
-        other = watch.other_share(broker_s + producer_s + consumer_s)
+        other = watch.other_share(broker_s + producer_s + consumer_s + others_s)
         if sent and received:
             _compare(sent, received, each)
         if own_topic:

@@ -30,9 +30,10 @@ class Verdict:
     @property
     def wanted(self) -> str:
         """The target in words."""
+        arm = f"{self.target.arm}: " if self.target.arm != "danube" else ""
         sign = ">=" if self.target.at_least else "<="
         unit = f" x {self.target.against}" if self.target.against else ""
-        return f"{self.target.metric} {sign} {self.target.limit:,.10g}{unit}"
+        return f"{arm}{self.target.metric} {sign} {self.target.limit:,.10g}{unit}"
 
 
 def judge(result: RunResult) -> list[Verdict]:
@@ -44,15 +45,20 @@ def judge(result: RunResult) -> list[Verdict]:
 
 
 def _judge(target: Target, result: RunResult) -> Verdict:
-    ours = _median(result, target.scenario, "danube", target.metric)
+    ours = _median(result, target.scenario, target.arm, target.metric)
     if ours is None:
-        return Verdict(target, None, "no figure for danube")
+        return Verdict(target, None, f"no figure for {target.arm}")
     if not target.against:
         return Verdict(target, ours)
-    if result.options.sync_delay_ms:
+    if result.options.sync_delay_ms and _is_peer(target):
         return Verdict(target, None, "peers run without the injected delay")
     theirs = _median(result, target.scenario, target.against, target.metric)
     return Verdict(target, ours / theirs) if theirs else Verdict(target, None, f"no figure for {target.against}")
+
+
+def _is_peer(target: Target) -> bool:
+    arms = ALL_SCENARIOS[target.scenario].arms
+    return any(arm.name == target.against and arm.system != "danube" for arm in arms)
 
 
 def _median(result: RunResult, scenario: str, system: str, metric: str) -> float | None:

@@ -24,8 +24,7 @@ from benchmarks._results import (
 )
 from benchmarks._run import Run, Sample
 from benchmarks.scenarios import ALL_SCENARIOS, Arm, Scenario
-from benchmarks.scenarios import _redis_benchmark as redis_benchmark
-from benchmarks.systems import ALL_SYSTEMS, Server
+from benchmarks.systems import Server
 
 __all__ = ["choose", "run_all"]
 
@@ -74,12 +73,6 @@ def run_all(
     )
 
 
-def _why_missing(arm: Arm) -> str | None:
-    if (reason := ALL_SYSTEMS[arm.system].unavailable()) is not None:
-        return reason
-    return redis_benchmark.unavailable() if arm.name == redis_benchmark.LABEL else None
-
-
 def _run_scenario(scenario: Scenario, options: Options, base: Path, say: Callable[[str], None]) -> ScenarioResult:
     say(f"{scenario.name}: {scenario.title}")
     missing: list[Missing] = []
@@ -90,8 +83,7 @@ def _run_scenario(scenario: Scenario, options: Options, base: Path, say: Callabl
         for arm in scenario.arms:
             if arm.system not in options.systems:
                 continue
-            reason = _why_missing(arm)
-            lane = reason or _open_lane(arm, processes, directory, options)
+            lane = arm.unavailable() or _open_lane(arm, processes, directory, options)
             if isinstance(lane, str):
                 missing.append(Missing(arm.name, lane.partition("\n")[0]))
                 say(f"  {arm.name}: {lane}")
@@ -116,7 +108,7 @@ def _open_lane(arm: Arm, processes: Processes, directory: Path, options: Options
     folder = directory / arm.name
     folder.mkdir()
     try:
-        server = ALL_SYSTEMS[arm.system].start(processes, folder, options.sync_delay_ms)
+        server = arm.starter.start(processes, folder, options.sync_delay_ms)
         lane = _Lane(arm, server, folder, {}, [])
         if arm.prepare is not None:
             arm.prepare(_run_of(lane, "prepare", processes, options, options.scale))
@@ -135,6 +127,7 @@ def _run_of(lane: _Lane, tag: str, processes: Processes, options: Options, scale
         full_count=lane.arm.count,
         size=lane.arm.size,
         sync_delay_ms=options.sync_delay_ms,
+        seconds=options.seconds,
         memory=lane.memory,
     )
 
@@ -167,7 +160,7 @@ def _to_repetition(sample: Sample) -> Repetition:
 def _measurement(lane: _Lane, options: Options) -> Measurement:
     arm = lane.arm
     count = _run_of(lane, "", _NO_PROCESSES, options, options.scale).count
-    setup = f"{count:,} x {arm.size} B; {arm.how}"
+    setup = f"{f'{count:,} x ' if arm.count else ''}{arm.size} B; {arm.how}"
     return Measurement(arm.name, lane.server.version, lane.server.durability, setup, lane.repetitions)
 
 

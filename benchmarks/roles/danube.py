@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,8 @@ __all__ = ["ROLES"]
 CALL_BYTES = 64 << 20
 NOWAIT_STEP = 1_000
 NOWAIT_WINDOW = 40
+FILL_STEP = 100_000
+POOL_TICKS = 200
 
 
 async def _ensure_topic(client: Client, topic: str) -> None:
@@ -81,12 +84,16 @@ async def _publish_nowait(work: Work, control: Control) -> Outcome:
     return Outcome(started_ns=began, finished_ns=ended, count=work.count, checksum=expected, cpu_s=cpu_s)
 
 
-async def _take_batches(consumer: Consumer, count: int) -> tuple[int, int]:
+async def _take_batches(
+    consumer: Consumer, count: int, arrivals: list[tuple[int, int]] | None = None
+) -> tuple[int, int]:
     received, value = 0, 0
     async for batch in consumer.batches():
         payloads = batch.payloads()
         value = checksum(payloads, value)
         received += len(payloads)
+        if arrivals is not None:
+            arrivals.append((received, time.monotonic_ns()))
         await batch.ack()
         if received >= count:
             break
@@ -135,6 +142,108 @@ async def _replay(work: Work, control: Control) -> Outcome:
             received, value = await _take_batches(consumer, work.count)
             ended, cpu_s = time.monotonic_ns(), control.cpu_s()
     return Outcome(started_ns=began, finished_ns=ended, count=received, checksum=value, cpu_s=cpu_s)
+
+
+async def _fill(work: Work, control: Control) -> Outcome:
+    """Create the topic and store messages; payloads are made as they are sent."""
+    value = 0
+    async with danube.connect(work.address) as client:
+        await _ensure_topic(client, work.topic)
+        async with client.producer(work.topic, durability="disk") as producer:
+            began = control.ready()
+            for first in range(0, work.count, FILL_STEP):
+                payloads = make_payloads(min(FILL_STEP, work.count - first), work.size, first)
+                value = checksum(payloads, value)
+                await producer.send_many(payloads)
+            ended = time.monotonic_ns()
+    return Outcome(started_ns=began, finished_ns=ended, count=work.count, checksum=value)
+
+
+async def _publish_at_rate(work: Work, control: Control) -> Outcome:
+    """Send ``settings.per_tick`` messages every ``settings.tick_s`` seconds; a call takes all that is due.
+
+    Payloads are made ahead and used again after ``POOL_TICKS`` ticks, so that a long run fits into memory.
+    """
+    per_tick, interval_ns = int(work.settings["per_tick"]), int(float(work.settings["tick_s"]) * 1e9)
+    ticks = work.count // per_tick
+    pool = make_payloads(min(ticks, POOL_TICKS) * per_tick, work.size)
+    latencies: list[float] = []
+    value = 0
+    async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
+        began = control.ready()
+        sent = 0
+        while sent < ticks:
+            now = time.monotonic_ns()
+            due = min((now - began) // interval_ns + 1, ticks)
+            if due == sent:
+                await trio.sleep((began + sent * interval_ns - now) / 1e9)
+                continue
+            at = sent % POOL_TICKS
+            due = min(due, sent + POOL_TICKS - at)
+            payloads = pool[at * per_tick : (at + due - sent) * per_tick]
+            await producer.send_many(payloads)
+            acked = time.monotonic_ns()
+            latencies += [(acked - began - tick * interval_ns) / 1000 for tick in range(sent, due)]
+            value = checksum(payloads, value)
+            sent = due
+        ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    return Outcome(
+        started_ns=began,
+        finished_ns=ended,
+        count=ticks * per_tick,
+        checksum=value,
+        latencies_us={"ack": latencies},
+        cpu_s=cpu_s,
+    )
+
+
+async def _consume_tail(work: Work, control: Control) -> Outcome:
+    """Read one exclusive subscription from ``settings.start`` on, and say when everything arrived."""
+    arrivals: list[tuple[int, int]] = []
+    async with (
+        danube.connect(work.address) as client,
+        client.consumer(
+            work.topic, subscription=str(work.settings["prefix"]), start=str(work.settings["start"])
+        ) as consumer,
+    ):
+        began = control.ready()
+        received, value = await _take_batches(consumer, work.count, arrivals)
+        ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    return Outcome(started_ns=began, finished_ns=ended, count=received, checksum=value, arrivals=arrivals, cpu_s=cpu_s)
+
+
+async def _replay_again_and_again(work: Work, control: Control) -> Outcome:
+    """Read the first ``count`` messages with ``settings.consumers`` connections, over and over for so many seconds."""
+    received = 0
+
+    async def read(client: Client, number: int, until: float) -> None:
+        nonlocal received
+        for turn in itertools.count():
+            name = f"{work.settings['prefix']}-{number}-{turn}"
+            async with client.consumer(work.topic, subscription=name, start="earliest") as consumer:
+                turn_end = 0
+                async for batch in consumer.batches():
+                    turn_end += len(batch.payloads())
+                    received += len(batch)
+                    await batch.ack()
+                    if turn_end >= work.count or trio.current_time() >= until:
+                        break
+            await client.delete_subscription(work.topic, name)
+            if trio.current_time() >= until:
+                return
+
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(danube.connect(work.address))
+            for _ in range(int(work.settings["consumers"]))
+        ]
+        began = control.ready()
+        until = trio.current_time() + float(work.settings["seconds"])
+        async with trio.open_nursery() as nursery:
+            for number, client in enumerate(clients):
+                nursery.start_soon(read, client, number, until)
+        ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    return Outcome(started_ns=began, finished_ns=ended, count=received, cpu_s=cpu_s)
 
 
 async def _consume_each(work: Work, control: Control) -> Outcome:
@@ -296,6 +405,10 @@ ROLES = {
         "consume_each": _consume_each,
         "consume_shared": _consume_shared,
         "replay": _replay,
+        "replay_again_and_again": _replay_again_and_again,
+        "fill": _fill,
+        "publish_at_rate": _publish_at_rate,
+        "consume_tail": _consume_tail,
         "latency": _latency,
         "connections": _connections,
         "fill_topics": _fill_topics,

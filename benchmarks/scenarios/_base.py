@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks._run import Run, Sample
+from benchmarks.systems import ALL_SYSTEMS, System
 
 __all__ = ["Arm", "Scenario", "Target"]
 
@@ -17,7 +18,7 @@ class Arm:
     system: str
     """Which server it needs; a key of :data:`benchmarks.systems.ALL_SYSTEMS`."""
     count: int
-    """Messages of a repetition in a full run; slow systems get fewer, so that all take a few seconds."""
+    """Messages of a repetition in a full run; slow systems get fewer, so that all take a few seconds. 0: not fixed."""
     size: int
     """Payload bytes."""
     how: str
@@ -28,16 +29,29 @@ class Arm:
     """Done once before the first repetition."""
     label: str = ""
     """Name in the results; by default that of the system."""
+    server: System | None = None
+    """Starts the server, if it is not to be started as usual."""
+    needs: Callable[[], str | None] | None = None
+    """Says why the arm cannot run here, beyond what its system says."""
 
     @property
     def name(self) -> str:
         """The arm's name in the results."""
         return self.label or self.system
 
+    @property
+    def starter(self) -> System:
+        """What starts the server."""
+        return self.server or ALL_SYSTEMS[self.system]
+
+    def unavailable(self) -> str | None:
+        """Why the arm cannot run here, with the remedy; None if it can."""
+        return self.starter.unavailable() or (self.needs() if self.needs is not None else None)
+
 
 @dataclass(frozen=True)
 class Target:
-    """What Danube has to reach: a number, or a multiple of what a peer reached in the same run."""
+    """What Danube has to reach: a number, or a multiple of what another arm reached in the same run."""
 
     scenario: str
     metric: str
@@ -46,6 +60,8 @@ class Target:
     """Whether more is better."""
     against: str = ""
     """The arm to compare with; empty for an absolute limit."""
+    arm: str = "danube"
+    """The arm that has to reach it."""
 
 
 @dataclass(frozen=True)
@@ -62,3 +78,5 @@ class Scenario:
     """Never more repetitions than this, for scenarios that take long and vary little."""
     warm_up: bool = True
     """Whether a first, shorter repetition is thrown away."""
+    usual: bool = True
+    """Whether it is run when none is named."""

@@ -44,4 +44,4 @@ def redis_benchmark(count: int, size: int, *, clients: int = 50, pipeline: int =
         return sample
 
     how = f"{LABEL} -c {clients} -P {pipeline}, XADD only, the same payload, no consumer"
-    return Arm("redis", count, size, how, repeat, label=LABEL)
+    return Arm("redis", count, size, how, repeat, label=LABEL, needs=unavailable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from benchmarks._processes import Processes
 __all__ = ["Server", "System"]
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Server:
     """A running server."""
 
@@ -24,6 +24,8 @@ class Server:
     process: psutil.Process
     version: str
     durability: str
+    helpers: list[psutil.Process] = field(default_factory=list)
+    """Further processes that work for it (a storage server, say): their CPU time is not foreign."""
 
 
 class System(ABC):

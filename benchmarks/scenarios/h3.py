@@ -1,0 +1,75 @@
+"""H3: how soon the first message comes after a jump far back."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import UTC, datetime
+
+from benchmarks._history import ask, go_cold
+from benchmarks._machine import CpuWatch
+from benchmarks._payloads import CheckError, sequence_of
+from benchmarks._run import Run, Sample
+from benchmarks._stats import percentile
+from benchmarks.scenarios._base import Arm, Scenario, Target
+from benchmarks.scenarios._stored import fill_and_seal, stored_topic
+from benchmarks.systems.danube import Danube
+from danube.client import Client
+
+__all__ = ["SCENARIO"]
+
+COUNT = 20_000_000
+SAMPLES = 30
+_HOW = "consumer(start=<time>), receive(); for each sample the broker was just started, nothing is in the page cache"
+
+
+def _prepare(run: Run) -> None:
+    began = time.time()
+    fill_and_seal(run)
+    run.memory.update(began=str(began), ended=str(time.time()))
+
+
+def _repeat(run: Run) -> Sample:
+    rng = random.Random(run.tag)
+    began, ended = float(run.memory["began"]), float(run.memory["ended"])
+    watch = CpuWatch()
+    seconds = []
+    for number in range(max(2, int(SAMPLES * min(1.0, run.scale)))):
+        go_cold(run)
+        # Not the last part of the time: the topic was sealed in it, and nothing published.
+        moment = datetime.fromtimestamp(began + rng.uniform(0.1, 0.6) * (ended - began), UTC)
+        seconds.append(_seek(run, f"{run.tag}-{number}", moment))
+    values = {f"first_message_p{share}_ms": percentile(seconds, share) * 1000 for share in (50, 99)}
+    return Sample(len(seconds), values, load_1m=watch.load_1m)
+
+
+def _seek(run: Run, subscription: str, moment: datetime) -> float:
+    """Gives the seconds from opening a consumer, on a connection that is there, to its first message."""
+    topic = stored_topic(run)
+
+    async def first_message(client: Client) -> float:
+        await client.info()
+        before = time.perf_counter()
+        async with client.consumer(topic, subscription=subscription, start=moment, credit_messages=1_000) as consumer:
+            message = await consumer.receive()
+            took = time.perf_counter() - before
+            if message.append_time_us < moment.timestamp() * 1e6 or message.offset != sequence_of(message.payload):
+                raise CheckError(f"{moment} gave offset {message.offset}, appended at {message.append_time_us} us")
+        await client.delete_subscription(topic, subscription)
+        return took
+
+    return ask(run, first_message)
+
+
+SCENARIO = Scenario(
+    name="h3",
+    title=f"First message of a seek by time into 2 GB of sealed history, everything cold; {SAMPLES} seeks",
+    metrics=("first_message_p50_ms", "first_message_p99_ms"),
+    arms=(
+        Arm("danube", COUNT, 100, _HOW, _repeat, _prepare, label="s3", server=Danube("s3")),
+        Arm("danube", COUNT, 100, _HOW, _repeat, _prepare, label="disk", server=Danube("disk")),
+    ),
+    targets=(Target("h3", "first_message_p50_ms", 50, at_least=False, arm="s3"),),
+    warm_up=False,
+    usual=False,
+)
