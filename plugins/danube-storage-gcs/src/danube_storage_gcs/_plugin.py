@@ -1,0 +1,114 @@
+"""``gcs://``: from options to a client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import aiohttp
+import fsspec.asyn
+import google.auth.exceptions
+import msgspec
+import trio
+
+from danube.model.errors import ConfigurationError, StorageUnavailableError
+from danube.model.limits import GIB
+from danube.storage import StorageBackend, StorageCapabilities, StoragePlugin, StorageSurroundings
+from danube.storage.fsspec import call_asyncio
+from danube_storage_gcs._backend import GcsBackend
+from danube_storage_gcs._client import GcsClient
+
+__all__ = ["GcsConfig", "GcsStoragePlugin"]
+
+_MAX_OBJECT_BYTES = 5 * GIB
+"""Largest object. The service takes larger ones, but one that is in memory at once should not be."""
+_CLOSE_S = 5.0
+
+
+class GcsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of ``gcs://bucket/prefix`` (or ``gs://``)."""
+
+    token: str = ""
+    """Where credentials come from: ``google_default``, ``cloud`` (the machine's account), ``cache``, ``anon``, the path
+    of a key file, or an access token. Not set: the first of Google's usual places that has some."""
+    project: str = ""
+    """Project that is billed if ``requester_pays``; not set: that of the credentials."""
+    requester_pays: bool = False
+    """The caller's project pays for the requests, not the bucket's."""
+    kms_key_name: str = ""
+    """Key of the key service to encrypt objects with; not set: the bucket's default."""
+    endpoint_url: str = ""
+    """Address of another server than Google's, an emulator: ``http://host:port``."""
+    max_concurrency: int = 8
+    """Ranges, or deletions, of one call that are under way at a time."""
+    connect_timeout_s: float = 5.0
+    """Seconds for a connection to be made."""
+    read_timeout_s: float = 20.0
+    """Seconds in which a server that has a request must say something."""
+
+
+class GcsStoragePlugin(StoragePlugin[GcsConfig]):
+    """``gcs://bucket/prefix``: Google Cloud Storage."""
+
+    name: ClassVar[str] = "gcs"
+    summary: ClassVar[str] = "Google Cloud Storage; gs:// is the same"
+    config: ClassVar[type[GcsConfig]] = GcsConfig
+
+    @asynccontextmanager
+    async def open(self, config: GcsConfig, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
+        """Find the credentials; the first call finds out whether the bucket is there."""
+        url = surroundings.url
+        if not surroundings.location or "@" in surroundings.location:
+            raise ConfigurationError(f"{url} names no bucket; write gs://bucket/prefix")
+        if config.max_concurrency < 1:
+            raise ConfigurationError(f"{url}: max_concurrency must be at least 1")
+        if config.connect_timeout_s <= 0 or config.read_timeout_s <= 0:
+            raise ConfigurationError(f"{url}: connect_timeout_s and read_timeout_s must be more than 0")
+        client = await _connect(config, url)
+        loop = fsspec.asyn.get_loop()
+        try:
+            yield GcsBackend(
+                client,
+                loop,
+                surroundings.location,
+                surroundings.path.strip("/"),
+                url=url,
+                capabilities=StorageCapabilities(
+                    durable=True, conditional_put=True, shared=True, max_object_bytes=_MAX_OBJECT_BYTES
+                ),
+                concurrency=config.max_concurrency,
+                kms_key_name=config.kms_key_name,
+            )
+        finally:
+            with trio.CancelScope(deadline=trio.current_time() + _CLOSE_S, shield=True):
+                await call_asyncio(loop, client.close)
+
+
+async def _connect(config: GcsConfig, url: str) -> GcsClient:
+    options: dict[str, Any] = {"project": config.project} if config.project else {}
+    make = partial(
+        GcsClient,
+        token=config.token or None,
+        requester_pays=config.requester_pays,
+        endpoint_url=config.endpoint_url.rstrip("/") or None,
+        requests_timeout=aiohttp.ClientTimeout(
+            total=None, sock_connect=config.connect_timeout_s, sock_read=config.read_timeout_s
+        ),
+        asynchronous=True,
+        skip_instance_cache=True,
+        use_listings_cache=False,
+        **options,
+    )
+    try:
+        # In a thread: looking for credentials reads files and may ask the machine's own server.
+        client: GcsClient = await trio.to_thread.run_sync(make, abandon_on_cancel=True)
+    except google.auth.exceptions.TransportError as error:
+        raise StorageUnavailableError(f"{url}: open: the server of the credentials does not answer") from error
+    except (google.auth.exceptions.GoogleAuthError, ValueError, TypeError, OSError):
+        # What it says may have the token in it.
+        raise ConfigurationError(
+            f"{url}: the option token is no way to find credentials; it is a path that cannot be read, or no key file"
+        ) from None
+    return client
