@@ -423,9 +423,12 @@ class Sealer:
         slots.release()
 
     def _fits(self, part: SegmentPart) -> bool:
-        """Whether a part still continues its topic: it may have been deleted, or expired, while it was uploaded."""
+        """Whether a part still continues its topic: it may have been deleted, or expired, while it was uploaded.
+
+        Retention may begin in the middle of it. A part that would leave out what the journal still has never fits.
+        """
         topic = self._topics.get(part.topic_id)
-        return topic is not None and not topic.gone and part.base_offset >= topic.log.journal_start
+        return topic is not None and not topic.gone and part.base_offset <= topic.log.journal_start < part.end_offset
 
 
 class _Packer:
