@@ -9,14 +9,14 @@ acknowledged and the process ends with an error; the next start recovers from th
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import trio
 
 from danube.broker.admin import Administration
-from danube.broker.catalogue import Catalogue, TopicRecord
+from danube.broker.catalogue import Catalogue, SubscriptionRecord, TopicRecord
 from danube.broker.config import DEFAULT_STORAGE, BrokerConfig
 from danube.broker.consume import consume
 from danube.broker.opened import OpenedBatches
@@ -24,6 +24,7 @@ from danube.broker.publish import PublishStream, publish
 from danube.broker.seams import Seams, shown_address
 from danube.broker.state import RecoveryVisitor
 from danube.broker.topic import Topic
+from danube.dispatch import Cursor
 from danube.history import History, HistoryCatalogue
 from danube.log import BatchCache, Entry, Journal
 from danube.model import Durability, Retention, api, partition_name, validate_name, validate_topic
@@ -70,6 +71,8 @@ class Broker:
         self._drain_wanted = trio.Event()
         self._server: Server
         self._creating = trio.Lock()
+        self.restoring = trio.Lock()
+        """Held while topics are brought back from a bucket."""
 
     # --- Life ---
 
@@ -283,9 +286,14 @@ class Broker:
                 found[base] = self.catalogue.encode(record)
         return found
 
-    def everything(self) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
-        """Return all topic records by name, and all durable subscriptions: topic id, name, (record, cursor)."""
-        records = {name: self.catalogue.encode(record) for name, record in self.catalogue.topics()}
+    def everything(self, storage: str) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
+        """Return the records of the topics of a storage by name, and their durable subscriptions.
+
+        The latter as topic id, name, (record, cursor).
+        """
+        records = {
+            name: self.catalogue.encode(record) for name, record in self.catalogue.topics() if record.storage == storage
+        }
         subscriptions = {
             topic.topic_id: {
                 name: (self.catalogue.encode(found.record), found.snapshot())
@@ -293,7 +301,7 @@ class Broker:
                 if found.record is not None
             }
             for topic in self._topics.values()
-            if topic.subscriptions
+            if topic.subscriptions and topic.storage == storage
         }
         return records, subscriptions
 
@@ -421,6 +429,19 @@ class Broker:
         for topic_name, topic_id in _members(name, record):
             self._adopt(Topic.fresh(self, topic_name, topic_id, record, self._cache))
         return record
+
+    def revive(
+        self,
+        name: str,
+        record: TopicRecord,
+        subscriptions: Mapping[int, Mapping[str, tuple[SubscriptionRecord, Cursor]]],
+    ) -> None:
+        """Bring a topic to life whose history is in the catalogue; ``subscriptions`` are by topic id and name."""
+        for topic_name, topic_id in _members(name, record):
+            topic = Topic.restored(self, topic_name, topic_id, record, self._cache, None, None)
+            for subscription, (entry, cursor) in subscriptions.get(topic_id, {}).items():
+                topic.restore_subscription(subscription, entry, cursor)
+            self._adopt(topic)
 
     async def change_retention(self, name: str, retention: Retention) -> None:
         """Give a topic other retention rules; they are applied in the next round."""

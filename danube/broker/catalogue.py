@@ -16,7 +16,7 @@ so that a check and the change that follows it cannot be torn apart by another t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import trio
@@ -238,6 +238,42 @@ class Catalogue:
             self._topics[topic] = record
             return record
 
+    async def restore_topic(
+        self,
+        topic: str,
+        record: TopicRecord,
+        subscriptions: Mapping[int, Mapping[str, tuple[SubscriptionRecord, bytes]]],
+    ) -> None:
+        """Enter a topic that existed elsewhere, with its ids and subscriptions. May be repeated after it was cut off.
+
+        Args:
+            topic: its name; a namespace that is missing is created.
+            record: what it was.
+            subscriptions: by topic id and name: the record, and the snapshot of the cursor.
+
+        Raises:
+            AlreadyExistsError: there is another topic of this name.
+            LimitExceededError: there are too many topics or namespaces.
+        """
+        name = validate_topic(topic)
+        if name.namespace not in self._namespaces:
+            await self.create_namespace(name.namespace)
+        async with self._lock:
+            if topic in self._topics:
+                raise AlreadyExistsError(f"topic {topic!r} exists already")
+            count = sum(len(known.topic_ids) for known in self._topics.values()) + len(record.topic_ids)
+            if count > self._limits.max_topics:
+                raise LimitExceededError(
+                    f"topic {topic!r} cannot be restored: limit max_topics = {self._limits.max_topics} is reached"
+                )
+            for topic_id in record.topic_ids:
+                for subscription, (entry, cursor) in subscriptions.get(topic_id, {}).items():
+                    await self.save_snapshots([("cursors", entry.subscription_id, cursor)])
+                    await self._store.put(_subscription_key(topic_id, subscription), _encode(entry))
+            # The record comes last: until then nothing of this counts.
+            await self._store.put(f"/topics{topic}", _encode(record), expected_revision=0)
+            self._topics[topic] = record
+
     async def change_retention(self, topic: str, retention: Retention) -> TopicRecord:
         """Give a plain or partitioned topic other retention rules, and return its new record."""
         async with self._lock:
@@ -344,6 +380,16 @@ class Catalogue:
     def encode(record: TopicRecord | SubscriptionRecord) -> bytes:
         """Return a record as it is stored, for whoever keeps a copy of it."""
         return _encode(record)
+
+    @staticmethod
+    def decode_topic(record: bytes) -> TopicRecord:
+        """Read a topic's record that was kept elsewhere."""
+        return _TOPIC.decode(record)
+
+    @staticmethod
+    def decode_subscription(record: bytes) -> SubscriptionRecord:
+        """Read a subscription's record that was kept elsewhere."""
+        return _SUBSCRIPTION.decode(record)
 
     def new_id(self) -> int:
         """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""

@@ -1,4 +1,4 @@
-"""The unary calls about sealed history: sealing, retention, and the storages.
+"""The unary calls about sealed history: sealing, retention, and the storages. Restoring is next door.
 
 Checks take as long as a storage takes to be read through. They run inside their call: a client that goes away cancels
 them, and nothing is left half done, because a check changes nothing and a repair only deletes what nobody needs.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from danube.broker.restore import restore_topics
 from danube.history import ObjectRef, StorageReport
 from danube.model import Durability, Retention, api, history_api, validate_topic
 from danube.model.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
@@ -39,6 +40,7 @@ class StorageAdministration:
             (HistoryMethod.SEAL_TOPIC, self.seal_topic, history_api.SealTopic),
             (HistoryMethod.UNLOAD_TOPIC, self.unload_topic, history_api.UnloadTopic),
             (HistoryMethod.CHANGE_RETENTION, self.change_retention, history_api.ChangeRetention),
+            (HistoryMethod.RESTORE_TOPICS, self.restore_topics, history_api.RestoreTopics),
             (HistoryMethod.STORAGES_STATUS, self.storages_status, api.Empty),
             (HistoryMethod.CHECK_STORAGE, self.check_storage, history_api.CheckStorage),
             (HistoryMethod.REPAIR_STORAGE, self.repair_storage, history_api.RepairStorage),
@@ -121,6 +123,10 @@ class StorageAdministration:
                 )
             )
         return history_api.RetentionPlans(rules, request.now, plans)
+
+    async def restore_topics(self, request: history_api.RestoreTopics, _context: Context) -> history_api.RestoreReport:
+        """Bring topics back from a bucket."""
+        return await restore_topics(self._broker, request)
 
     # --- Storages ---
 

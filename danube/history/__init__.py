@@ -11,11 +11,13 @@ from danube.history.history import History, Keepable, Told
 from danube.history.janitor import StorageReport
 from danube.history.manifest import Bucket, read_bucket
 from danube.history.reader import SegmentReader
+from danube.history.restore import Chain, Survey, enter, survey_bucket, verify_chains
 from danube.history.retention import RetentionPlan
 from danube.history.sealer import Sealable, Sealer, SealingStatus
 
 __all__ = [
     "Bucket",
+    "Chain",
     "History",
     "HistoryCatalogue",
     "Keepable",
@@ -28,7 +30,11 @@ __all__ = [
     "SealingStatus",
     "SegmentReader",
     "StorageReport",
+    "Survey",
     "Told",
     "TopicHistory",
+    "enter",
     "read_bucket",
+    "survey_bucket",
+    "verify_chains",
 ]

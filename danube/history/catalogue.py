@@ -218,6 +218,27 @@ class HistoryCatalogue:
         for item in (await self._store.list("/starts/"))[0]:
             self.topic(int(item.key.removeprefix("/starts/"), 16)).start_offset = int(item.value)
 
+    async def raise_epoch(self, at_least: int) -> None:
+        """Go on under a higher epoch, because a bucket that is taken over knows of one.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now.
+            DanubeError: the store failed, and it is not known whether it happened; the next life finds out.
+        """
+        async with self._changing():
+            if self.epoch >= at_least:
+                return
+            owner = _encode(OwnerRecord(at_least, self.incarnation))
+            while True:
+                try:
+                    self._owner_revision = await self._store.put(
+                        _OWNER_KEY, owner, expected_revision=self._owner_revision
+                    )
+                    break
+                except MetadataConflictError:
+                    await self._renew()  # was it our own last change, whose answer was lost?
+            self._owner, self.epoch = owner, at_least
+
     def topic(self, topic_id: int) -> TopicHistory:
         """Return the history of a topic, an empty one if nothing of it is sealed."""
         found = self.topics.get(topic_id)
@@ -238,8 +259,21 @@ class HistoryCatalogue:
             await self._settle()
             yield
 
-    async def enter(self, ref: ObjectRef, size_bytes: int, created_us: int, parts: Sequence[SegmentPart]) -> None:
+    async def enter(
+        self,
+        ref: ObjectRef,
+        size_bytes: int,
+        created_us: int,
+        parts: Sequence[SegmentPart],
+        *,
+        tainted: bool = False,
+    ) -> None:
         """Make the parts of a verified object visible.
+
+        Args:
+            ref, size_bytes, created_us: the object.
+            parts: of it.
+            tainted: it also holds what is not wanted.
 
         Raises:
             MetadataConflictError: some of the offsets are sealed already.
@@ -252,7 +286,11 @@ class HistoryCatalogue:
                 for record in some:
                     self._check_unsealed(record.part)
                 await self._change(
-                    added=some, removed=(), now_us=created_us, new_objects={ref: (size_bytes, created_us)}
+                    added=some,
+                    removed=(),
+                    now_us=created_us,
+                    new_objects={ref: (size_bytes, created_us)},
+                    taint=tainted,
                 )
 
     def _check_unsealed(self, part: SegmentPart) -> None:
@@ -370,7 +408,7 @@ class HistoryCatalogue:
                 references=references,
                 live_bytes=found.live_bytes + sign * record.part.size_bytes,
                 garbage_since_us=0 if references else now_us,
-                tainted=found.tainted or (taint and sign < 0),
+                tainted=found.tainted or taint,
             )
 
         for record in removed:

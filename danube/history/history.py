@@ -15,7 +15,7 @@ import trio
 
 from danube.history.catalogue import HistoryCatalogue, PartRecord
 from danube.history.janitor import Janitor
-from danube.history.manifest import Everything, ManifestLog
+from danube.history.manifest import Bucket, Everything, ManifestLog
 from danube.history.merger import Merger
 from danube.history.reader import SegmentReader
 from danube.history.retention import RetentionPlan, plan_retention
@@ -61,8 +61,11 @@ class Told(Protocol):
         """Return the records of the topics that these plain topics and partitions belong to, by topic name."""
         ...
 
-    def everything(self) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
-        """Return all topic records by name, and all subscriptions: topic id, name, (record, cursor)."""
+    def everything(self, storage: str) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
+        """Return the records of the topics of a storage by name, and their subscriptions.
+
+        The latter as topic id, name, (record, cursor).
+        """
         ...
 
 
@@ -123,7 +126,7 @@ class History:
             self._expire_before_sealing,
         )
         self.merger = Merger(catalogue, self.manifests, storages, self.reader, cluster, limits, rng, wall_clock_us)
-        self.janitor = Janitor(catalogue, storages, self.reader, cluster, limits, wall_clock_us)
+        self.janitor = Janitor(catalogue, storages, self.manifests, self.reader, cluster, limits, wall_clock_us)
         journal.on_roll = self.sealer.journal_rolled
         catalogue.on_change = self._note_change
 
@@ -131,7 +134,7 @@ class History:
         def everything() -> Everything:
             parts = [record for record in self.catalogue.all_parts() if record.storage == storage]
             starts = {number: topic.start_offset for number, topic in self.catalogue.topics.items()}
-            topics, subscriptions = self._told.everything()
+            topics, subscriptions = self._told.everything(storage)
             return parts, {number: start for number, start in starts.items() if start}, topics, subscriptions
 
         return everything
@@ -181,6 +184,15 @@ class History:
         """Forget what belongs to topics that are gone (a deletion was cut short)."""
         for topic_id in set(self.catalogue.topics) - alive:
             await self.catalogue.drop_topic(topic_id, self._clock_us())
+
+    async def take_over(self, storage: str, bucket: Bucket) -> None:
+        """Make a storage this broker's own, after all that ``bucket`` tells of was entered in the catalogue.
+
+        Raises:
+            StorageError: the backend failed; it may have happened, and is tried again with the next sealing.
+        """
+        await self.manifests[storage].take_over(bucket, self.catalogue.epoch)
+        self._wake.set()
 
     # --- Retention ---
 

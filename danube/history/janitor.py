@@ -10,7 +10,8 @@ thing here that nobody can repair. :meth:`Janitor.check` finds both; :meth:`Jani
 remains of interrupted uploads.
 
 Nothing that is referenced is ever deleted: each deletion asks the catalogue for the count and, once more, for the parts
-themselves.
+themselves. And nothing is deleted where the manifests are somebody else's: a new broker that was given the bucket of a
+lost one knows none of the objects in it, and all of them would look like orphans.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 import trio
 
 from danube.history.catalogue import HistoryCatalogue, ObjectRef
-from danube.history.manifest import decode_manifest, manifest_prefix
+from danube.history.manifest import ManifestLog, decode_manifest, manifest_prefix
 from danube.history.objects import object_time_us, segment_prefix
 from danube.history.reader import SegmentReader
 from danube.history.segment import extend_crc
@@ -74,6 +75,7 @@ class Janitor:
         self,
         catalogue: HistoryCatalogue,
         storages: Mapping[str, Storage],
+        manifests: Mapping[str, ManifestLog],
         reader: SegmentReader,
         cluster: str,
         limits: Limits,
@@ -81,6 +83,7 @@ class Janitor:
     ) -> None:
         self._catalogue = catalogue
         self._storages = storages
+        self._manifests = manifests
         self._reader = reader
         self._cluster = cluster
         self._grace_us = int(limits.segment_grace_s * 1e6)
@@ -90,6 +93,7 @@ class Janitor:
         """Delete the objects whose grace is over; return how many.
 
         Raises:
+            FailedPreconditionError: a storage holds the history of another broker.
             StorageError: a backend failed; what is left is tried again the next time.
             OwnerFencedError: another broker owns the history now.
         """
@@ -98,6 +102,7 @@ class Janitor:
             storage = self._storages.get(ref.storage)
             if storage is None or self._is_referenced(ref):
                 continue
+            await self._manifests[ref.storage].check()
             await storage.delete([ref.key])
             await self._catalogue.forget_object(ref)
             deleted += 1
@@ -190,8 +195,10 @@ class Janitor:
         """Check a storage, and remove orphans and the remains of interrupted uploads.
 
         Raises:
+            FailedPreconditionError: the storage holds the history of another broker.
             StorageError: the backend failed.
         """
+        await self._manifests[name].check()
         report = await self.check(name)
         storage = self._storages[name]
         for at in range(0, len(report.orphans), _DELETES_AT_ONCE):

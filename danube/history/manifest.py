@@ -350,6 +350,23 @@ class ManifestLog:
                 return bucket
         raise error
 
+    async def take_over(self, bucket: Bucket, epoch: int) -> None:
+        """Make the place ours, whoever it belonged to: write a snapshot under a higher epoch.
+
+        The caller has entered what ``bucket`` tells of. The former owner, should it come back, finds that the place is
+        somebody else's.
+
+        Raises:
+            StorageError: the backend failed; it may have happened. The next :meth:`flush` tries again.
+        """
+        assert epoch > bucket.epoch
+        async with self._lock:
+            if not self._checked or self._epoch <= bucket.epoch:
+                self._epoch, self._sequence, self._until_snapshot = epoch, 0, 0
+                self._previous_snapshot = bucket.snapshot_key
+            self._checked = self.pending = True
+        await self.flush()
+
     async def flush(self) -> None:
         """Write what has gathered, if anything. A failed call may be repeated: nothing is lost.
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from danube.model.errors import ConfigurationError
 
-__all__ = ["ALIASES", "StorageUrl", "is_secret", "parse_url", "public_text"]
+__all__ = ["ALIASES", "StorageUrl", "is_secret", "parse_url", "public_text", "storage_place"]
 
 ALIASES = {"gs": "gcs", "az": "azure", "abfs": "azure"}
 """Schemes that mean another one."""
@@ -81,6 +81,12 @@ def parse_url(url: str) -> StorageUrl:
         options,
         _public(parts.scheme, parts.netloc, unquote(parts.path), options),
     )
+
+
+def storage_place(url: str) -> str:
+    """Return where a storage URL points to: without options and secrets, and in one spelling."""
+    parts = parse_url(url)
+    return f"{parts.scheme}://{parts.location.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
 def _public(scheme: str, location: str, path: str, options: dict[str, str]) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from broker_harness import RunningBroker, read_all, running_broker, wait_until
+from sealed_topics import bucket, damage, objects_of, publish
 
-import danube
 from danube.model import Retention
 from danube.model.errors import (
     DeadlineExceededError,
@@ -22,25 +20,6 @@ from danube.model.errors import (
     TopicNotFoundError,
 )
 from danube.model.limits import KIB
-from danube.storage import SHARED_SPACES, MemorySpace
-
-
-def bucket() -> tuple[str, MemorySpace]:
-    """A space that survives its brokers, and the URL of it."""
-    name = f"bucket-{uuid.uuid4().hex}"
-    return f"memory://{name}?durable=true", SHARED_SPACES.space(name)
-
-
-async def publish(client: danube.Client, topic: str, count: int, size: int = 100, seed: int = 0) -> list[bytes]:
-    rng = random.Random(seed)
-    payloads = [rng.randbytes(size) for _ in range(count)]
-    async with client.producer(topic) as producer:
-        await producer.send_many(payloads)
-    return payloads
-
-
-def objects_of(space: MemorySpace, folder: str) -> list[str]:
-    return sorted(key for key in space.objects if key.startswith(f"{folder}/"))
 
 
 async def test_seal_moves_a_topic_into_its_storage(tmp_path: Path) -> None:
@@ -83,18 +62,21 @@ async def test_a_partitioned_topic_is_sealed_whole(tmp_path: Path) -> None:
 
 async def test_unload_disconnects_and_seals(tmp_path: Path) -> None:
     url, _ = bucket()
-    async with running_broker(tmp_path, storage=url) as running, running.client() as client:
-        async with client.producer("/default/t", name="p") as producer:
-            await producer.send_many([b"1", b"2"])
-            async with client.consumer("/default/t", subscription="s", start="earliest") as consumer:
-                assert (await consumer.receive()).payload == b"1"
-                (row,) = await client.unload_topic("/default/t")
-                assert (row.sealed_offset, row.end_offset) == (2, 2)
-                # Producer and consumer come back by themselves.
-                assert (await producer.send(b"3")).offset == 2
-                with trio.fail_after(5):
-                    while (await consumer.receive()).payload != b"3":
-                        pass
+    async with (
+        running_broker(tmp_path, storage=url) as running,
+        running.client() as client,
+        client.producer("/default/t", name="p") as producer,
+    ):
+        await producer.send_many([b"1", b"2"])
+        async with client.consumer("/default/t", subscription="s", start="earliest") as consumer:
+            assert (await consumer.receive()).payload == b"1"
+            (row,) = await client.unload_topic("/default/t")
+            assert (row.sealed_offset, row.end_offset) == (2, 2)
+            # Producer and consumer come back by themselves.
+            assert (await producer.send(b"3")).offset == 2
+            with trio.fail_after(5):
+                while (await consumer.receive()).payload != b"3":
+                    pass
 
 
 async def test_what_cannot_be_sealed_says_why(tmp_path: Path) -> None:
@@ -195,11 +177,6 @@ async def test_retention_by_acknowledgement_in_a_partitioned_topic(tmp_path: Pat
         assert (await client.describe_topic("/default/p")).start_offset == 10
 
 
-async def damage(space: MemorySpace, key: str, at: int) -> None:
-    data, modified_us = space.objects[key]
-    space.store(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], modified_us)
-
-
 async def test_check_finds_what_is_missing_and_damaged(tmp_path: Path) -> None:
     url, space = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
@@ -211,7 +188,7 @@ async def test_check_finds_what_is_missing_and_damaged(tmp_path: Path) -> None:
         assert (found.objects, found.referenced, found.orphans, found.missing, found.damaged) == (3, 3, 0, 0, 0)
         assert found.manifests >= 3
         first, second, _ = objects_of(space, "segments/danube")
-        await damage(space, first, 200)
+        damage(space, first, 200)
         assert (await client.check_storage()).ok  # sizes alone do not tell
         found = await client.check_storage(deep=True)
         assert not found.ok
@@ -221,7 +198,7 @@ async def test_check_finds_what_is_missing_and_damaged(tmp_path: Path) -> None:
         found = await client.check_storage()
         assert not found.ok
         assert found.missing_objects == [f"{second}: not there"]
-        await damage(space, objects_of(space, "manifests/danube")[-1], 30)
+        damage(space, objects_of(space, "manifests/danube")[-1], 30)
         found = await client.check_storage()
         assert "manifest" in found.damaged_parts[0]
 

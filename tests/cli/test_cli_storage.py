@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,29 @@ def test_damage_is_an_exit_code(broker: BrokerProcess, history: Path, tmp_path: 
     assert read(broker, "storage", "check", code=74)[0]["missing"] == 1
     shutil.copy(tmp_path / "copy", victim)
     quick(broker, "storage", "check")
+
+
+def test_restore(broker: BrokerProcess, history: Path, tmp_path: Path) -> None:
+    quick(broker, "topics", "create", "/default/back", "--max-age", "7d")
+    quick(broker, "produce", "/default/back", "-m", "one", "-m", "two")
+    quick(broker, "topics", "seal", "/default/back")
+    copy = tmp_path / "copy"
+    shutil.copytree(history, copy)
+    with BrokerProcess(tmp_path / "data", "--storage", f"disk://{copy}", "--log-level", "error") as other:
+        quick(other, "topics", "restore", "--from", f"disk://{copy}", code=66)  # another cluster's history
+    options = ["--storage", f"disk://{copy}", "--cluster", "blue", "--log-level", "error"]
+    with BrokerProcess(tmp_path / "new", *options) as new:
+        quick(new, "topics", "restore", "--from", "disk:///elsewhere", code=78)
+        planned = read(new, "topics", "restore", "--from", f"disk://{copy}", "--dry-run", "--deep")
+        assert {"/default/back", "/default/t"} <= {row["topic"] for row in planned["topics"]}
+        quick(new, "topics", "describe", "/default/back", code=66)
+        quick(new, "topics", "restore", "--from", f"disk://{copy}", "--topic", "/default/back", code=78)
+        done = quick(new, "topics", "restore", "--from", f"disk://{copy}/")
+        assert re.search(r"^/default/back +restored +disk +0 +2 ", done.stdout, re.MULTILINE)
+        assert f"restored from disk://{copy} (cluster 'blue', epoch 1)" in done.stderr
+        lines = quick(new, "consume", "/default/back", "-s", "s", "--start", "earliest", "-e").stdout
+        assert lines == "one\ntwo\n"
+        quick(new, "topics", "restore", "--from", f"disk://{copy}", code=78)
 
 
 def test_the_doctor_asks_a_broker_if_there_is_one(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -1,0 +1,281 @@
+"""Finding out what a bucket holds, when its broker's metadata is lost, and entering it into another catalogue.
+
+The manifests say what there is (:func:`danube.history.manifest.read_bucket`). Two things they do not say are looked
+for: whether all of it is really there (each object is listed, and its footer tells of the same parts), and whether
+there is more: an object may have been stored, and its owner died before the manifest was. Objects describe themselves,
+so a part that continues its topic without a gap is taken, too::
+
+    manifests      [0 ... 400) [400 ... 700)
+    footers        [0 ... 400) [400 ... 700) [700 ... 820)   [900 ... 950)
+                                              taken            a gap: left out, and named
+
+What overlaps something that is known was merged away, or written by a former owner, and is left out without a word.
+Without any manifest, footers are all there is.
+
+A *survey* changes nothing. :func:`enter` writes its outcome into a catalogue, and may be repeated after it was cut off.
+The bucket itself is taken over at the very end, by a manifest of its new owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import trio
+
+from danube.history.catalogue import HistoryCatalogue, ObjectRef
+from danube.history.manifest import Bucket, read_bucket
+from danube.history.objects import segment_prefix
+from danube.history.segment import (
+    TRAILER_SIZE,
+    SegmentFooter,
+    SegmentPart,
+    extend_crc,
+    read_footer,
+    read_index,
+    read_trailer,
+)
+from danube.model.errors import DataLossError, StorageNotFoundError
+from danube.model.limits import KIB, MIB
+from danube.storage import Storage
+
+__all__ = ["Chain", "FoundObject", "Survey", "enter", "survey_bucket", "verify_chains"]
+
+T = TypeVar("T")
+
+_TAIL_BYTES: Final = 64 * KIB
+_AT_ONCE: Final = 8
+"""Objects that are looked at at a time."""
+
+
+class FoundObject(NamedTuple):
+    """An object that is in the bucket."""
+
+    key: str
+    size_bytes: int
+    footer: SegmentFooter
+
+
+class Chain(NamedTuple):
+    """What can be brought back of one topic or partition."""
+
+    topic_id: int
+    start_offset: int
+    end_offset: int
+    parts: list[tuple[str, SegmentPart]]
+    """Keys and parts, in the order of their offsets."""
+    unlisted: int
+    """How many of them no manifest mentions."""
+    gap: tuple[str, SegmentPart] | None
+    """The first part behind the end that does not continue it; None if there is none."""
+
+
+class Survey:
+    """What was found in a bucket. Made by :func:`survey_bucket`.
+
+    Attributes:
+        bucket: what the manifests say.
+        objects: by key; those that are whole, as far as it was looked.
+        damage: by topic id: what the manifests promise and the bucket does not hold.
+        broken: objects that no manifest mentions and that are no whole segments: key and reason.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.objects: dict[str, FoundObject] = {}
+        self.damage: dict[int, list[str]] = {}
+        self.broken: list[tuple[str, str]] = []
+        self._unlisted: dict[int, list[tuple[str, SegmentPart]]] = {}
+
+    def note_unlisted(self) -> None:
+        """Take the parts of objects that no manifest mentions into account."""
+        needed = self.bucket.objects()
+        for key, found in self.objects.items():
+            if key not in needed:
+                for part in found.footer.parts:
+                    self._unlisted.setdefault(part.topic_id, []).append((key, part))
+
+    def found_names(self) -> dict[int, str]:
+        """Return id and name of the topics that only footers tell of.
+
+        A topic that is missing in the manifests, although they are newer than its objects, was deleted; it is not
+        among them.
+        """
+        return {
+            topic_id: self.objects[key].footer.names[topic_id]
+            for topic_id, parts in self._unlisted.items()
+            for key, _ in parts
+            if self.objects[key].footer.created_us > self.bucket.created_us
+        }
+
+    def chain(self, topic_id: int) -> Chain:
+        """Return what can be brought back of a topic."""
+        listed = [part for _, part in sorted(self.bucket.parts.get(topic_id, {}).items())]
+        parts = list(listed)
+        start = self.bucket.starts.get(topic_id, 0)
+        spare = [(key, part) for key, part in self._unlisted.get(topic_id, ()) if part.end_offset > start]
+        if not parts and not start:
+            start = min((part.base_offset for _, part in spare), default=0)
+        end = max([start, *(part.end_offset for _, part in parts)])
+        epoch = max((part.epoch for _, part in parts), default=0)
+        while True:
+            # Of two that begin here, the later owner's counts; and of one owner's, the merged one.
+            fitting = [(key, part) for key, part in spare if part.base_offset == end and part.epoch >= epoch]
+            if not fitting:
+                break
+            taken = max(fitting, key=lambda one: (one[1].epoch, one[1].end_offset))
+            parts.append(taken)
+            end, epoch = taken[1].end_offset, taken[1].epoch
+        gap = min(
+            ((key, part) for key, part in spare if part.base_offset > end),
+            key=lambda one: one[1].base_offset,
+            default=None,
+        )
+        return Chain(topic_id, start, end, parts, len(parts) - len(listed), gap)
+
+    def note_damage(self, parts: Iterable[SegmentPart], what: str) -> None:
+        """Remember that parts are not what they should be."""
+        for part in parts:
+            self.damage.setdefault(part.topic_id, []).append(f"offsets [{part.base_offset}, {part.end_offset}): {what}")
+
+
+async def survey_bucket(storage: Storage, cluster: str) -> Survey:
+    """Look through a bucket: manifests, the listing, and the footer of every object.
+
+    Raises:
+        DataLossError: a manifest is damaged or missing.
+        StorageError: the backend cannot be read.
+    """
+    survey = Survey(await read_bucket(storage, cluster))
+    promised: dict[str, list[SegmentPart]] = {}
+    for parts in survey.bucket.parts.values():
+        for key, part in parts.values():
+            promised.setdefault(key, []).append(part)
+    sizes = {
+        item.key: item.size_bytes async for page in storage.list_all(segment_prefix(cluster)) for item in page.objects
+    }
+
+    async def look(key: str) -> None:
+        wanted = promised.get(key, ())
+        if key not in sizes:
+            survey.note_damage(wanted, f"{storage.url}/{key} is missing")
+            return
+        try:
+            footer = await _read_footer(storage, key, sizes[key])
+        except (DataLossError, StorageNotFoundError) as error:
+            survey.note_damage(wanted, str(error))
+            if not wanted:
+                survey.broken.append((key, str(error)))
+            return
+        survey.objects[key] = FoundObject(key, sizes[key], footer)
+        different = [part for part in wanted if part not in footer.parts]
+        survey.note_damage(different, f"{storage.url}/{key} holds something else")
+
+    await _for_each(sorted(promised.keys() | sizes.keys()), look)
+    survey.broken.sort()
+    survey.note_unlisted()
+    return survey
+
+
+async def verify_chains(storage: Storage, survey: Survey, chains: Iterable[Chain], *, deep: bool) -> None:
+    """Compare checksums, and note the damage: of all parts if ``deep``, else of those that no manifest vouches for.
+
+    Raises:
+        StorageError: the backend cannot be read.
+    """
+    wanted = [
+        (key, part)
+        for chain in chains
+        for key, part in (chain.parts if deep else chain.parts[len(chain.parts) - chain.unlisted :])
+        if key in survey.objects  # else its damage is known
+    ]
+
+    async def verify(each: tuple[str, SegmentPart]) -> None:
+        key, part = each
+        where = f"{storage.url}/{key}"
+        try:
+            crc = 0
+            for at in range(part.start, part.end, MIB):
+                crc = extend_crc(crc, await storage.get(key, at, min(at + MIB, part.end)))
+            read_index(await storage.get(key, part.index_start, part.index_end), part, where)
+        except (DataLossError, StorageNotFoundError) as error:
+            survey.note_damage([part], str(error))
+            return
+        if crc != part.crc:
+            survey.note_damage([part], f"the bytes [{part.start}, {part.end}) of {where} do not match their checksum")
+
+    await _for_each(wanted, verify)
+
+
+async def _read_footer(storage: Storage, key: str, size: int) -> SegmentFooter:
+    where = f"{storage.url}/{key}"
+    tail = await storage.get(key, max(0, size - _TAIL_BYTES), size)
+    trailer = read_trailer(tail, where)
+    end = trailer.footer_start + trailer.footer_length
+    if end + TRAILER_SIZE != size:
+        raise DataLossError(f"{where}: has {size} bytes instead of {end + TRAILER_SIZE}")
+    if trailer.footer_length + TRAILER_SIZE <= len(tail):
+        encoded = tail[-TRAILER_SIZE - trailer.footer_length : -TRAILER_SIZE]
+    else:
+        encoded = await storage.get(key, trailer.footer_start, end)
+    return read_footer(encoded, trailer, where)
+
+
+async def _for_each(items: Sequence[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Do some work for each item, a few at a time."""
+    left = iter(items)
+
+    async def take_turns() -> None:
+        for item in left:
+            await work(item)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(_AT_ONCE, len(items))):
+                nursery.start_soon(take_turns)
+    except BaseExceptionGroup as group:
+        failed = group.split(trio.Cancelled)[1]
+        if failed is None:
+            raise
+        raise _first(failed) from None
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def enter(
+    catalogue: HistoryCatalogue, storage: str, survey: Survey, chains: Sequence[Chain], now_us: int
+) -> None:
+    """Enter what was found into a catalogue; what is there already stays as it is.
+
+    Args:
+        catalogue: of the new owner.
+        storage: name of the storage that the bucket is.
+        survey, chains: what was found, and what of it is wanted. Objects that also hold other topics' data, which are
+            not wanted, are written anew by and by.
+        now_us: wall clock.
+
+    Raises:
+        OwnerFencedError: another broker owns the history now.
+        MetadataConflictError: something else is sealed under the same topic id.
+    """
+    wanted = {chain.topic_id for chain in chains}
+    by_object: dict[str, list[SegmentPart]] = {}
+    for chain in chains:
+        known = catalogue.find(chain.topic_id)
+        present = set() if known is None else {(record.ref, record.part.base_offset) for record in known.parts}
+        for key, part in chain.parts:
+            if (ObjectRef(storage, key), part.base_offset) not in present:
+                by_object.setdefault(key, []).append(part)
+    for key, parts in sorted(by_object.items()):
+        found = survey.objects[key]
+        foreign = any(part.topic_id not in wanted for part in found.footer.parts)
+        await catalogue.enter(
+            ObjectRef(storage, key), found.size_bytes, found.footer.created_us, parts, tainted=foreign
+        )
+    for chain in chains:
+        if chain.start_offset:
+            await catalogue.expire(chain.topic_id, chain.start_offset, now_us)

@@ -1,0 +1,400 @@
+"""A broker loses its data directory; another one, with nothing but the bucket, brings its topics back."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from broker_harness import read_all, running_broker, take
+from sealed_topics import bucket, damage, objects_of, publish
+
+import danube
+from danube.broker.catalogue import Catalogue
+from danube.history import HistoryCatalogue
+from danube.history.manifest import ManifestLog
+from danube.model import Retention
+from danube.model.errors import (
+    AlreadyExistsError,
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    StorageError,
+    StorageUnavailableError,
+    TopicNotFoundError,
+)
+from danube.storage import MemorySpace
+
+LIMITS = {"segment_retry_max_s": 0.2}
+
+
+async def fill(directory: Path, url: str, **settings: Any) -> dict[str, list[bytes]]:
+    """Let a broker publish to some topics and seal them, and let it go."""
+    sent: dict[str, list[bytes]] = {}
+    async with running_broker(directory, storage=url, limits=LIMITS, **settings) as first, first.client() as client:
+        await client.create_namespace("shop")
+        await client.create_topic("/shop/orders", retention=Retention(max_age_s=1e6))
+        await client.create_topic("/default/parts", partitions=2)
+        await client.create_topic("/default/none", durability="none")
+        async with client.consumer("/shop/orders", subscription="billing", start="earliest") as consumer:
+            sent["/shop/orders"] = await publish(client, "/shop/orders", 300, seed=1)
+            messages = await take(consumer, 10)
+            for message in messages[:4] + messages[6:7]:
+                await message.ack()
+            await consumer.flush_acks()
+        for part in (0, 1):
+            topic = f"/default/parts-part-{part}"
+            sent[topic] = await publish(client, topic, 50 + part, seed=2 + part)
+        await client.seal_topic("/default/parts")
+        await client.seal_topic("/shop/orders")
+        for piece in range(3):
+            sent["/shop/orders"] += await publish(client, "/shop/orders", 100, seed=10 + piece)
+            await client.seal_topic("/shop/orders")
+        await first.crash()
+    return sent
+
+
+async def check_topics(client: danube.Client, sent: dict[str, list[bytes]]) -> None:
+    for topic, payloads in sent.items():
+        assert await read_all(client, topic) == payloads
+
+
+async def test_topics_come_back_from_nothing_but_the_bucket(tmp_path: Path) -> None:
+    url, space = bucket()
+    sent = await fill(tmp_path / "lost", url)
+    async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
+        # The new broker knows nothing of all that, and lets it be.
+        await publish(client, "/default/own", 10)
+        with pytest.raises(StorageError, match=r"danube topics restore --from memory://bucket-"):
+            await client.seal_topic("/default/own")
+        with pytest.raises(FailedPreconditionError, match="topics restore"):
+            await client.repair_storage()
+        before = dict(space.objects)
+        planned = await client.restore_topics(url, dry_run=True, deep=True)
+        assert [(row.topic, row.state) for row in planned.topics] == [
+            ("/default/none", "restored"),
+            ("/default/parts", "restored"),
+            ("/shop/orders", "restored"),
+        ]
+        assert planned.dry_run
+        assert space.objects == before
+        assert [topic.topic for topic in await client.list_topics()] == ["/default/own"]
+
+        report = await client.restore_topics(url)
+        assert report.topics == planned.topics
+        orders = report.topics[2]
+        assert (orders.start_offset, orders.end_offset, orders.parts, orders.subscriptions) == (0, 600, 4, ["billing"])
+        assert (report.objects, report.unused, report.unused_objects) == (5, 0, [])
+        await check_topics(client, sent)
+        info = await client.describe_topic("/shop/orders")
+        assert (info.start_offset, info.sealed_offset, info.end_offset) == (0, 600, 600)
+        assert (info.retention, info.storage, info.durability) == (Retention(max_age_s=1e6), "default", "disk")
+        assert (await client.describe_topic("/default/none")).durability == "none"
+        # The subscription goes on where it was, holes and all.
+        async with client.consumer("/shop/orders", subscription="billing") as consumer:
+            assert [message.offset for message in await take(consumer, 4)] == [4, 5, 7, 8]
+        # Publishing goes on at the next offset, and sealing into the bucket works.
+        async with client.producer("/shop/orders") as producer:
+            assert (await producer.send(b"next")).offset == 600
+        sent["/shop/orders"].append(b"next")
+        await client.seal_topic("/shop/orders")
+        await client.seal_topic("/default/own")
+        assert (await client.check_storage(deep=True)).ok
+        assert (await client.repair_storage()).deleted == 0
+        await second.restart(crash=True)
+        await check_topics(client, sent)
+        async with client.consumer("/shop/orders", subscription="billing") as consumer:
+            assert [message.offset for message in await take(consumer, 2)] == [4, 5]
+        with pytest.raises(FailedPreconditionError, match="own already: there is nothing to restore"):
+            await client.restore_topics(url)
+        sent["/default/own"] = await read_all(client, "/default/own")
+    # And once more, from the bucket that the second broker has left.
+    async with running_broker(tmp_path / "third", storage=url, limits=LIMITS) as third, third.client() as client:
+        await client.restore_topics(url, deep=True)
+        await check_topics(client, sent)
+
+
+async def test_the_former_owner_finds_that_the_bucket_is_not_its_own_any_more(tmp_path: Path) -> None:
+    url, space = bucket()
+    await fill(tmp_path / "lost", url)
+    async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
+        await client.restore_topics(url)
+    before = objects_of(space, "segments/danube")
+    async with running_broker(tmp_path / "lost", storage=url, limits=LIMITS) as first, first.client() as client:
+        await publish(client, "/shop/orders", 10)
+        with pytest.raises(StorageError, match="history of another life"):
+            await client.seal_topic("/shop/orders")
+        with pytest.raises(FailedPreconditionError, match="history of another life"):
+            await client.repair_storage()
+    assert objects_of(space, "segments/danube") == before
+
+
+async def test_what_was_stored_but_not_yet_listed_is_found_by_its_footers(tmp_path: Path) -> None:
+    url, space = bucket()
+    sent = await fill(tmp_path / "lost", url)
+    # The last two manifests were never written; an upload was cut off; another one has a gap before it.
+    for key in objects_of(space, "manifests/danube")[-2:]:
+        space.remove(key)
+    data, modified_us = space.objects[objects_of(space, "segments/danube")[-1]]
+    space.store("segments/danube/half.seg", data[: len(data) // 2], modified_us)
+    async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
+        report = await client.restore_topics(url)
+        assert [row.unlisted_parts for row in report.topics] == [0, 0, 2]
+        assert report.unused == 1
+        assert re.search(r"half\.seg.*no complete|half\.seg.*damaged", report.unused_objects[0])
+        await check_topics(client, sent)
+
+
+async def test_a_gap_ends_what_footers_can_add(tmp_path: Path) -> None:
+    url, space = bucket()
+    sent = await fill(tmp_path / "lost", url)
+    for key in objects_of(space, "manifests/danube")[-2:]:
+        space.remove(key)
+    space.remove(objects_of(space, "segments/danube")[-2])
+    async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
+        report = await client.restore_topics(url)
+        assert (report.topics[2].end_offset, report.topics[2].unlisted_parts, report.unused) == (400, 0, 1)
+        assert "[500, 600) of /shop/orders do not continue those that end at 400" in report.unused_objects[0]
+        sent["/shop/orders"] = sent["/shop/orders"][:400]
+        await check_topics(client, sent)
+
+
+async def test_without_any_manifest_the_objects_tell_of_themselves(tmp_path: Path) -> None:
+    url, space = bucket()
+    sent = await fill(tmp_path / "lost", url)
+    for key in objects_of(space, "manifests/danube"):
+        space.remove(key)
+    async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
+        report = await client.restore_topics(url)
+        assert [(row.topic, row.partitions) for row in report.topics] == [("/default/parts", 2), ("/shop/orders", 0)]
+        await check_topics(client, sent)
+        async with client.producer("/shop/orders") as producer:
+            assert (await producer.send(b"next")).offset == 600
+
+
+async def test_retention_and_deletion_are_remembered(tmp_path: Path) -> None:
+    url, _ = bucket()
+    async with running_broker(tmp_path / "lost", storage=url, limits=LIMITS) as first, first.client() as client:
+        await publish(client, "/default/gone", 10)
+        await client.seal_topic("/default/gone")
+        sent = await publish(client, "/default/t", 100)
+        await client.seal_topic("/default/t")
+        size = (await client.describe_topic("/default/t")).sealed_bytes
+        sent += await publish(client, "/default/t", 100)
+        await client.seal_topic("/default/t")
+        await client.change_retention("/default/t", Retention(max_bytes=size), now=True)
+        await client.delete_topic("/default/gone")
+        await first.broker.history.keep()
+    async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
+        report = await client.restore_topics(url)
+        (row,) = report.topics
+        assert (row.topic, row.start_offset, row.end_offset, row.parts) == ("/default/t", 100, 200, 1)
+        assert report.unused == 2
+        assert report.unused_objects == []
+        assert await read_all(client, "/default/t") == sent[100:]
+        await second.restart()
+        assert (await client.describe_topic("/default/t")).start_offset == 100
+
+
+async def test_damage_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
+    url, space = bucket()
+    sent = await fill(tmp_path / "lost", url)
+    parts, orders = objects_of(space, "segments/danube")[:2]
+    whole = space.objects[orders]
+    async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
+        damage(space, orders, 500)
+        with pytest.raises(DataLossError, match=r"/shop/orders, offsets \[0, 300\): the bytes .* do not match"):
+            await client.restore_topics(url, deep=True)
+        space.store(orders, whole[0][:-1], whole[1])
+        with pytest.raises(DataLossError, match=r"/shop/orders, offsets \[0, 300\)"):
+            await client.restore_topics(url)
+        space.remove(orders)
+        with pytest.raises(DataLossError, match=r"/shop/orders, offsets \[0, 300\): .*is missing. Nothing was changed"):
+            await client.restore_topics(url)
+        space.store(orders, space.objects[parts][0], whole[1])
+        with pytest.raises(DataLossError, match="holds something else"):
+            await client.restore_topics(url)
+        assert await client.list_topics() == []
+        # What is whole can be restored without it, at a price that has to be named.
+        with pytest.raises(
+            FailedPreconditionError, match=r"also holds /default/none; /shop/orders\. .*--give-up-others"
+        ):
+            await client.restore_topics(url, topics=["/default/parts"])
+        report = await client.restore_topics(url, topics=["/default/parts"], give_up_others=True)
+        assert {row.topic: row.state for row in report.topics} == {
+            "/default/none": "given-up",
+            "/default/parts": "restored",
+            "/shop/orders": "given-up",
+        }
+        del sent["/shop/orders"]
+        await check_topics(client, sent)
+
+
+async def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
+    url, space = bucket()
+    await fill(tmp_path / "lost", url)
+    damage(space, objects_of(space, "manifests/danube")[-1], 40)
+    async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
+        with pytest.raises(DataLossError, match="manifest"):
+            await client.restore_topics(url)
+        assert await client.list_topics() == []
+
+
+async def test_what_stands_in_the_way_is_named(tmp_path: Path) -> None:
+    (url, _), (other, _) = bucket(), bucket()
+    sent = await fill(tmp_path / "lost", url)
+    settings: dict[str, Any] = {"storages": {"again": {"url": url}, "empty": {"url": other}}}
+    async with (
+        running_broker(tmp_path / "new", storage=url, limits=LIMITS, **settings) as second,
+        second.client() as client,
+    ):
+        with pytest.raises(FailedPreconditionError, match=r"no storage at s3://b/p; configured are again .*\[storages"):
+            await client.restore_topics("s3://b/p")
+        with pytest.raises(InvalidArgumentError, match=r"again, default; choose one \(--storage\)"):
+            await client.restore_topics(url)
+        with pytest.raises(FailedPreconditionError, match="no storage called 'cold'"):
+            await client.restore_topics(url, storage="cold")
+        with pytest.raises(NotFoundError, match="no history of cluster 'danube'"):
+            await client.restore_topics(other)
+        with pytest.raises(TopicNotFoundError, match="holds nothing of topic '/default/x'"):
+            await client.restore_topics(url, storage="default", topics=["/default/x"])
+        with pytest.raises(InvalidArgumentError, match="goes with topics"):
+            await client.restore_topics(url, storage="default", give_up_others=True)
+        await client.create_namespace("shop")
+        await client.create_topic("/shop/orders")
+        with pytest.raises(AlreadyExistsError, match="'/shop/orders' exists already, and is another one"):
+            await client.restore_topics(url, storage="default")
+        await client.delete_topic("/shop/orders")
+        # Topics go to the storage that the bucket is here, whatever it was called there.
+        report = await client.restore_topics(url, storage="again")
+        assert report.storage == "again"
+        assert {topic.storage for topic in await client.list_topics()} == {"again"}
+        await check_topics(client, sent)
+
+
+@pytest.mark.parametrize("step", ["parts", "record", "manifest"])
+@pytest.mark.parametrize("restart", [False, True])
+async def test_cut_off_anywhere_it_can_be_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, restart: bool
+) -> None:
+    url, space = bucket()
+    sent = await fill(tmp_path / "lost", url)
+    before = objects_of(space, "segments/danube")
+    owner, name = {
+        "parts": (HistoryCatalogue, "enter"),
+        "record": (Catalogue, "restore_topic"),
+        "manifest": (ManifestLog, "take_over"),
+    }[step]
+    real = getattr(owner, name)
+    calls = 0
+
+    async def fail_at_the_second(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == (1 if step == "manifest" else 2):
+            raise StorageUnavailableError("not now")
+        return await real(*arguments, **options)
+
+    limits = {**LIMITS, "segment_grace_s": 0.001}
+    async with running_broker(tmp_path / "new", storage=url, limits=limits) as second, second.client() as client:
+        monkeypatch.setattr(owner, name, fail_at_the_second)
+        with pytest.raises(StorageUnavailableError, match="not now"):
+            await client.restore_topics(url)
+        if restart:
+            await second.restart(crash=True)
+        # Half of it is there; the rest of the bucket must not be taken for garbage.
+        with suppress(FailedPreconditionError):
+            await second.broker.history.keep()
+        assert objects_of(space, "segments/danube") == before
+        report = await client.restore_topics(url, deep=True)
+        assert {row.state for row in report.topics} <= {"restored", "present"}
+        await check_topics(client, sent)
+        await second.restart(crash=True)
+        await check_topics(client, sent)
+        assert (await client.check_storage(deep=True)).ok
+        await second.broker.history.keep()
+        assert (await client.check_storage(deep=True)).ok
+        await check_topics(client, sent)
+
+
+async def test_it_goes_on_when_the_client_goes_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, _ = bucket()
+    sent = await fill(tmp_path / "lost", url)
+    real = ManifestLog.take_over
+    begun, go_on = trio.Event(), trio.Event()
+
+    async def wait_first(self: ManifestLog, *arguments: Any) -> None:
+        begun.set()
+        await go_on.wait()
+        await real(self, *arguments)
+
+    monkeypatch.setattr(ManifestLog, "take_over", wait_first)
+    async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.restore_topics, url)
+            await begun.wait()
+            nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            # One that comes at the same time waits for its turn, and finds that all is done.
+            nursery.start_soon(client.restore_topics, url)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            go_on.set()
+        await check_topics(client, sent)
+        with pytest.raises(FailedPreconditionError, match="nothing to restore"):
+            await client.restore_topics(url)
+        await publish(client, "/shop/orders", 1)
+        await client.seal_topic("/shop/orders")
+
+
+async def test_cursors_beyond_what_was_sealed_are_set_back(tmp_path: Path) -> None:
+    url, _ = bucket()
+    async with running_broker(tmp_path / "lost", storage=url, limits=LIMITS) as first, first.client() as client:
+        sent = await publish(client, "/default/t", 100)
+        await client.seal_topic("/default/t")
+        await publish(client, "/default/t", 100)
+        async with client.consumer("/default/t", subscription="fast", start="earliest") as consumer:
+            for message in await take(consumer, 150):
+                await message.ack()
+            await consumer.flush_acks()
+        await first.restart()
+        # The first manifest of a life is a snapshot, with all subscriptions; another topic is sealed, this one is not.
+        await publish(client, "/default/other", 1)
+        await client.seal_topic("/default/other")
+        await first.crash()
+    async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
+        report = await client.restore_topics(url)
+        assert report.topics[1].clamped == ["fast"]
+        (row,) = await client.describe_subscription("/default/t", "fast")
+        assert (row.floor, row.end_offset) == (100, 100)
+        assert await read_all(client, "/default/t") == sent
+
+
+def folders(space: MemorySpace) -> set[str]:
+    return {key.rpartition("/")[0] for key in space.objects if key.startswith("manifests/")}
+
+
+async def test_each_storage_tells_of_its_own_topics(tmp_path: Path) -> None:
+    (url, _), (cold_url, cold) = bucket(), bucket()
+    settings: dict[str, Any] = {"storage": url, "storages": {"cold": {"url": cold_url}}, "limits": LIMITS}
+    sent = {}
+    async with running_broker(tmp_path / "lost", **settings) as first, first.client() as client:
+        await client.create_topic("/default/cold", storage="cold")
+        for topic in ("/default/cold", "/default/warm"):
+            sent[topic] = await publish(client, topic, 20, seed=len(topic))
+            await client.seal_topic(topic)
+    async with running_broker(tmp_path / "new", **settings) as second, second.client() as client:
+        report = await client.restore_topics(cold_url)
+        assert [row.topic for row in report.topics] == ["/default/cold"]
+        assert folders(cold) == {f"manifests/danube/{epoch:016x}" for epoch in (1, 2)}
+        # The other bucket is still the former owner's.
+        await publish(client, "/default/x", 1)
+        with pytest.raises(StorageError, match="topics restore"):
+            await client.seal_topic("/default/x")
+        await client.restore_topics(url)
+        await check_topics(client, sent)
+        await client.seal_topic("/default/x")
