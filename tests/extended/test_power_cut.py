@@ -30,6 +30,7 @@ from loop_disks import LoopDisk, require_loop_disks
 
 import danube
 from danube.client import Batch, Client, Message, Producer
+from danube.model.errors import DanubeError
 
 pytestmark = pytest.mark.extended
 
@@ -134,6 +135,8 @@ class World:
         self._noisy.set()
         self.finished = False
         self.life = 0
+        self.dying = False
+        """The power is about to be cut: from here on clients may see any error (a file that cannot be read, say)."""
         self.lost_from_fast = 0
 
     def set_quiet(self, quiet: bool) -> None:
@@ -185,13 +188,17 @@ class World:
 
     async def live(self, url: str) -> None:
         """Consume the disk topics, write and consume the ``os`` topic, fill and delete a topic; until cancelled."""
-        async with danube.connect(url, close_timeout_s=0.05) as client, trio.open_nursery() as nursery:
-            nursery.start_soon(self._consume_in_order, client)
-            nursery.start_soon(self._consume_out_of_order, client)
-            nursery.start_soon(self._write_fast, client)
-            nursery.start_soon(self._consume_fast, client)
-            if self.life % 2:
-                nursery.start_soon(self._churn, client)
+        try:
+            async with danube.connect(url, close_timeout_s=0.05) as client, trio.open_nursery() as nursery:
+                nursery.start_soon(self._consume_in_order, client)
+                nursery.start_soon(self._consume_out_of_order, client)
+                nursery.start_soon(self._write_fast, client)
+                nursery.start_soon(self._consume_fast, client)
+                if self.life % 2:
+                    nursery.start_soon(self._churn, client)
+        except* DanubeError:
+            if not self.dying:
+                raise
 
     async def _consume_in_order(self, client: Client) -> None:
         async with client.consumer(ORDERED, subscription="s", start="earliest") as consumer:
@@ -336,6 +343,7 @@ async def _create(client: Client) -> None:
 async def _one_life(machine: Machine, world: World, cut: Cut) -> None:
     """Let everybody work for a while and cut the power as planned; return when the broker is up again."""
     world.life += 1
+    world.dying = False
     rng = world.rng
     async with trio.open_nursery() as life:
         life.start_soon(world.live, machine.broker.url)
@@ -343,6 +351,7 @@ async def _one_life(machine: Machine, world: World, cut: Cut) -> None:
         if cut is Cut.QUIET:
             world.set_quiet(True)
             await trio.sleep(rng.uniform(0.1, 0.2))
+        world.dying = True
         if cut is Cut.DRAINING:
             await trio.to_thread.run_sync(machine.lose_power_while_draining)
         else:
