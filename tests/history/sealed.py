@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from random import Random
 
 import trio
 from trio.testing import MockClock
 
+from danube.history.catalogue import HistoryCatalogue, ObjectRef, OwnerRecord, TopicHistory
 from danube.history.segment import SegmentBuilder, SegmentFooter, SegmentKind
 from danube.log import StoredBatch
+from danube.metadata import MetadataStore
 from danube.model.batch import check_part, encode_part, write_stamp
 
 
@@ -67,3 +70,37 @@ def _identity(batch: StoredBatch) -> tuple[object, ...]:
 def run_virtual(work: Callable[..., Awaitable[None]], *arguments: object) -> None:
     """Run an async function under a clock that jumps; Hypothesis makes Trio's scheduler repeatable."""
     trio.run(work, *arguments, clock=MockClock(autojump_threshold=0))
+
+
+async def reload(store: MetadataStore) -> HistoryCatalogue:
+    """What the store has, without becoming its owner."""
+    catalogue = HistoryCatalogue(store, OwnerRecord(0, ""), 0)
+    await catalogue._load()
+    return catalogue
+
+
+def check_counts(catalogue: HistoryCatalogue) -> None:
+    references = Counter(record.ref for record in catalogue.all_parts())
+    live: Counter[ObjectRef] = Counter()
+    for record in catalogue.all_parts():
+        live[record.ref] += record.part.size_bytes
+    for ref, found in catalogue.objects.items():
+        assert found.references == references.pop(ref, 0)
+        assert found.live_bytes == live.pop(ref, 0)
+        assert bool(found.garbage_since_us) == (not found.references)
+    assert not references
+    for topic in catalogue.topics.values():
+        bounds = [bound for record in topic.parts for bound in (record.part.base_offset, record.part.end_offset)]
+        assert bounds == sorted(bounds)
+        assert topic.end_offset == (bounds[-1] if bounds else 0)
+
+
+async def check_catalogue(store: MetadataStore, catalogue: HistoryCatalogue) -> None:
+    """Memory and store agree, and the counts are right."""
+    check_counts(catalogue)
+    stored = await reload(store)
+    assert stored.objects == catalogue.objects
+    for topic_id in stored.topics.keys() | catalogue.topics.keys():
+        ours, theirs = catalogue.find(topic_id) or TopicHistory(), stored.find(topic_id) or TopicHistory()
+        assert theirs.parts == ours.parts
+        assert theirs.start_offset == ours.start_offset

@@ -11,9 +11,9 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sealed import run_virtual
+from sealed import check_catalogue, check_counts, reload, run_virtual
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef, OwnerRecord, PartRecord, TopicHistory
+from danube.history.catalogue import HistoryCatalogue, ObjectRef, PartRecord, TopicHistory
 from danube.history.segment import SegmentPart
 from danube.metadata import Condition, Delete, Put, TransactionResult
 from danube.metadata.memory import MemoryStore
@@ -74,40 +74,6 @@ async def opened():
         yield store, await HistoryCatalogue.claim(store, "one")
 
 
-async def reload(store) -> HistoryCatalogue:
-    """What the store has, without becoming its owner."""
-    catalogue = HistoryCatalogue(store, OwnerRecord(0, ""), 0)
-    await catalogue._load()
-    return catalogue
-
-
-def check_counts(catalogue: HistoryCatalogue) -> None:
-    references = Counter(record.ref for record in catalogue.all_parts())
-    live: Counter[ObjectRef] = Counter()
-    for record in catalogue.all_parts():
-        live[record.ref] += record.part.size_bytes
-    for ref, found in catalogue.objects.items():
-        assert found.references == references.pop(ref, 0)
-        assert found.live_bytes == live.pop(ref, 0)
-        assert bool(found.garbage_since_us) == (not found.references)
-    assert not references
-    for topic in catalogue.topics.values():
-        bounds = [bound for record in topic.parts for bound in (record.part.base_offset, record.part.end_offset)]
-        assert bounds == sorted(bounds)
-        assert topic.end_offset == (bounds[-1] if bounds else 0)
-
-
-async def check(store, catalogue: HistoryCatalogue) -> None:
-    """Memory and store agree, and the counts are right."""
-    check_counts(catalogue)
-    stored = await reload(store)
-    assert stored.objects == catalogue.objects
-    for topic_id in stored.topics.keys() | catalogue.topics.keys():
-        ours, theirs = catalogue.find(topic_id) or TopicHistory(), stored.find(topic_id) or TopicHistory()
-        assert theirs.parts == ours.parts
-        assert theirs.start_offset == ours.start_offset
-
-
 def ref(number: int, storage: str = "default") -> ObjectRef:
     return ObjectRef(storage, f"segments/c/{number:04x}.seg")
 
@@ -121,7 +87,7 @@ async def test_enter_and_find() -> None:
         assert catalogue.find(7) is None
         await catalogue.enter(ref(1), 999, 50, [make_part(7, 10, 20), make_part(8, 0, 5)])
         await catalogue.enter(ref(2, "cold"), 99, 51, [make_part(7, 20, 30), make_part(7, 40, 50)])
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         topic = catalogue.topic(7)
         found = {offset: topic.find(offset) for offset in (0, 10, 19, 20, 29, 30, 39, 40, 49)}
         assert {o: r.part.base_offset for o, r in found.items() if r is not None} == {
@@ -155,21 +121,21 @@ async def test_more_parts_than_one_transaction_holds() -> None:
         catalogue.on_change = lambda added, removed, starts: changes.append((len(added), len(removed), dict(starts)))
         await catalogue.enter(ref(1), 9, 50, [make_part(topic_id, 0, 10) for topic_id in range(1, 201)])
         assert catalogue.objects[ref(1)].references == 200
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         for number in range(1, 151):
             await catalogue.enter(ref(number + 1), 9, 50, [make_part(1, number * 10, number * 10 + 10)])
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         before = store.transactions
         await catalogue.expire(1, 1395, 60)
         assert store.transactions - before == 3
         assert parts_of(catalogue.topic(1))[0][:2] == (1390, 1400)
         assert catalogue.topic(1).start_offset == 1395
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         assert changes[-3:] == [(0, 60, {1: 600}), (0, 60, {1: 1200}), (0, 19, {1: 1395})]
         assert sorted(catalogue.garbage(61)) == [ref(number + 1) for number in range(1, 139)]
         assert catalogue.garbage(60) == []
         await catalogue.drop_topic(1, 70)
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         assert catalogue.find(1) is None
         assert not catalogue.objects[ref(1)].tainted  # of this topic there was nothing left in it
         await catalogue.drop_topic(2, 71)
@@ -184,7 +150,7 @@ async def test_a_start_never_goes_back() -> None:
         await catalogue.expire(1, 60, 61)
         assert parts_of(catalogue.topic(1)) == []
         assert catalogue.topic(1).start_offset == 100
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
 
 
 async def test_replace() -> None:
@@ -197,14 +163,14 @@ async def test_replace() -> None:
             (0, 10, ref(0).key), (10, 30, ref(9).key), (30, 40, ref(3).key),
         ]  # fmt: skip
         assert catalogue.garbage(61) == [ref(1), ref(2)]
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         # One of the old ones is gone: nothing happens.
         assert not await catalogue.replace(old, ref(10), 99, 61, make_part(1, 10, 30))
         assert ref(10) not in catalogue.objects
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         await catalogue.forget_object(ref(1))
         await catalogue.forget_object(ref(1))
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         assert ref(1) not in catalogue.objects
         with pytest.raises(AssertionError, match="still referenced"):
             await catalogue.forget_object(ref(9))
@@ -218,7 +184,7 @@ async def test_what_is_sealed_is_not_sealed_again() -> None:
                 await catalogue.enter(ref(2), 9, 50, [make_part(1, base, end)])
         assert ref(2) not in catalogue.objects
         await catalogue.enter(ref(2), 9, 50, [make_part(1, 20, 30), make_part(1, 0, 10), make_part(1, 40, 41)])
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
 
 
 # Owners
@@ -231,7 +197,7 @@ async def test_a_former_owner_changes_nothing() -> None:
         await former.expire(2, 10, 50)
         owner = await HistoryCatalogue.claim(store, "another")
         assert (owner.epoch, owner.incarnation) == (2, "one")
-        await check(store, owner)
+        await check_catalogue(store, owner)
         picture = await store.list("/")
         attempts: list[Callable[[], Awaitable[object]]] = [
             lambda: former.enter(ref(3), 9, 50, [make_part(1, 20, 30)]),
@@ -245,7 +211,7 @@ async def test_a_former_owner_changes_nothing() -> None:
                 await attempt()
         assert await store.list("/") == picture
         await owner.enter(ref(3), 9, 50, [make_part(1, 20, 30)])
-        await check(store, owner)
+        await check_catalogue(store, owner)
 
 
 async def test_owners_that_race_have_different_epochs() -> None:
@@ -290,7 +256,7 @@ async def test_a_change_that_arrives_late_does_not_happen() -> None:
         with pytest.raises(MetadataConflictError):
             await store._store.transact(*store.late)
         await catalogue.enter(ref(2), 9, 50, [make_part(1, 0, 10)])
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         assert parts_of(catalogue.topic(1)) == [(0, 10, ref(2).key)]
 
 
@@ -319,20 +285,20 @@ async def test_a_change_in_three_steps_is_cut_off(how: str, countdown: int, auto
         assert done == (how == "lost")
         # Whatever has happened: the next change finds it, and entering the rest completes it.
         await catalogue.enter(ref(2), 9, 51, [make_part(999, 0, 1)])
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         steps = countdown + how.startswith(("lost", "cancelled"))
         entered = [part for part in parts if parts_of(catalogue.find(part.topic_id))]
         assert entered == (parts if done else parts[: 60 * steps])
         missing = [part for part in parts if part not in entered]
         await catalogue.enter(ref(3), 9, 52, missing)
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
 
         for number in range(1, 151):
             await catalogue.enter(ref(100 + number), 9, 50, [make_part(1, number * 10, number * 10 + 10)])
         done = await attempt(store, lambda: catalogue.expire(1, 1500, 60), countdown, how)
         assert done == (how == "lost")
         await catalogue.expire(1, 1500, 61)
-        await check(store, catalogue)
+        await check_catalogue(store, catalogue)
         assert catalogue.topic(1).start_offset == 1500
         assert parts_of(catalogue.topic(1)) == [(1500, 1510, ref(250).key)]
 
@@ -411,7 +377,7 @@ class CatalogueModel:
             self.reported = found
 
     async def check(self) -> None:
-        await check(self.store, self.catalogue)
+        await check_catalogue(self.store, self.catalogue)
         assert {(r.part.topic_id, r.part.base_offset): r for r in self.catalogue.all_parts()} == self.reported
 
 
