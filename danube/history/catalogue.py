@@ -169,6 +169,8 @@ class HistoryCatalogue:
         incarnation: of the metadata store.
         topics: by topic id; those with sealed parts or a start.
         objects: all objects that are known, garbage included.
+        commits: objects of durability ``remote`` that are referenced. They are known in memory only: the objects tell
+            of themselves, and recovery finds them.
         on_change: called for each change, in their order, as soon as it is known to have happened.
     """
 
@@ -183,6 +185,7 @@ class HistoryCatalogue:
         self.incarnation = owner.incarnation
         self.topics: dict[int, TopicHistory] = {}
         self.objects: dict[ObjectRef, ObjectRecord] = {}
+        self.commits: dict[ObjectRef, ObjectRecord] = {}
         self.on_change: OnChange = _ignore
 
     @classmethod
@@ -293,6 +296,26 @@ class HistoryCatalogue:
                     taint=tainted,
                 )
 
+    def add_commit(self, ref: ObjectRef, size_bytes: int, created_us: int, parts: Sequence[SegmentPart]) -> None:
+        """Make the parts of a commit of durability ``remote`` visible, in memory only.
+
+        They are replaced, expired and dropped like sealed ones; a commit whose last part goes is forgotten.
+        """
+        live_bytes = sum(part.size_bytes for part in parts)
+        self.commits[ref] = ObjectRecord(size_bytes, len(parts), live_bytes, created_us)
+        for part in parts:
+            self.topic(part.topic_id).add(PartRecord(ref.storage, ref.key, part))
+
+    def _release_commit(self, record: PartRecord) -> None:
+        ref = record.ref
+        found = self.commits[ref]
+        if found.references == 1:
+            del self.commits[ref]
+        else:
+            self.commits[ref] = msgspec.structs.replace(
+                found, references=found.references - 1, live_bytes=found.live_bytes - record.part.size_bytes
+            )
+
     def _check_unsealed(self, part: SegmentPart) -> None:
         found = self.topic(part.topic_id).find(part.base_offset)
         if found is not None and found.part.base_offset < part.end_offset:
@@ -378,9 +401,9 @@ class HistoryCatalogue:
         ]
 
     def all_parts(self) -> Iterator[PartRecord]:
-        """Yield every sealed part."""
+        """Yield every sealed part; those in commits of durability ``remote`` are not sealed yet."""
         for topic in self.topics.values():
-            yield from topic.parts
+            yield from (record for record in topic.parts if record.ref not in self.commits)
 
     async def _change(
         self,
@@ -411,22 +434,26 @@ class HistoryCatalogue:
                 tainted=found.tainted or taint,
             )
 
-        for record in removed:
+        stored = [record for record in removed if record.ref not in self.commits]
+        for record in stored:
             count(record, -1)
         for record in added:
             count(record, 1)
         operations: list[Put | Delete] = []
         conditions: list[Condition] = []
         replaced = {_part_key(record.part) for record in added}
-        gone = (_part_key(record.part) for record in removed)
+        gone = (_part_key(record.part) for record in stored)
         operations += [Delete(key) for key in gone if key not in replaced]
         operations += [Put(_part_key(record.part), _encode(record)) for record in added]
         operations += [Put(_object_key(ref), _encode(record)) for ref, record in objects.items()]
         operations += [Put(_start_key(topic_id), str(start).encode()) for topic_id, start in (starts or {}).items()]
-        if not removed:
+        if not stored:
             conditions += [Condition(_part_key(record.part), 0) for record in added]
 
         def apply() -> None:
+            for record in removed:
+                if record.ref in self.commits:
+                    self._release_commit(record)
             for topic_id in {record.part.topic_id for record in removed}:
                 self.topic(topic_id).remove(record for record in removed if record.part.topic_id == topic_id)
             for record in added:
@@ -436,7 +463,10 @@ class HistoryCatalogue:
                 self.topic(topic_id).start_offset = start
             self.on_change(added, removed, starts or {})
 
-        await self._transact(operations, conditions, apply)
+        if operations:
+            await self._transact(operations, conditions, apply)
+        else:
+            apply()  # nothing of it is in the store
 
     def _forget_topic(self, topic_id: int) -> None:
         self.topics.pop(topic_id, None)

@@ -370,7 +370,7 @@ class SegmentReader:
         try:
             start = number * self._chunk_bytes
             # An object is known by its parts: what lies behind the last byte that is wanted is not asked for.
-            found = self._catalogue.objects.get(record.ref)
+            found = self._catalogue.objects.get(record.ref) or self._catalogue.commits.get(record.ref)
             size = found.size_bytes if found is not None else record.part.end
             fetch.data = await self._storage(record).get(record.object, start, min(start + self._chunk_bytes, size))
             self._chunks[key] = fetch.data

@@ -7,6 +7,7 @@ finds them again; :class:`ProducerTable` keeps retries from being stored twice. 
 
 from __future__ import annotations
 
+from danube.log._admission import Admission
 from danube.log.cache import BatchCache, StoredBatch
 from danube.log.disk import Disk, RealDisk
 from danube.log.format import Entry, EntryType
@@ -17,6 +18,7 @@ from danube.log.recovered import Corruption, ProducedBatch, Recovered, Recovered
 from danube.log.topic_log import SealedReader, Submitter, TopicLog
 
 __all__ = [
+    "Admission",
     "BatchCache",
     "Checked",
     "Corruption",

@@ -1,0 +1,309 @@
+"""Taking over the commits of a bucket: claim, read, fence. What it finds goes into a :class:`Replay`.
+
+A bucket has no locks, but a put with ``if_absent`` has exactly one winner, and a listing knows every put that has
+returned. That is enough:
+
+1. **Claim.** The new owner puts commit 0 of its epoch. Then it lists. Of two owners that claim at the same time, at
+   least one sees the other in its listing, and the one with the lower epoch stops. Two owners of the same epoch want
+   the same key: one of them loses there.
+2. **Read and fence**, epoch by epoch, in order. The commits of an epoch are read up to the first one that is missing,
+   and a fence is put into that gap. If it is taken meanwhile, the former owner was faster: read on behind it. Once
+   the fence is in, the former owner can still put later commits but not that one, and since it acknowledges in order,
+   it acknowledges nothing more.
+3. **Check the gap**, before and after. A former owner that is alive also deletes old commits, and one that was deleted
+   looks like one that never was. But every commit says how far the log had settled when it was put together. If the
+   last object behind the gap says that the gap had settled, it was not the end: all begins anew from a listing, which
+   leads to a newer snapshot now. If it leads to the same gap again, a commit is lost, and that is said.
+
+Where to begin: every commit names the newest snapshot that had settled when it was put together, and nothing that this
+snapshot needs is deleted before a commit with its name in it has settled. So the last commit leads to a snapshot from
+which everything is there.
+
+A fence stays for ever, unless the owner wrote it itself at its end: a former owner that was cut off for a month still
+finds its next number taken. It is one small object for each broker that died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from danube.history._remote_format import (
+    CommitHead,
+    CommitKind,
+    DecodedCommit,
+    Position,
+    commit_key,
+    decode_commit,
+    decode_snapshot,
+    encode_marker,
+    parse_key,
+    wal_prefix,
+)
+from danube.history._remote_replay import Replay
+from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageExistsError, StorageNotFoundError
+from danube.storage import Storage
+
+__all__ = ["Claim", "Listing", "highest_epoch", "put_once"]
+
+_AT_ONCE: Final = 4
+"""Commits that are read at a time."""
+
+Listing = dict[int, list[int]]
+"""Epoch to its sequences, in order."""
+
+
+async def highest_epoch(storage: Storage, cluster: str) -> int:
+    """Return the highest epoch that has commits in a bucket, 0 if there are none. A new owner takes a higher one.
+
+    Raises:
+        StorageError: the backend cannot be read.
+    """
+    return max(await _list(storage, cluster), default=0)
+
+
+async def _list(storage: Storage, cluster: str) -> Listing:
+    found: Listing = {}
+    async for page in storage.list_all(wal_prefix(cluster)):
+        for item in page.objects:
+            position = parse_key(cluster, item.key)
+            found.setdefault(position.epoch, []).append(position.sequence)
+    return found
+
+
+async def put_once(storage: Storage, key: str, data: bytes | bytearray) -> bool:
+    """Put an object that nobody may replace; return whether it is there now: ours, and nobody else's.
+
+    Raises:
+        StorageError: the backend failed; it may have happened, and the call may be repeated with the same bytes.
+    """
+    while True:
+        try:
+            await storage.put(key, data, if_absent=True)
+            return True
+        except StorageExistsError:
+            pass
+        try:
+            # It may be our own, from an earlier call whose answer was lost.
+            return await storage.get(key) == data
+        except StorageNotFoundError:
+            continue  # taken, and deleted since: put again
+
+
+class _MovedError(Exception):
+    """A former owner that is alive has deleted what we were about to read."""
+
+    def __init__(self, position: Position) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+class Claim:
+    """One owner's way into a bucket. :meth:`run` once.
+
+    Args:
+        storage, cluster: the bucket, and whose commits.
+        epoch: higher than :func:`highest_epoch`.
+        owner: names this life of this broker, like no other.
+        wall_clock_us: microseconds since the epoch.
+
+    Attributes:
+        replay: what was found.
+        snapshot: the newest one that any commit up to the fences names; None if there is none. Not always the one that
+            recovery began with: a former owner that was alive may have made another, and deleted that one.
+        stored: positions of all former commits that may be deleted one day.
+    """
+
+    def __init__(
+        self, storage: Storage, cluster: str, epoch: int, owner: str, wall_clock_us: Callable[[], int]
+    ) -> None:
+        self._storage = storage
+        self._cluster = cluster
+        self._epoch = epoch
+        self._owner = owner
+        self._clock_us = wall_clock_us
+        self._begun: Position | None = None
+        self.replay = Replay()
+        self.snapshot: Position | None = None
+        self.stored: list[Position] = []
+
+    async def run(self) -> None:
+        """Claim the bucket; when this returns, nobody else can acknowledge anything there.
+
+        Raises:
+            OwnerFencedError: another owner has it, or has it now.
+            DataLossError: a commit is damaged or missing; it names the object.
+            StorageError: the backend cannot be read or written.
+        """
+        self._check_higher(await _list(self._storage, self._cluster), self._epoch - 1)
+        mine = Position(self._epoch, 0)
+        if not await self._put_marker(CommitKind.CLAIM, mine):
+            raise self._fenced(self._epoch)
+        missing: tuple[Position, Position | None] | None = None
+        while True:
+            listing = await _list(self._storage, self._cluster)
+            self._check_higher(listing, self._epoch)
+            former = {epoch: sequences for epoch, sequences in listing.items() if epoch < self._epoch}
+            try:
+                await self._recover(former)
+                break
+            except _MovedError as moved:
+                if missing == (moved.position, self._begun):  # nobody has moved: it is not there
+                    raise self._lost(moved.position) from None
+                missing = (moved.position, self._begun)
+        self.stored.append(mine)
+        self.replay.finish()
+
+    def _check_higher(self, listing: Listing, ours: int) -> None:
+        highest = max(listing, default=0)
+        if highest > ours:
+            raise self._fenced(highest)
+
+    def _fenced(self, epoch: int) -> OwnerFencedError:
+        return OwnerFencedError(
+            f"{self._storage.url}: another broker, of epoch {epoch}, owns the topics of durability 'remote' of cluster"
+            f" {self._cluster!r}; this one, of epoch {self._epoch}, stops"
+        )
+
+    async def _put_marker(self, kind: CommitKind, position: Position) -> bool:
+        head = CommitHead(kind, self._cluster, self._owner, self._epoch, *position, None, position.sequence)
+        return await put_once(self._storage, commit_key(self._cluster, position), encode_marker(head, self._clock_us()))
+
+    # --- One attempt ---
+
+    async def _recover(self, former: Listing) -> None:
+        self.replay, self.stored = Replay(), []
+        self.snapshot = start = await self._find_snapshot(former)
+        self._begun = start
+        first = Position(0, 0)
+        if start is not None:
+            commit = await self._read_listed(start)
+            self.replay.begin(decode_snapshot(commit, self._where(start)))
+            first = Position(start.epoch, commit.head.settled)
+        for epoch in sorted(former):
+            sequences = former[epoch]
+            if epoch < first.epoch:
+                await self._leave(epoch, sequences)
+                continue
+            begin = first.sequence if epoch == first.epoch else 0
+            self.stored += [Position(epoch, sequence) for sequence in sequences if sequence < begin]
+            await self._read_epoch(epoch, begin, set(sequences))
+
+    async def _find_snapshot(self, former: Listing) -> Position | None:
+        """Return the newest snapshot of which it is known that it had settled."""
+        for epoch in sorted(former, reverse=True):
+            for sequence in reversed(former[epoch]):
+                head = (await self._read_listed(Position(epoch, sequence))).head
+                if head.snapshot is not None:
+                    return Position(*head.snapshot)
+                if head.kind == CommitKind.ENTRIES:
+                    return None  # nobody has made one yet
+        return None
+
+    async def _leave(self, epoch: int, sequences: list[int]) -> None:
+        """Take note of what is left of an epoch that the snapshot covers: all but its fence may go."""
+        for sequence in reversed(sequences):
+            head = (await self._read_listed(Position(epoch, sequence))).head
+            if head.kind == CommitKind.FENCE:
+                if head.writer_epoch != epoch:
+                    sequences = [other for other in sequences if other != sequence]
+                break
+        self.stored += [Position(epoch, sequence) for sequence in sequences]
+
+    async def _read_epoch(self, epoch: int, sequence: int, listed: set[int]) -> None:
+        """Read the commits of an epoch from ``sequence`` on, up to the fence, which is put there if it is missing."""
+        while True:
+            run = 0
+            while run < _AT_ONCE and sequence + run in listed:
+                run += 1
+            if run:
+                commits = await self._read_run([Position(epoch, sequence + at) for at in range(run)])
+            else:
+                position = Position(epoch, sequence)
+                found = await self._read(position)
+                if found is None:
+                    await self._check_gap(position)
+                    await self._put_marker(CommitKind.FENCE, position)
+                    continue  # read what is there now: our fence, or what the former owner has put before it
+                commits = [found]
+            for commit in commits:
+                if commit.head.kind == CommitKind.FENCE:
+                    await self._pass_fence(commit.head)
+                    return
+                if commit.head.snapshot is not None:
+                    self.snapshot = max(Position(*commit.head.snapshot), self.snapshot or Position(0, 0))
+                self.replay.apply(commit, self._where(commit.head.position))
+                self.stored.append(commit.head.position)
+                sequence += 1
+
+    async def _pass_fence(self, head: CommitHead) -> None:
+        """Make sure that a fence stands at the end of its epoch, and remove what lies behind it."""
+        if head.writer_epoch > self._epoch:
+            raise self._fenced(head.writer_epoch)
+        strays = await self._check_gap(head.position)
+        await self._storage.delete([commit_key(self._cluster, position) for position in strays])
+        if head.writer_epoch == head.epoch:
+            self.stored.append(head.position)
+
+    async def _check_gap(self, gap: Position) -> list[Position]:
+        """Make sure that nothing was ever acknowledged from ``gap`` on; return what lies behind it."""
+        prefix = f"{wal_prefix(self._cluster)}{gap.epoch:016x}/"
+        behind = [
+            parse_key(self._cluster, item.key)
+            async for page in self._storage.list_all(prefix, commit_key(self._cluster, gap))
+            for item in page.objects
+        ]
+        if behind:
+            last = (await self._read_listed(behind[-1])).head  # those that come later know more
+            if last.settled > gap.sequence:
+                raise _MovedError(gap)
+        return behind
+
+    async def _read_run(self, positions: list[Position]) -> list[DecodedCommit]:
+        """Read listed commits, all at a time."""
+        found: dict[Position, DecodedCommit] = {}
+        failures: list[DanubeError | _MovedError] = []
+
+        async def read(position: Position) -> None:
+            try:
+                found[position] = await self._read_listed(position)
+            except (DanubeError, _MovedError) as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for position in positions:
+                nursery.start_soon(read, position)
+        if failures:
+            raise failures[0]
+        return [found[position] for position in positions]
+
+    # --- Objects ---
+
+    def _where(self, position: Position) -> str:
+        return f"{self._storage.url}/{commit_key(self._cluster, position)}"
+
+    async def _read(self, position: Position) -> DecodedCommit | None:
+        """Return a commit, or None if it does not exist."""
+        key, where = commit_key(self._cluster, position), self._where(position)
+        try:
+            try:
+                return decode_commit(await self._storage.get(key), self._cluster, position, where)
+            except DataLossError:
+                # Perhaps only the answer was damaged.
+                return decode_commit(await self._storage.get(key), self._cluster, position, where)
+        except StorageNotFoundError:
+            return None
+
+    async def _read_listed(self, position: Position) -> DecodedCommit:
+        """Return a commit that was there a moment ago."""
+        commit = await self._read(position)
+        if commit is None:
+            raise _MovedError(position)
+        return commit
+
+    def _lost(self, position: Position) -> DataLossError:
+        return DataLossError(
+            f"{self._where(position)}: this commit is missing, and others build on it; restore the object from a copy"
+        )

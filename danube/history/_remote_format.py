@@ -1,0 +1,294 @@
+"""The bytes of a remote commit: which object is which, and what its control entries say. Pure.
+
+A commit is a segment object of kind ``COMMIT`` (:mod:`danube.history.segment`) under the key::
+
+    wal/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>
+
+Its control section begins with a :class:`CommitHead` that says what the object is, so that an object under a wrong key,
+or of another cluster, is found out. Behind it come the control entries of the topics (``danube.log.EntryType``: CURSOR,
+PRODUCER, TOPIC), in the order of their submission; the batches are the parts. There are four kinds of commits:
+
+* ``CLAIM``, sequence 0 of each epoch: an owner was here.
+* ``ENTRIES``: what it is all about.
+* ``SNAPSHOT``: everything that the commits which had settled before it have said, except the batches that are still
+  needed: their parts are listed with their objects.
+* ``FENCE``: the end of an epoch. Written by the owner itself when it closes, or by a later one who takes over.
+
+A change of metadata is the payload of a TOPIC entry: one of the four structs of :data:`Change`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from danube.history.segment import (
+    TRAILER_SIZE,
+    ControlEntry,
+    SegmentBuilder,
+    SegmentKind,
+    SegmentPart,
+    read_control,
+    read_footer,
+    read_header,
+    read_trailer,
+)
+from danube.model.batch import crc32c
+from danube.model.errors import DataLossError
+
+__all__ = [
+    "Change",
+    "CommitHead",
+    "CommitKind",
+    "DecodedCommit",
+    "Position",
+    "RemoteState",
+    "SnapshotBody",
+    "SnapshotObject",
+    "SubscriptionDeleted",
+    "SubscriptionStored",
+    "TopicDeleted",
+    "TopicStored",
+    "commit_key",
+    "decode_change",
+    "decode_commit",
+    "decode_snapshot",
+    "encode_change",
+    "encode_marker",
+    "head_entry",
+    "parse_key",
+    "snapshot_entry",
+    "wal_prefix",
+]
+
+_HEAD_TYPE: Final = 64
+"""Beyond all journal entry types: only commits have these two."""
+_SNAPSHOT_TYPE: Final = 65
+
+
+class Position(NamedTuple):
+    """The place of a commit. Positions compare in the order of the log."""
+
+    epoch: int
+    sequence: int
+
+
+def wal_prefix(cluster: str) -> str:
+    """Return where the commits of a cluster are."""
+    return f"wal/{cluster}/"
+
+
+def commit_key(cluster: str, position: Position) -> str:
+    """Return the key of a commit."""
+    return f"wal/{cluster}/{position.epoch:016x}/{position.sequence:016x}"
+
+
+def parse_key(cluster: str, key: str) -> Position:
+    """Return the position that a key names.
+
+    Raises:
+        DataLossError: no commit has such a key.
+    """
+    pieces = key.removeprefix(wal_prefix(cluster)).split("/")
+    try:
+        epoch, sequence = (int(piece, 16) for piece in pieces)
+    except ValueError:
+        raise DataLossError(
+            f"{key} is not the key of a commit; remove what does not belong to Danube from {wal_prefix(cluster)}"
+        ) from None
+    return Position(epoch, sequence)
+
+
+class CommitKind(enum.IntEnum):
+    """What a commit is for."""
+
+    CLAIM = 1
+    ENTRIES = 2
+    SNAPSHOT = 3
+    FENCE = 4
+
+
+class CommitHead(msgspec.Struct, frozen=True, array_like=True):
+    """The first control entry of every commit."""
+
+    kind: int
+    cluster: str
+    owner: str
+    """Names one life of one broker: two owners never write the same bytes."""
+    writer_epoch: int
+    """Of the owner who wrote it."""
+    epoch: int
+    """Of the owner whose log it is in; another one only in a FENCE."""
+    sequence: int
+    snapshot: tuple[int, int] | None
+    """Epoch and sequence of the newest snapshot that had settled when this commit was put together."""
+    settled: int
+    """So did every commit of its epoch below this sequence. What a SNAPSHOT says is what they, and all former epochs,
+    have said."""
+
+    @property
+    def position(self) -> Position:
+        """Where it belongs."""
+        return Position(self.epoch, self.sequence)
+
+
+# --- Changes of metadata ---
+
+
+class _Change(msgspec.Struct, array_like=True, tag_field="change"):
+    """Base of the payloads of TOPIC entries."""
+
+
+class TopicStored(_Change, tag=1):
+    """A topic was created, or its record has changed. A partitioned topic is one record with several ids."""
+
+    name: str
+    topic_ids: list[int]
+    record: bytes
+
+
+class TopicDeleted(_Change, tag=2):
+    """A topic was deleted, with all that hangs on it."""
+
+    name: str
+    topic_ids: list[int]
+
+
+class SubscriptionStored(_Change, tag=3):
+    """A subscription was created, or its record has changed."""
+
+    topic_id: int
+    name: str
+    record: bytes
+
+
+class SubscriptionDeleted(_Change, tag=4):
+    """A subscription was deleted."""
+
+    topic_id: int
+    name: str
+
+
+Change = TopicStored | TopicDeleted | SubscriptionStored | SubscriptionDeleted
+
+_encode = msgspec.msgpack.encode
+_CHANGE: msgspec.msgpack.Decoder[Change] = msgspec.msgpack.Decoder(Change)
+_HEAD = msgspec.msgpack.Decoder(CommitHead)
+
+
+def encode_change(change: Change) -> bytes:
+    """Return the payload of a TOPIC entry."""
+    return _encode(change)
+
+
+def decode_change(payload: bytes) -> Change:
+    """Read the payload of a TOPIC entry."""
+    return _CHANGE.decode(payload)
+
+
+# --- Snapshots ---
+
+
+class RemoteState(msgspec.Struct, array_like=True):
+    """What the broker knows of its topics of durability ``remote``; the payloads are its own."""
+
+    topics: dict[str, tuple[list[int], bytes]]
+    """Topic name to its ids and its record."""
+    subscriptions: dict[int, dict[str, bytes]]
+    """Topic id to subscription name to its record."""
+    topic_snapshots: dict[int, bytes]
+    """Topic id to offsets and producers."""
+    cursor_snapshots: dict[int, bytes]
+    """Subscription id to its cursor."""
+
+
+class SnapshotObject(msgspec.Struct, frozen=True, array_like=True):
+    """An older commit that still has parts that are needed."""
+
+    epoch: int
+    sequence: int
+    size_bytes: int
+    created_us: int
+    parts: list[SegmentPart]
+
+
+class SnapshotBody(msgspec.Struct, frozen=True, array_like=True):
+    """What a SNAPSHOT says."""
+
+    state: RemoteState
+    next_offsets: dict[int, int]
+    """Topic id to the offset behind its last settled record."""
+    objects: list[SnapshotObject]
+
+
+_BODY = msgspec.msgpack.Decoder(SnapshotBody)
+
+
+# --- Objects ---
+
+
+class DecodedCommit(NamedTuple):
+    """A commit that was read and verified, all of it."""
+
+    head: CommitHead
+    created_us: int
+    data: bytes
+    parts: list[SegmentPart]
+    entries: list[ControlEntry]
+    """Without the head."""
+
+
+def head_entry(head: CommitHead) -> ControlEntry:
+    """Return the entry that every control section begins with."""
+    return ControlEntry(_HEAD_TYPE, 0, _encode(head))
+
+
+def snapshot_entry(body: SnapshotBody) -> ControlEntry:
+    """Return the entry behind the head of a SNAPSHOT."""
+    return ControlEntry(_SNAPSHOT_TYPE, 0, _encode(body))
+
+
+def encode_marker(head: CommitHead, created_us: int, entries: Iterable[ControlEntry] = ()) -> bytes:
+    """Return a commit without parts: a CLAIM, a FENCE or, with its entry, a SNAPSHOT."""
+    builder = SegmentBuilder(SegmentKind.COMMIT, head.writer_epoch, created_us)
+    builder.control([head_entry(head), *entries])
+    return bytes(builder.finish()[0])
+
+
+def decode_commit(data: bytes, cluster: str, position: Position, where: str) -> DecodedCommit:
+    """Read a whole object and verify that it is the commit of ``position``; ``where`` names it in errors.
+
+    Raises:
+        DataLossError: damaged, written by a newer version, or not what its key says.
+    """
+    kind, _ = read_header(data, where)
+    trailer = read_trailer(data[-TRAILER_SIZE:], where)
+    if kind is not SegmentKind.COMMIT or trailer.kind is not kind:
+        raise DataLossError(f"{where}: this is no commit of durability 'remote'; restore the object from a copy")
+    if crc32c(data[: trailer.footer_start]) != trailer.body_crc:
+        raise DataLossError(f"{where}: the commit is damaged; restore the object from a copy")
+    footer = read_footer(data[trailer.footer_start : -TRAILER_SIZE], trailer, where)
+    entries = read_control(data[footer.control_start : footer.control_end], footer, where)
+    if not entries or entries[0].type != _HEAD_TYPE:
+        raise DataLossError(f"{where}: the commit does not say what it is; restore the object from a copy")
+    head = _HEAD.decode(entries[0].payload)
+    if head.cluster != cluster or head.position != position:
+        raise DataLossError(
+            f"{where}: this is commit {head.sequence} of epoch {head.epoch} of cluster {head.cluster!r}, under a wrong"
+            " key; restore the object from a copy"
+        )
+    return DecodedCommit(head, footer.created_us, data, footer.parts, entries[1:])
+
+
+def decode_snapshot(commit: DecodedCommit, where: str) -> SnapshotBody:
+    """Return what a SNAPSHOT says.
+
+    Raises:
+        DataLossError: the commit is no snapshot.
+    """
+    if commit.head.kind != CommitKind.SNAPSHOT or [entry.type for entry in commit.entries] != [_SNAPSHOT_TYPE]:
+        raise DataLossError(f"{where}: a snapshot is expected here; restore the object from a copy")
+    return _BODY.decode(commit.entries[0].payload)

@@ -1,0 +1,531 @@
+"""Durability ``remote``: what is acknowledged is in the bucket, and the bucket alone is enough to go on.
+
+Topics of this durability have no share of the local journal. Their batches, cursors, producers and the changes of their
+metadata go to a :class:`RemoteJournal`, which takes entries like the journal does and writes each commit as one object
+for all of them. The object is put with ``if_absent`` under the owner's epoch and the next number, and never replaced.
+Entries settle in the order of the numbers, each commit only after all commits before it: then its batches become
+visible in the history (:meth:`HistoryCatalogue.add_commit`, in memory only: the object itself tells of them), and then
+``on_commit`` is called.
+
+* **The order** of commits, and when the next one starts: :mod:`danube.history._remote_queue`.
+* **Recovery and fencing**: :mod:`danube.history._remote_claim`. A new owner needs nothing but the bucket.
+* **What is in an object**: :mod:`danube.history._remote_format`.
+
+A put that fails is repeated with the same bytes until it succeeds, whatever the error: the numbers must not have gaps,
+and it may have happened. So while the backend is away everything waits. Who has waited for ``remote_stall_s`` is told
+so with a retryable error (``on_stall``), while the entries stay pending; they may still happen. A put that finds a
+stranger's object under its key means that another owner has taken over: nothing more is acknowledged, and ``run`` ends
+with :class:`OwnerFencedError`.
+
+**Snapshots** keep recovery short. Now and then, first of all when it starts, and at its end, the owner writes a commit
+that says everything which has settled so far. Commits before it go, as soon as their batches are in ordinary segments
+(:meth:`HistoryCatalogue.replace`): the next snapshot does not mention them any more, a later commit that names this
+snapshot has settled, and then they are deleted. Never before.
+
+Give it a :class:`Storage` of its own: uploads of segments would otherwise stand in the same line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+import trio
+
+from danube.history._remote_claim import Claim, highest_epoch, put_once
+from danube.history._remote_format import (
+    Change,
+    CommitHead,
+    CommitKind,
+    Position,
+    RemoteState,
+    SnapshotBody,
+    SnapshotObject,
+    SubscriptionDeleted,
+    SubscriptionStored,
+    TopicDeleted,
+    TopicStored,
+    commit_key,
+    decode_change,
+    encode_change,
+    encode_marker,
+    head_entry,
+    parse_key,
+    snapshot_entry,
+)
+from danube.history._remote_queue import Commit, CommitQueue
+from danube.history._remote_replay import RemoteRecovered, RemoteTopicState
+from danube.history._remote_stored import StoredCommits
+from danube.history.catalogue import HistoryCatalogue, ObjectRef, PartRecord
+from danube.history.segment import ControlEntry, SegmentBuilder, SegmentKind, SegmentPart
+from danube.log import Admission, Entry, EntryType, StoredBatch
+from danube.model.errors import (
+    ConfigurationError,
+    DanubeError,
+    OwnerFencedError,
+    StorageError,
+    StorageUnavailableError,
+    UnavailableError,
+)
+from danube.model.limits import Limits
+from danube.storage import Storage
+
+__all__ = [
+    "Change",
+    "RemoteBroker",
+    "RemoteJournal",
+    "RemoteRecovered",
+    "RemoteState",
+    "RemoteTopicState",
+    "SubscriptionDeleted",
+    "SubscriptionStored",
+    "TopicDeleted",
+    "TopicStored",
+    "decode_change",
+    "encode_change",
+    "highest_epoch",
+]
+
+_log = logging.getLogger("danube.remote")
+
+_FIRST_PAUSE_S: Final = 0.1
+_MARKS_PER_STALL: Final = 4
+"""How finely waiting is measured: a stall is told after ``remote_stall_s`` and a quarter of it at most."""
+
+
+class RemoteBroker(Protocol):
+    """What the journal asks of the broker around it."""
+
+    def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
+        """Entries have settled, in the order of their submission; with an error, they may or may not have happened."""
+        ...
+
+    def on_stall(self, entries: Sequence[Entry], error: DanubeError) -> None:
+        """Entries have waited for ``remote_stall_s``; each is told once. They stay pending and settle later."""
+        ...
+
+    def remote_state(self) -> RemoteState:
+        """Return the state of all topics of durability ``remote``.
+
+        It must know everything that has settled at this moment, and may know more: so a change is made there before
+        its entry is submitted, not when somebody comes to know that it has settled.
+        """
+        ...
+
+    def topic_name(self, topic_id: int) -> str:
+        """Return the name of a topic; empty if it is deleted."""
+        ...
+
+    def producer_name(self, topic_id: int, producer_id: int) -> str:
+        """Return the name of a producer; empty if it is forgotten."""
+        ...
+
+
+class RemoteJournal:
+    """See the module. ``recover``, then ``nursery.start(run)``, and ``aclose`` in the end.
+
+    Args:
+        storage: the backend; it must be durable and have conditional puts.
+        catalogue: the history of this owner, with what the bucket's manifests say; its epoch is the owner's.
+        broker: see :class:`RemoteBroker`.
+        limits: ``remote_*``, ``journal_pending_bytes`` and ``journal_full_wait_s`` are used.
+        cluster: name of the cluster, part of the keys.
+        owner: names this life of this broker, like no other one.
+        wall_clock_us: microseconds since the epoch.
+        before_delete: awaited before commits are deleted; it makes sure that the bucket itself tells of the segments
+            that have taken their place.
+
+    Raises:
+        ConfigurationError: the backend forgets, or has no conditional puts.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        catalogue: HistoryCatalogue,
+        broker: RemoteBroker,
+        limits: Limits,
+        *,
+        cluster: str,
+        owner: str,
+        wall_clock_us: Callable[[], int],
+        before_delete: Callable[[], Awaitable[None]],
+    ) -> None:
+        lacking = [
+            text
+            for there, text in (
+                (storage.capabilities.durable, "keeps nothing for certain"),
+                (storage.capabilities.conditional_put, "cannot put if absent"),
+            )
+            if not there
+        ]
+        if lacking:
+            raise ConfigurationError(
+                f"{storage.url} cannot carry topics of durability 'remote': it {' and '.join(lacking)};"
+                " choose another storage for them"
+            )
+        self._storage = storage
+        self._catalogue = catalogue
+        self._broker = broker
+        self._limits = limits
+        self._cluster = cluster
+        self._owner = owner
+        self._clock_us = wall_clock_us
+        self._before_delete = before_delete
+        self._epoch = catalogue.epoch
+        self._admission = Admission(limits)
+        self._queue = CommitQueue(1, limits.remote_in_flight, limits.remote_commit_bytes)
+        self._stored = StoredCommits()
+        self._next_offsets: dict[int, int] = {}
+        self._snapshot: Position | None = None
+        """The newest snapshot that has settled."""
+        self._due = True
+        """Whether a snapshot is to be written."""
+        self._commits_since = 0
+        self._bytes_since = 0
+        self._idle: trio.Event | None = None
+        self._to_clean = trio.Event()
+        self._waits = trio.Event()
+        self._told = 0
+        self._last_error: StorageError | None = None
+        self._recovered = False
+        self._running = False
+        self._closing = False
+        self._failure: DanubeError | None = None
+        self._ended = trio.Event()
+
+    # --- Life ---
+
+    async def recover(self) -> RemoteRecovered:
+        """Claim the bucket, and return everything that was ever acknowledged there. To be called once.
+
+        The batches that are not in segments yet are visible in the catalogue when this returns.
+
+        Raises:
+            OwnerFencedError: another owner has the bucket.
+            DataLossError: a commit is damaged or missing; it names the object.
+            StorageError: the backend cannot be read or written.
+        """
+        assert not self._recovered
+        claim = Claim(self._storage, self._cluster, self._epoch, self._owner, self._clock_us)
+        await claim.run()
+        recovered = claim.replay.recovered
+        self._stored = StoredCommits(claim.stored)
+        self._snapshot = claim.snapshot
+        self._next_offsets = {topic_id: topic.next_offset for topic_id, topic in recovered.topics.items()}
+        ends: dict[int, int] = {}
+        for position in sorted(claim.replay.objects):
+            item = claim.replay.objects[position]
+            parts = [part for part in item.parts if part.end_offset > self._sealed_end(part.topic_id, ends)]
+            if parts:
+                self._catalogue.add_commit(self._ref(position), item.size_bytes, item.created_us, parts)
+        self._recovered = True
+        return recovered
+
+    def _sealed_end(self, topic_id: int, ends: dict[int, int]) -> int:
+        """Return the offset below which commits are not needed: sealed, or expired."""
+        end = ends.get(topic_id)
+        if end is None:
+            history = self._catalogue.topic(topic_id)
+            end = ends[topic_id] = max(history.end_offset, history.start_offset)
+        return end
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Commit what is submitted, until :meth:`aclose` (or cancellation, which settles the rest with an error).
+
+        Raises:
+            OwnerFencedError: another owner has taken over. The process should exit.
+        """
+        assert self._recovered
+        assert not self._running
+        self._running = True
+        try:
+            async with trio.open_nursery() as helpers:
+                helpers.start_soon(self._watch)
+                helpers.start_soon(self._clean)
+                task_status.started()
+                async with trio.open_nursery() as puts:
+                    await self._start_commits(puts)
+                helpers.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            # Several puts find the fence at the same time; it is one thing that has happened.
+            if self._failure is not None and group.split(trio.Cancelled)[1] is not None:
+                raise self._failure from group
+            raise
+        finally:
+            self._closing = True
+            error = self._failure or UnavailableError("the journal of the remote topics is closed; try again")
+            self._admission.close(error)
+            entries, size = self._queue.give_up()
+            self._admission.pending_bytes -= size
+            if entries:
+                self._broker.on_commit(entries, error)
+            self._ended.set()
+
+    async def aclose(self) -> None:
+        """Commit what is pending, end the epoch in the bucket, and end :meth:`run`.
+
+        Waits for the backend as long as it takes; cancelling it leaves the journal running down by itself.
+        """
+        self._closing = True
+        self._wake()
+        if self._running:
+            await self._ended.wait()
+
+    @property
+    def failure(self) -> DanubeError | None:
+        """The error that ended the journal."""
+        return self._failure
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes submitted and not settled."""
+        return self._admission.pending_bytes
+
+    # --- Writing ---
+
+    def submit(self, entry: Entry) -> None:
+        """Take an entry; ``on_commit`` reports it. Never waits: publishes ask :meth:`admit` before.
+
+        Raises:
+            OwnerFencedError, UnavailableError: the journal takes nothing more.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._closing:
+            raise UnavailableError("the journal of the remote topics is closing; nothing was written")
+        queue = self._queue
+        if not queue:
+            self._waits.set()
+        queue.submit(entry)
+        self._admission.pending_bytes += entry.size
+        if self._idle is not None and queue.ready:
+            self._wake()
+
+    def try_admit(self, size: int) -> bool:
+        """Return whether a batch of ``size`` bytes may be submitted now; the caller then does so without waiting."""
+        return self._admission.try_admit(size)
+
+    async def admit(self, size: int) -> None:
+        """Wait until a batch of ``size`` bytes may be submitted; the caller then does so without waiting in between.
+
+        Waits while more than ``journal_pending_bytes`` are pending.
+
+        Raises:
+            StorageUnavailableError: that has taken ``journal_full_wait_s``.
+            OwnerFencedError, UnavailableError: the journal takes nothing more.
+        """
+        if self._admission.try_admit(size):
+            return
+        with trio.move_on_after(self._limits.journal_full_wait_s):
+            await self._admission.admit(size)
+            return
+        raise self._stalled(f"{self._admission.pending_bytes} bytes are waiting for it already")
+
+    def _wake(self) -> None:
+        if self._idle is not None:
+            self._idle.set()
+            self._idle = None
+
+    # --- Commits ---
+
+    async def _start_commits(self, puts: trio.Nursery) -> None:
+        """Start one commit after the other; return when the epoch has ended."""
+        queue = self._queue
+        while True:
+            if self._due and queue.has_room:
+                self._start(puts, queue.take_marker(CommitKind.SNAPSHOT))
+            elif queue.ready:
+                self._start(puts, queue.take())
+            elif self._closing and not queue:
+                if self._commits_since:
+                    self._due = True  # so that the next life begins quickly
+                    continue
+                await self._put(queue.take_marker(CommitKind.FENCE))
+                return
+            else:
+                self._idle = trio.Event()
+                await self._idle.wait()
+
+    def _start(self, puts: trio.Nursery, commit: Commit) -> None:
+        self._build(commit)
+        puts.start_soon(self._put, commit)
+
+    def _build(self, commit: Commit) -> None:
+        """Put the object together."""
+        commit.created_us = self._clock_us()
+        commit.snapshot = self._snapshot
+        position = Position(self._epoch, commit.sequence)
+        head = CommitHead(
+            commit.kind, self._cluster, self._owner, self._epoch, *position, self._snapshot, commit.settled
+        )
+        if commit.kind is CommitKind.ENTRIES:
+            builder = SegmentBuilder(SegmentKind.COMMIT, self._epoch, commit.created_us)
+            control = self._add_batches(builder, commit.entries)
+            builder.control([head_entry(head), *control])
+            commit.data, footer = builder.finish()
+            commit.parts = footer.parts
+            self._commits_since += 1
+            self._bytes_since += len(commit.data)
+            limits = self._limits
+            self._due = (
+                self._commits_since >= limits.remote_snapshot_commits
+                or self._bytes_since >= limits.remote_snapshot_bytes
+            )
+        elif commit.kind is CommitKind.SNAPSHOT:
+            body = self._everything()
+            mentioned = {Position(item.epoch, item.sequence) for item in body.objects}
+            self._stored.add_snapshot(position, Position(self._epoch, commit.settled), mentioned)
+            commit.data = encode_marker(head, commit.created_us, [snapshot_entry(body)])
+            self._due = False
+            self._commits_since = self._bytes_since = 0
+        else:
+            commit.data = encode_marker(head, commit.created_us)
+
+    def _add_batches(self, builder: SegmentBuilder, entries: Sequence[Entry]) -> list[ControlEntry]:
+        """Add one part for each topic; return the entries that are not batches."""
+        topics: dict[int, list[StoredBatch]] = {}
+        control: list[ControlEntry] = []
+        for entry in entries:
+            if entry.type is EntryType.BATCH:
+                assert isinstance(entry.batch, StoredBatch)
+                topics.setdefault(entry.topic_id, []).append(entry.batch)
+            else:
+                control.append(ControlEntry(entry.type, entry.topic_id, b"".join(entry.buffers)))
+        for topic_id, batches in topics.items():
+            builder.begin(topic_id, self._broker.topic_name(topic_id))
+            for batch in batches:
+                builder.add(batch)
+            names = {
+                producer_id: self._broker.producer_name(topic_id, producer_id)
+                for producer_id in {batch.header.producer_id for batch in batches}
+            }
+            builder.end({producer_id: name for producer_id, name in names.items() if name})
+        return control
+
+    async def _put(self, commit: Commit) -> None:
+        """Bring a commit into the bucket, however long it takes."""
+        if not commit.data:
+            self._build(commit)
+        key = commit_key(self._cluster, Position(self._epoch, commit.sequence))
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                ours = await put_once(self._storage, key, commit.data)
+                break
+            except StorageError as error:
+                # What does not pass by itself (credentials, a bucket that is gone) is put right by somebody: go on.
+                self._last_error = error
+                _log.warning("commit %d of the remote topics has to wait: %s", commit.sequence, error)
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, self._limits.storage_max_backoff_s)
+        if not ours:
+            self._failure = OwnerFencedError(
+                f"{self._storage.url}/{key}: another broker has taken over the topics of durability 'remote'; this one,"
+                f" of epoch {self._epoch}, stops"
+            )
+            _log.critical("%s", self._failure)
+            raise self._failure
+        self._last_error = None
+        if self._failure is None:
+            self._settle(commit)
+
+    def _settle(self, landed: Commit) -> None:
+        """A commit has landed: report it and those behind it whose turn it is."""
+        for commit in self._queue.landed(landed):
+            position = Position(self._epoch, commit.sequence)
+            if commit.parts:
+                self._catalogue.add_commit(self._ref(position), len(commit.data), commit.created_us, commit.parts)
+                for part in commit.parts:
+                    self._next_offsets[part.topic_id] = part.end_offset
+            self._stored.add(position)
+            if commit.kind is CommitKind.SNAPSHOT:
+                self._snapshot = position
+            if self._stored.named(commit.snapshot):
+                self._to_clean.set()
+            self._admission.pending_bytes -= commit.size
+            if commit.entries:
+                for entry in commit.entries:
+                    entry.sequence = commit.sequence
+                self._broker.on_commit(commit.entries, None)
+        self._admission.wake()
+        self._wake()
+
+    # --- Snapshots, and what they make superfluous ---
+
+    def _everything(self) -> SnapshotBody:
+        """Return everything that has settled."""
+        state = self._broker.remote_state()
+        ids = {topic_id for topic_ids, _ in state.topics.values() for topic_id in topic_ids}
+        parts: dict[ObjectRef, list[SegmentPart]] = {}
+        for topic_id in sorted(ids):
+            for record in self.unsealed(topic_id):
+                parts.setdefault(record.ref, []).append(record.part)
+        objects = []
+        for ref, found in parts.items():
+            known = self._catalogue.commits[ref]
+            position = parse_key(self._cluster, ref.key)
+            objects.append(SnapshotObject(*position, known.size_bytes, known.created_us, found))
+        self._next_offsets = {number: offset for number, offset in self._next_offsets.items() if number in ids}
+        return SnapshotBody(state, dict(self._next_offsets), objects)
+
+    def unsealed(self, topic_id: int) -> list[PartRecord]:
+        """Return the parts of a topic that only commits hold, in the order of their offsets."""
+        history = self._catalogue.find(topic_id)
+        commits = self._catalogue.commits
+        return [record for record in history.parts if record.ref in commits] if history is not None else []
+
+    async def _clean(self) -> None:
+        """Delete commits that nothing needs any more, whenever there are some."""
+        while True:
+            await self._to_clean.wait()
+            self._to_clean = trio.Event()
+            gone = self._stored.superseded()
+            try:
+                if gone:
+                    await self._before_delete()
+                    await self._storage.delete([commit_key(self._cluster, position) for position in gone])
+                self._stored.deleted(gone)
+            except OwnerFencedError as error:
+                self._failure = self._failure or error
+                raise
+            except DanubeError as error:
+                _log.warning("%d commits of the remote topics are to be deleted later: %s", len(gone), error)
+
+    def _ref(self, position: Position) -> ObjectRef:
+        return ObjectRef(self._storage.name, commit_key(self._cluster, position))
+
+    # --- Waiting ---
+
+    async def _watch(self) -> None:
+        """Tell those who have waited too long. How long is measured by marks: so much had been submitted by then."""
+        queue = self._queue
+        while True:
+            self._waits = trio.Event()
+            if not queue:
+                await self._waits.wait()
+            marks = deque([queue.submitted])
+            while queue:
+                await trio.sleep(self._limits.remote_stall_s / _MARKS_PER_STALL)
+                marks.append(queue.submitted)
+                if len(marks) > _MARKS_PER_STALL:
+                    self._tell(marks.popleft())
+
+    def _tell(self, until: int) -> None:
+        """Tell the owners of the first ``until`` entries that they wait; those that were not told before."""
+        begin = max(self._told, self._queue.settled)
+        if begin < until:
+            skip = self._queue.settled
+            late = list(islice(self._queue.unsettled(), begin - skip, until - skip))
+            self._told = until
+            self._broker.on_stall(late, self._stalled("what was sent may still be stored"))
+
+    def _stalled(self, more: str) -> StorageUnavailableError:
+        why = self._last_error.message if self._last_error is not None else "it has not answered yet"
+        return StorageUnavailableError(
+            f"{self._storage.url}: topics of durability 'remote' wait for this storage: {why}; {more}. Check the"
+            " storage, and try again"
+        )
