@@ -129,6 +129,9 @@ class History:
         self.janitor = Janitor(catalogue, storages, self.manifests, self.reader, cluster, limits, wall_clock_us)
         journal.on_roll = self.sealer.journal_rolled
         catalogue.on_change = self._note_change
+        # The last life may have ended between a change of the catalogue and its manifest: begin with a snapshot.
+        for name in {record.storage for record in catalogue.all_parts()} & self.manifests.keys():
+            self.manifests[name].note()
 
     def _snapshot_of(self, storage: str) -> Callable[[], Everything]:
         def everything() -> Everything:

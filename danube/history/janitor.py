@@ -24,7 +24,7 @@ import trio
 
 from danube.history.catalogue import HistoryCatalogue, ObjectRef
 from danube.history.manifest import ManifestLog, decode_manifest, manifest_prefix
-from danube.history.objects import object_time_us, segment_prefix
+from danube.history.objects import object_origin, segment_prefix
 from danube.history.reader import SegmentReader
 from danube.history.segment import extend_crc
 from danube.model.errors import DataLossError, StorageNotFoundError
@@ -52,7 +52,7 @@ class StorageReport(msgspec.Struct, kw_only=True):
     orphans: list[str] = []
     """Unknown to the catalogue and older than the grace."""
     recent: int = 0
-    """Unknown and younger: uploads that may be under way."""
+    """Unknown and younger, or a later owner's: uploads that may be under way."""
     missing: list[str] = []
     """Referenced, and not there, or of another size."""
     damaged: list[str] = []
@@ -145,9 +145,10 @@ class Janitor:
                 report.size_bytes += item.size_bytes
                 record = known.get(item.key)
                 if record is None:
-                    # The name says when it was begun; a foreign name is nobody's business but the user's.
-                    begun_us = object_time_us(item.key)
-                    if begun_us is not None and begun_us < before_us:
+                    # The name says when it was begun, and by whom: what a later owner has written is not an orphan only
+                    # because a former one, who has slept, does not know it. Foreign names are the user's business.
+                    origin = object_origin(item.key)
+                    if origin is not None and origin[0] < before_us and origin[1] <= self._catalogue.epoch:
                         report.orphans.append(item.key)
                     else:
                         report.recent += 1

@@ -17,10 +17,10 @@ from danube.model.errors import StorageUnavailableError
 from danube.model.limits import MIB
 from danube.storage import Storage
 
-__all__ = ["BuiltObject", "build", "object_name", "object_time_us", "segment_prefix", "upload", "verify"]
+__all__ = ["BuiltObject", "build", "object_name", "object_origin", "segment_prefix", "upload", "verify"]
 
 _PIECE_BYTES: Final = 2 * MIB
-_NAME = re.compile(r".*/([0-9a-f]{16})-[0-9a-f]+-[0-9a-f]{16}\.seg")
+_NAME = re.compile(r".*/([0-9a-f]{16})-([0-9a-f]+)-[0-9a-f]{16}\.seg")
 
 
 class BuiltObject(NamedTuple):
@@ -48,10 +48,10 @@ def object_name(cluster: str, created_us: int, epoch: int, rng: random.Random) -
     return f"{segment_prefix(cluster)}{created_us:016x}-{epoch:x}-{rng.getrandbits(64):016x}.seg"
 
 
-def object_time_us(key: str) -> int | None:
-    """Return when a segment was begun, by its name; None for other keys."""
+def object_origin(key: str) -> tuple[int, int] | None:
+    """Return when a segment was begun, and under which epoch, by its name; None for other keys."""
     found = _NAME.fullmatch(key)
-    return int(found[1], 16) if found else None
+    return (int(found[1], 16), int(found[2], 16)) if found else None
 
 
 def build(key: str, builder: SegmentBuilder, created_us: int) -> BuiltObject:

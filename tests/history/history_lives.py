@@ -198,6 +198,10 @@ class Life:
                 on_unsealed=self.history.sealer.unsealed,
                 seal_bytes=LIMITS.segment_bytes,
             )
+            assert log.end_offset >= truth.acked_end, f"{log} lost acknowledged messages"
+            # What was not acknowledged and is gone will be given out again.
+            truth.batches = [batch for batch in truth.batches if batch.end_offset <= log.end_offset]
+            truth.acked_end = log.end_offset
             self.topics[truth.topic_id] = LiveTopic(truth, log)
 
     def adopt(self) -> None:
@@ -245,9 +249,6 @@ class Life:
             assert [(b.base_offset, b.stamp, b.part) for b in found] == [
                 (b.base_offset, b.stamp, b.part) for b in expected
             ], f"{where}: {log}"
-            # What was not acknowledged and is gone will be given out again.
-            truth.batches = [batch for batch in truth.batches if batch.end_offset <= log.end_offset]
-            truth.acked_end = log.end_offset
 
     async def check_order(self, where: str) -> None:
         """Seal everything, let the keeper and the janitor work: then bucket, catalogue and manifests agree."""

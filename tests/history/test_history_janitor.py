@@ -1,0 +1,117 @@
+"""The janitor finds what is missing, damaged or orphaned, and deletes nothing that anybody may want."""
+
+from __future__ import annotations
+
+import trio
+from history_lives import GRACE_S, Life, World, run_lives, wall_clock_us
+
+from danube.history.objects import object_name, segment_prefix
+
+
+def segments(world: World) -> list[str]:
+    return sorted(key for key in world.space.objects if key.startswith(segment_prefix("c")))
+
+
+def test_missing_and_damaged_objects_are_named() -> None:
+    async def work(life: Life) -> None:
+        world = life.world
+        for _ in range(3):
+            await life.append(1, 8, (900,))
+            await life.append(2, 2, (100,))
+            await life.seal(1, 2)
+        janitor = life.history.janitor
+        report = await janitor.check("default", deep=True)
+        assert report.ok
+        assert report.objects == report.referenced == len(segments(world))
+        assert report.size_bytes == sum(len(world.space.objects[key][0]) for key in segments(world))
+        assert await janitor.check_manifests("default") >= 3
+
+        for record in list(life.catalogue.all_parts()):
+            part = record.part
+            kept, time_us = world.space.objects[record.object]
+            for at in (part.start, part.end - 1, part.index_start, part.index_end - 1):
+                world.space.store(record.object, kept[:at] + bytes([kept[at] ^ 8]) + kept[at + 1 :], time_us)
+                assert (await janitor.check("default")).ok  # sizes and names are right
+                (damaged,) = (await janitor.check("default", deep=True)).damaged
+                assert f"topic {part.topic_id:016x}, offsets [{part.base_offset}, {part.end_offset})" in damaged
+                assert record.object in damaged
+            world.space.store(record.object, kept, time_us)
+
+        short, gone = segments(world)[:2]
+        kept, time_us = world.space.objects[short]
+        world.space.store(short, kept[:-1], time_us)
+        world.space.remove(gone)
+        report = await janitor.repair("default")
+        assert not report.ok
+        assert report.missing == [f"{short}: {len(kept) - 1} bytes instead of {len(kept)}", f"{gone}: not there"]
+        assert report.deleted == 0
+        assert short in segments(world)
+
+    async def scenario(world: World) -> None:
+        assert await world.live(work)
+
+    run_lives(scenario, 3)
+
+
+def test_orphans_go_when_nobody_can_want_them() -> None:
+    async def work(life: Life) -> None:
+        world, epoch = life.world, life.catalogue.epoch
+        await life.append(1, 8)
+        await life.seal(1)
+        wanted = segments(world)
+        await trio.sleep(GRACE_S)
+        old_us, new_us = wall_clock_us(), wall_clock_us() + int(GRACE_S * 1e6)
+        names = {
+            "mine": object_name("c", old_us, epoch, world.random),
+            "my predecessor's": object_name("c", old_us, epoch - 1, world.random),
+            "under way": object_name("c", new_us, epoch, world.random),
+            "my successor's": object_name("c", old_us, epoch + 1, world.random),
+            "another cluster's": object_name("d", old_us, epoch, world.random),
+            "the user's": "segments/c/README.txt",
+        }
+        for key in names.values():
+            world.space.store(key, b"x", 0)
+        await trio.sleep(1.5 * GRACE_S)
+        orphans = sorted((names["mine"], names["my predecessor's"]))
+        report = await life.history.janitor.check("default")
+        assert report.orphans == orphans
+        assert report.recent == 3
+        assert report.ok
+        assert (await life.history.janitor.repair("default")).deleted == 2
+        assert not set(orphans) & world.space.objects.keys()
+        assert set(names.values()) - set(orphans) < world.space.objects.keys()
+        assert set(wanted) < world.space.objects.keys()
+        await life.check_content("orphans")
+
+    async def scenario(world: World) -> None:
+        assert await world.live(work)
+
+    run_lives(scenario, 3)
+
+
+def test_a_former_owner_that_has_slept_deletes_nothing_of_its_successor() -> None:
+    """Everything is older than the grace when it wakes up, and it has never heard of any of it."""
+
+    async def scenario(world: World) -> None:
+        async def former(life: Life) -> None:
+            await life.append(1, 8)
+            await life.seal(1)
+
+            async def successor(later: Life) -> None:
+                await later.append(2, 8)
+                await later.seal(2)
+                known = segments(world)
+                assert len(known) > 1
+                await trio.sleep(3 * GRACE_S)
+                report = await life.history.janitor.repair("default")
+                assert (report.deleted, report.recent) == (0, len(known) - 1)
+                assert segments(world) == known
+                await later.check_content("successor")
+
+            elsewhere = World(5, world.metadata)
+            elsewhere.space, elsewhere.topics = world.space, world.topics
+            assert await elsewhere.live(successor)
+
+        assert await world.live(former)
+
+    run_lives(scenario, 4)
