@@ -25,7 +25,7 @@ from danube.broker.seams import Seams, shown_address
 from danube.broker.state import RecoveryVisitor
 from danube.broker.topic import Topic
 from danube.dispatch import Cursor
-from danube.history import History, HistoryCatalogue
+from danube.history import History, HistoryCatalogue, Subscriptions
 from danube.log import BatchCache, Entry, Journal
 from danube.model import Durability, Retention, api, partition_name, validate_name, validate_topic
 from danube.model.batch import crc32c
@@ -275,18 +275,27 @@ class Broker:
 
     # --- What history asks ---
 
-    def topic_records(self, names: Iterable[str]) -> dict[str, bytes | None]:
-        """Return the records of the topics that these plain topics and partitions belong to, by topic name."""
-        found: dict[str, bytes | None] = {}
+    def of_topics(self, names: Iterable[str]) -> tuple[dict[str, bytes], Subscriptions]:
+        """Return the records of the topics that these topics and partitions belong to, and their subscriptions."""
+        found: dict[str, bytes] = {}
+        subscriptions: Subscriptions = {}
         for name in names:
             split = split_partition(name)
             base = split[0] if split else name
             record = self.catalogue.find(base)
             if record is not None:
                 found[base] = self.catalogue.encode(record)
-        return found
+                subscriptions[self.topic(name).topic_id] = self._subscriptions_of(self.topic(name))
+        return found, subscriptions
 
-    def everything(self, storage: str) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
+    def _subscriptions_of(self, topic: Topic) -> dict[str, tuple[bytes, bytes]]:
+        return {
+            name: (self.catalogue.encode(found.record), found.snapshot())
+            for name, found in topic.subscriptions.items()
+            if found.record is not None
+        }
+
+    def everything(self, storage: str) -> tuple[dict[str, bytes], Subscriptions]:
         """Return the records of the topics of a storage by name, and their durable subscriptions.
 
         The latter as topic id, name, (record, cursor).
@@ -295,11 +304,7 @@ class Broker:
             name: self.catalogue.encode(record) for name, record in self.catalogue.topics() if record.storage == storage
         }
         subscriptions = {
-            topic.topic_id: {
-                name: (self.catalogue.encode(found.record), found.snapshot())
-                for name, found in topic.subscriptions.items()
-                if found.record is not None
-            }
+            topic.topic_id: self._subscriptions_of(topic)
             for topic in self._topics.values()
             if topic.subscriptions and topic.storage == storage
         }

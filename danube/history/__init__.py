@@ -1,7 +1,7 @@
 """History: what the journal has sealed away into storage backends, and how it is found again.
 
 :class:`History` holds the pieces of one broker: catalogue, sealer, reader, manifests, retention, merging and
-the janitor. The bytes are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest`.
+the janitor. Topics of durability ``remote`` commit to a storage directly, with a :class:`RemoteJournal`. The bytes are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,20 @@ from __future__ import annotations
 from danube.history.catalogue import HistoryCatalogue, ObjectRecord, ObjectRef, PartRecord, TopicHistory
 from danube.history.history import History, Keepable, Told
 from danube.history.janitor import StorageReport
-from danube.history.manifest import Bucket, read_bucket
+from danube.history.manifest import Bucket, Subscriptions, read_bucket
 from danube.history.reader import SegmentReader
+from danube.history.remote import (
+    RemoteJournal,
+    RemoteRecovered,
+    RemoteState,
+    RemoteTopicState,
+    SubscriptionDeleted,
+    SubscriptionStored,
+    TopicDeleted,
+    TopicStored,
+    encode_change,
+    highest_epoch,
+)
 from danube.history.restore import Chain, Survey, enter, survey_bucket, verify_chains
 from danube.history.retention import RetentionPlan
 from danube.history.sealer import Sealable, Sealer, SealingStatus
@@ -24,6 +36,10 @@ __all__ = [
     "ObjectRecord",
     "ObjectRef",
     "PartRecord",
+    "RemoteJournal",
+    "RemoteRecovered",
+    "RemoteState",
+    "RemoteTopicState",
     "RetentionPlan",
     "Sealable",
     "Sealer",
@@ -31,9 +47,11 @@ __all__ = [
     "SegmentReader",
     "StorageReport",
     "Survey",
+    "Subscriptions",
     "Told",
     "TopicHistory",
     "enter",
+    "highest_epoch",
     "read_bucket",
     "survey_bucket",
     "verify_chains",

@@ -1,7 +1,7 @@
 """The history of one broker: its storages, what is sealed in them, and the tasks that keep it in order.
 
-Three tasks live here: the reader's fetches, the sealer, and the keeper, which applies retention, merges small parts and
-collects garbage. They come to life with :meth:`History.run` and end with it.
+These tasks live here: the reader's fetches, a sealer for each storage, and the keeper, which applies retention, merges
+small parts and collects garbage. They come to life with :meth:`History.run` and end with it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import trio
 
 from danube.history.catalogue import HistoryCatalogue, PartRecord
 from danube.history.janitor import Janitor
-from danube.history.manifest import Bucket, Everything, ManifestLog
+from danube.history.manifest import Bucket, Everything, ManifestLog, Subscriptions
 from danube.history.merger import Merger
 from danube.history.reader import SegmentReader
 from danube.history.retention import RetentionPlan, plan_retention
 from danube.history.sealer import Sealable, Sealer
+from danube.history.sealers import Sealers
 from danube.history.segment import SegmentPart
 from danube.log import Journal
 from danube.model.errors import DanubeError, OwnerFencedError
@@ -57,15 +58,15 @@ class Keepable(Sealable, Protocol):
 class Told(Protocol):
     """What the broker tells history about topics and subscriptions, for the manifests."""
 
-    def topic_records(self, names: Iterable[str]) -> dict[str, bytes | None]:
-        """Return the records of the topics that these plain topics and partitions belong to, by topic name."""
+    def of_topics(self, names: Iterable[str]) -> tuple[dict[str, bytes], Subscriptions]:
+        """Return the records of the topics that these plain topics and partitions belong to, by topic name.
+
+        And the subscriptions of these very topics and partitions.
+        """
         ...
 
-    def everything(self, storage: str) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
-        """Return the records of the topics of a storage by name, and their subscriptions.
-
-        The latter as topic id, name, (record, cursor).
-        """
+    def everything(self, storage: str) -> tuple[dict[str, bytes], Subscriptions]:
+        """Return the records of the topics of a storage by name, and all their subscriptions."""
         ...
 
 
@@ -113,17 +114,22 @@ class History:
             for name, storage in storages.items()
         }
         self.reader = SegmentReader(catalogue, storages, limits)
-        self.sealer = Sealer(
-            catalogue,
-            self.manifests,
-            storages,
-            journal,
-            cluster,
-            limits,
-            rng,
-            wall_clock_us,
-            told.topic_records,
-            self._expire_before_sealing,
+        self.sealer = Sealers(
+            {
+                name: Sealer(
+                    catalogue,
+                    self.manifests[name],
+                    storage,
+                    journal,
+                    cluster,
+                    limits,
+                    rng,
+                    wall_clock_us,
+                    told.of_topics,
+                    self._expire_before_sealing,
+                )
+                for name, storage in storages.items()
+            }
         )
         self.merger = Merger(catalogue, self.manifests, storages, self.reader, cluster, limits, rng, wall_clock_us)
         self.janitor = Janitor(catalogue, storages, self.manifests, self.reader, cluster, limits, wall_clock_us)

@@ -46,6 +46,7 @@ __all__ = [
     "Manifest",
     "ManifestKind",
     "ManifestLog",
+    "Subscriptions",
     "decode_manifest",
     "encode_manifest",
     "manifest_prefix",
@@ -74,6 +75,10 @@ class ManifestKind(enum.IntEnum):
     """What has changed since the manifest before."""
 
 
+Subscriptions = dict[int, dict[str, tuple[bytes, bytes]]]
+"""Topic id, subscription name, (record, cursor)."""
+
+
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
     """The body of a manifest."""
 
@@ -91,8 +96,9 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     """Topic id to its first offset, where retention has moved it."""
     topics: dict[str, bytes | None]
     """Topic name to its record; None: it was deleted."""
-    subscriptions: dict[int, dict[str, tuple[bytes, bytes]]]
-    """Snapshots only: topic id, subscription name, (record, cursor)."""
+    subscriptions: Subscriptions
+    """Topic id, subscription name, (record, cursor): of all topics in a snapshot, of those that were sealed in a delta.
+    A topic's subscriptions are given as a whole."""
 
 
 _BODY = msgspec.msgpack.Decoder(Manifest)
@@ -155,13 +161,13 @@ class Bucket:
         self.parts: dict[int, dict[int, tuple[str, SegmentPart]]] = {}
         self.starts: dict[int, int] = {}
         self.topics: dict[str, bytes] = {}
-        self.subscriptions: dict[int, dict[str, tuple[bytes, bytes]]] = {}
+        self.subscriptions: Subscriptions = {}
 
     def apply(self, manifest: Manifest) -> None:
         """Apply the next manifest."""
         if manifest.kind == ManifestKind.SNAPSHOT:
             self._empty()
-            self.subscriptions = manifest.subscriptions
+        self.subscriptions.update(manifest.subscriptions)
         self.epoch, self.incarnation, self.created_us = manifest.epoch, manifest.incarnation, manifest.created_us
         for topic_id, base in manifest.removed:
             self.parts.get(topic_id, {}).pop(base, None)
@@ -239,7 +245,7 @@ async def _get(storage: Storage, key: str) -> bytes | None:
         return None
 
 
-Everything = tuple[Iterable[PartRecord], dict[int, int], dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]
+Everything = tuple[Iterable[PartRecord], dict[int, int], dict[str, bytes], Subscriptions]
 """What a snapshot holds: parts, starts, topics, subscriptions."""
 
 
@@ -288,6 +294,7 @@ class ManifestLog:
         self._added: dict[str, list[SegmentPart]] = {}
         self._starts: dict[int, int] = {}
         self._topics: dict[str, bytes | None] = {}
+        self._subscriptions: Subscriptions = {}
 
     def note(
         self,
@@ -296,6 +303,7 @@ class ManifestLog:
         removed: Iterable[PartRecord] = (),
         starts: Mapping[int, int] | None = None,
         topics: Mapping[str, bytes | None] | None = None,
+        subscriptions: Subscriptions | None = None,
     ) -> None:
         """Take note of a change that the catalogue has made."""
         self.pending = True
@@ -307,6 +315,7 @@ class ManifestLog:
             self._removed += sorted(gone)
         for key, parts in (added or {}).items():
             self._added.setdefault(key, []).extend(parts)
+        self._subscriptions.update(subscriptions or {})
         self._starts.update(starts or {})
         self._topics.update(topics or {})
 
@@ -399,7 +408,9 @@ class ManifestLog:
         head = (self._incarnation, self._epoch, self._sequence, self._clock_us())
         if self._until_snapshot:
             added = {key: parts for key, parts in self._added.items() if parts}
-            return Manifest(ManifestKind.DELTA, *head, self._removed, added, dict(self._starts), dict(self._topics), {})
+            return Manifest(
+                ManifestKind.DELTA, *head, self._removed, added, self._starts, self._topics, self._subscriptions
+            )
         records, starts, topics, subscriptions = self._everything()
         added = {}
         for record in records:

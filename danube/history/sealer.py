@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import takewhile
 from typing import Final, Protocol
@@ -29,7 +29,7 @@ import msgspec
 import trio
 
 from danube.history.catalogue import HistoryCatalogue
-from danube.history.manifest import ManifestLog
+from danube.history.manifest import ManifestLog, Subscriptions
 from danube.history.objects import BuiltObject, build, object_name, upload
 from danube.history.segment import SegmentBuilder, SegmentKind, SegmentPart
 from danube.log import Journal, StoredBatch, TopicLog
@@ -103,39 +103,39 @@ class _Ask:
 
 
 class Sealer:
-    """See the module. One for each broker.
+    """See the module. One for each storage: a backend in trouble holds up nobody else's sealing.
 
     Args:
-        catalogue, manifests, storages: where things go; the latter two by storage name.
+        catalogue, manifests, storage: where things go.
         journal: asked which topics hold its oldest files.
         cluster, limits: configuration.
         rng, wall_clock_us: seams.
         expire: applies a topic's retention: what is not wanted any more need not be sealed.
-        topic_records: returns the records of topics, for manifests; by the names of plain topics and partitions.
+        of_topics: returns records and subscriptions of topics, for manifests; see :class:`danube.history.Told`.
     """
 
     def __init__(
         self,
         catalogue: HistoryCatalogue,
-        manifests: Mapping[str, ManifestLog],
-        storages: Mapping[str, Storage],
+        manifests: ManifestLog,
+        storage: Storage,
         journal: Journal,
         cluster: str,
         limits: Limits,
         rng: random.Random,
         wall_clock_us: Callable[[], int],
-        topic_records: Callable[[Iterable[str]], dict[str, bytes | None]],
+        of_topics: Callable[[Iterable[str]], tuple[dict[str, bytes], Subscriptions]],
         expire: Callable[[Sealable], Awaitable[None]],
     ) -> None:
         self._catalogue = catalogue
         self._manifests = manifests
-        self._storages = storages
+        self._storage = storage
         self._journal = journal
         self._cluster = cluster
         self._limits = limits
         self._rng = rng
         self._clock_us = wall_clock_us
-        self._topic_records = topic_records
+        self._of_topics = of_topics
         self._expire = expire
         self._topics: dict[int, Sealable] = {}
         # Those with something unsealed, in the order in which they got it.
@@ -145,7 +145,6 @@ class Sealer:
         self._left: dict[int, bool] = {}
         self._asks: list[_Ask] = []
         self._wake = trio.Event()
-        self._round = trio.Lock()
         self._sealed_objects = 0
         self._sealed_bytes = 0
         self._failing_since: float | None = None
@@ -310,17 +309,22 @@ class Sealer:
     # --- One round ---
 
     async def _seal(self, due: Sequence[Sealable], whole: set[int]) -> None:
-        async with self._round:
-            groups: dict[str, list[Sealable]] = {}
-            for topic in due:
-                groups.setdefault(topic.storage, []).append(topic)
-            for storage, topics in groups.items():
-                # What an earlier round has entered, but could not finish.
-                await self._manifests[storage].flush()
-                for topic in topics:
-                    self._let_go(topic)
-                    await self._expire(topic)
-                await self._seal_into(storage, topics, whole)
+        # What an earlier round has entered, but could not finish.
+        await self._manifests.flush()
+        for topic in due:
+            self._let_go(topic)
+            await self._expire(topic)
+        slots = trio.Semaphore(self._limits.segment_uploads)
+        before = trio.Event()
+        before.set()
+        async with trio.open_nursery() as nursery, aclosing(self._build(due, whole)) as objects:
+            await slots.acquire()
+            async for built in objects:
+                done = trio.Event()
+                nursery.start_soon(self._store, built, before, done, slots)
+                before = done
+                del built
+                await slots.acquire()
 
     def _let_go(self, topic: Sealable) -> None:
         history = self._catalogue.find(topic.topic_id)
@@ -332,19 +336,6 @@ class Sealer:
             self._unsealed.pop(topic.topic_id, None)
             if topic.log.unsealed_bytes:
                 self._unsealed[topic.topic_id] = None
-
-    async def _seal_into(self, storage: str, topics: Sequence[Sealable], whole: set[int]) -> None:
-        slots = trio.Semaphore(self._limits.segment_uploads)
-        before = trio.Event()
-        before.set()
-        async with trio.open_nursery() as nursery, aclosing(self._build(topics, whole)) as objects:
-            await slots.acquire()
-            async for built in objects:
-                done = trio.Event()
-                nursery.start_soon(self._store, storage, built, before, done, slots)
-                before = done
-                del built
-                await slots.acquire()
 
     async def _build(self, topics: Sequence[Sealable], whole: set[int]) -> AsyncGenerator[BuiltObject, None]:
         """Yield objects full of the topics' batches."""
@@ -398,19 +389,18 @@ class Sealer:
             size_bytes -= sum(STAMP_SIZE + len(batch.part) for batch in batches)
             yield batches
 
-    async def _store(
-        self, storage: str, built: BuiltObject, before: trio.Event, done: trio.Event, slots: trio.Semaphore
-    ) -> None:
-        manifests = self._manifests[storage]
-        await manifests.check()
-        await upload(self._storages[storage], built)
+    async def _store(self, built: BuiltObject, before: trio.Event, done: trio.Event, slots: trio.Semaphore) -> None:
+        await self._manifests.check()
+        await upload(self._storage, built)
         await before.wait()
         parts = [part for part in built.footer.parts if self._fits(part)]
         if parts:
             names = {self._topics[part.topic_id].name for part in parts if part.topic_id in self._topics}
-            manifests.note(topics=self._topic_records(names))
-            await self._catalogue.enter(built.ref(storage), len(built.data), built.created_us, parts)
-            await manifests.flush()
+            records, subscriptions = self._of_topics(names)
+            self._manifests.note(topics=records, subscriptions=subscriptions)
+            ref = built.ref(self._storage.name)
+            await self._catalogue.enter(ref, len(built.data), built.created_us, parts)
+            await self._manifests.flush()
             for part in parts:
                 topic = self._topics.get(part.topic_id)
                 if topic is not None:
@@ -418,7 +408,7 @@ class Sealer:
             self._sealed_objects += 1
             self._sealed_bytes += len(built.data)
         else:
-            await self._storages[storage].delete([built.key])  # everything in it has expired, or was deleted, meanwhile
+            await self._storage.delete([built.key])  # everything in it has expired, or was deleted, meanwhile
         done.set()
         slots.release()
 

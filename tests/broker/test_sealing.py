@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from broker_harness import RunningBroker, read_all, running_broker, take, wait_until
 
 import danube
+from danube.dispatch import decode_entry
+from danube.history import read_bucket
 from danube.model.limits import KIB, MIB
 from danube.model.policies import Retention
 
@@ -235,3 +238,39 @@ async def test_a_quiet_topic_is_sealed_by_age_beside_a_busy_one(tmp_path: Path) 
         await wait_until(lambda: sealed(running, "/default/quiet")[0] == 1)
         assert running.broker.history.sealer.status().oldest_age_s <= 1.5
         assert await read_all(client, "/default/quiet") == [b"one"]
+
+
+async def test_a_storage_in_trouble_holds_up_nobody_else(tmp_path: Path) -> None:
+    storages = {"cold": {"url": f"disk://{tmp_path}/cold"}}
+    async with (
+        running_broker(tmp_path / "data", storages=storages, limits=SEALING, patience_s=30) as running,
+        running.client() as client,
+    ):
+        await client.create_topic("/default/stuck", storage="cold")
+        backend: Any = running.broker.history.storages["cold"]._backend
+
+        async def hang(*_args: Any, **_keywords: Any) -> None:
+            await trio.sleep_forever()
+
+        backend.put = hang
+        await publish(client, "/default/stuck", payloads_of(0, 600))
+        await publish(client, "/default/flows", payloads_of(0, 600))
+        await wait_until(lambda: sealed(running, "/default/flows")[0] >= 2)
+        assert sealed(running, "/default/stuck")[0] == 0
+
+
+async def test_manifests_follow_cursors(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, limits=SEALING, patience_s=30) as running, running.client() as client:
+        await publish(client, "/default/t", payloads_of(0, 10))
+        await seal(running, "/default/t")
+        async with client.consumer("/default/t", subscription="s", start="earliest") as consumer:
+            for message in await take(consumer, 7):
+                await message.ack()
+            await consumer.flush_acks()
+        await publish(client, "/default/t", payloads_of(10, 10))
+        await seal(running, "/default/t")
+        bucket = await read_bucket(running.broker.history.storages["default"], "danube")
+        topic = running.broker.topic("/default/t")
+        (name,) = bucket.subscriptions[topic.topic_id]
+        assert name == "s"
+        assert decode_entry(bucket.subscriptions[topic.topic_id]["s"][1]).floor == 7

@@ -149,8 +149,8 @@ class Life:
 
     # What history asks
 
-    def topic_records(self, names: Iterable[str]) -> dict[str, bytes | None]:
-        return {name: b"record of " + name.encode() for name in names}
+    def of_topics(self, names: Iterable[str]) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
+        return {name: b"record of " + name.encode() for name in names}, {}
 
     def everything(self, storage: str) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
         return {topic.name: b"record of " + topic.name.encode() for topic in self.topics.values()}, {}
