@@ -7,6 +7,12 @@ A file is in one of four states, told apart by its name and its content::
                        active: the one that is written
                        closed: full; becomes a spare again when nothing in it is needed
 
+A file is known by the id in its header and in every block, so that what is left of its former lives counts for
+nothing. That only works if no id is ever given twice, whatever a crash leaves behind. Ids and the numbers of spares
+therefore come from one sequence, and **no file holds an id above the number in its name**: an id goes into a name, and
+that name to the disk, before it goes into the content. The highest number in any name is then the highest that was
+ever used, and the next one is new.
+
 Batches are counted per file and topic; a closed file without counted batches is free once the control entries in it
 are superseded by snapshots (a checkpoint that began after the file was closed).
 """
@@ -19,10 +25,20 @@ from typing import Final
 
 from danube.log.format import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE
 
-__all__ = ["FileTable", "JournalFile", "journal_name", "parse_journal_name", "spare_name"]
+__all__ = [
+    "FileTable",
+    "JournalFile",
+    "damaged_name",
+    "is_spare_name",
+    "journal_name",
+    "number_of",
+    "parse_journal_name",
+    "spare_name",
+]
 
 _JOURNAL_NAME: Final = re.compile(r"journal-([0-9a-f]{16})\.log")
 _SPARE_NAME: Final = re.compile(r"spare-([0-9a-f]{16})\.log")
+_ANY_NAME: Final = re.compile(r"(?:journal|spare|damaged)-([0-9a-f]{16})\.log")
 
 
 def journal_name(file_id: int) -> str:
@@ -44,6 +60,17 @@ def spare_name(number: int) -> str:
 def is_spare_name(name: str) -> bool:
     """Return whether this is the name of a spare file."""
     return _SPARE_NAME.fullmatch(name) is not None
+
+
+def damaged_name(file_id: int) -> str:
+    """Return the name under which a damaged journal file is kept for whoever looks into it."""
+    return f"damaged-{file_id:016x}.log"
+
+
+def number_of(name: str) -> int:
+    """Return the number in a file's name, 0 for foreign names."""
+    found = _ANY_NAME.fullmatch(name)
+    return int(found[1], 16) if found else 0
 
 
 class JournalFile:

@@ -76,8 +76,7 @@ class FileKeeper:
         self.waits_for_commits = False
         self._prepared: deque[JournalFile] = deque()
         self._spares: list[str] = []
-        self._next_file_id = 1
-        self._next_spare = 1
+        self._next_number = 1
         self._checkpoint_sequence = 0
         self._free_files = 0
         self._usable = max(file_size - limits.max_batch_bytes, file_size // 2)
@@ -90,8 +89,7 @@ class FileKeeper:
         """Go on with what recovery has left."""
         self.active = recovery.active
         self._spares = recovery.spares
-        self._next_file_id = recovery.next_file_id
-        self._next_spare = recovery.next_spare
+        self._next_number = recovery.next_number
         self._checkpoint_sequence = recovery.checkpoint
         self._note_free(await self._disk.free_bytes() // self._file_size)
 
@@ -193,21 +191,26 @@ class FileKeeper:
         if self._spares:
             name = self._spares[-1]
         else:
-            name = spare_name(self._next_spare)
-            self._next_spare += 1
+            name = spare_name(self._take_number())
             await self._disk.create(name, self._file_size)
             self._free_files -= 1
             self._spares.append(name)
-        file = JournalFile(self._next_file_id, self._file_size)
-        self._next_file_id += 1
+        file = JournalFile(self._take_number(), self._file_size)
         with trio.CancelScope(shield=True):  # bounded: a rename; the list must follow it
             await self._disk.rename(name, file.name)
             self._spares.remove(name)
-        # Only now may it be written: a file whose name a power loss takes away would take its blocks along.
+        # Only now may it be written: a file whose name a power loss takes away would take its blocks along, and leave
+        # its id to another one.
         await self._disk.sync_directory()
         self._prepared.append(file)
         self._note_free(self._free_files)
         self._file_ready.set()
+
+    def _take_number(self) -> int:
+        """Return the number of a name, which no file ever had."""
+        number = self._next_number
+        self._next_number += 1
+        return number
 
     async def recycle_files(self) -> None:
         """Task: turn closed files that hold nothing needed into spares."""
@@ -235,8 +238,7 @@ class FileKeeper:
         if not await self._owner.write_freed(payload):
             return
         for file in files:
-            name = spare_name(self._next_spare)
-            self._next_spare += 1
+            name = spare_name(self._take_number())
             with trio.CancelScope(shield=True):  # bounded: a rename; the table must follow it
                 self.files.remove(file)
                 self._owner.forget_file(file)

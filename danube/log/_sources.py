@@ -54,10 +54,9 @@ class Sources:
         highest: no sequence up to here may be used again.
         checkpoint: control entries up to here are superseded.
         expected_ids: files that must be there, unless the log says that they were freed.
-        next_file_id: the first id that was never used.
     """
 
-    def __init__(self, next_file_id: int) -> None:
+    def __init__(self) -> None:
         self.live: list[Source] = []
         self.unused: list[Source] = []
         self.void: list[Source] = []
@@ -66,13 +65,12 @@ class Sources:
         self.highest = 0
         self.checkpoint = 0
         self.expected_ids: set[int] = set()
-        self.next_file_id = next_file_id
 
 
 async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
     """Read the headers of all journal files among ``sizes``, and say which of them count."""
     ids = sorted(file_id for name in sizes if (file_id := parse_journal_name(name)) is not None)
-    found = Sources(next_file_id=max([1, *(file_id + 1 for file_id in ids)]))
+    found = Sources()
     newest: FileHeader | None = None
     listed: dict[int, int] = {}
     limit: int | None = None

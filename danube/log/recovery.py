@@ -23,7 +23,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from danube.log._copy import TailCopy, block_of, entries_of
-from danube.log._files import FileTable, JournalFile, is_spare_name, journal_name, spare_name
+from danube.log._files import (
+    FileTable,
+    JournalFile,
+    damaged_name,
+    is_spare_name,
+    journal_name,
+    number_of,
+    spare_name,
+)
 from danube.log._salvage import salvage
 from danube.log._scan import Hole, Scanner
 from danube.log._sources import UNKNOWN, Source, read_sources
@@ -70,7 +78,7 @@ class Recovery:
         active: the file to go on in.
         last_sequence: everything up to it is recovered and synced.
         checkpoint: control entries up to this sequence are superseded.
-        next_file_id, next_spare, spares: for the journal's file keeping.
+        next_number, spares: for the journal's file keeping.
     """
 
     def __init__(self, disk: Disk, files: FileTable, file_size: int, visitor: Visitor | None) -> None:
@@ -86,8 +94,7 @@ class Recovery:
         self.active: JournalFile
         self.last_sequence = 0
         self.checkpoint = 0
-        self.next_file_id = 1
-        self.next_spare = 1
+        self.next_number = 1
         self.spares: list[str] = []
 
     async def run(self) -> Recovered:
@@ -97,13 +104,13 @@ class Recovery:
             JournalFullError: no space for the fresh file.
         """
         self._sizes = await self._disk.list()
+        self.next_number = max(map(number_of, self._sizes), default=0) + 1
         await self._collect_spares()
         found = await read_sources(self._disk, self._sizes)
         sources = found.live
         settled = self._watermark = found.watermark
         self._highest = found.highest
         self.checkpoint = found.checkpoint
-        self.next_file_id = found.next_file_id
         body = [
             source
             for source in sources
@@ -127,7 +134,7 @@ class Recovery:
         for source in body:
             missing = self._report_missing(missing, source.file_id)
             await self._read_body(source)
-        self._report_missing(missing, self.next_file_id)
+        self._report_missing(missing, self.next_number)
         for source in found.unused:
             await self._retire(source, damaged=False)  # there may be no space for another one
         await self._copy(chain, (body[-1].limit or 0) if body else 0)
@@ -141,7 +148,6 @@ class Recovery:
         for name, size in self._sizes.items():
             if not is_spare_name(name):
                 continue
-            self.next_spare = max(self.next_spare, int(name[6:22], 16) + 1)
             if size == self._file_size:
                 self.spares.append(name)
             else:
@@ -349,12 +355,17 @@ class Recovery:
         Raises:
             JournalFullError: no space for one.
         """
-        file = JournalFile(self.next_file_id, self._file_size)
-        self.next_file_id += 1
+        file = JournalFile(self._take_number(), self._file_size)
+        name = spare_name(file.file_id)
         if self.spares:
-            return self.spares.pop(), file
-        name = spare_name(self.next_spare)
-        self.next_spare += 1
+            await self._disk.rename(self.spares.pop(), name)
+        else:
+            await self._create(name)
+        # Before anything is written: if this recovery is cut off, the name tells the next one which id it has used.
+        await self._disk.sync_directory()
+        return name, file
+
+    async def _create(self, name: str) -> None:
         try:
             await self._disk.create(name, self._file_size)
         except OSError as error:
@@ -364,16 +375,19 @@ class Recovery:
                 f"no space to recover the journal: it needs a new file of {self._file_size} bytes; free space on its "
                 f"disk"
             ) from error
-        return name, file
+
+    def _take_number(self) -> int:
+        number = self.next_number
+        self.next_number += 1
+        return number
 
     async def _retire(self, source: Source, *, damaged: bool) -> None:
         """Take a file out of the log. A damaged one is kept under another name, for whoever looks into it."""
         if damaged:
-            await self._disk.rename(source.name, f"damaged-{source.file_id:016x}.log")
+            await self._disk.rename(source.name, damaged_name(source.file_id))
         elif source.size != self._file_size:
             await self._disk.remove(source.name)
         else:
-            name = spare_name(self.next_spare)
-            self.next_spare += 1
+            name = spare_name(self._take_number())
             await self._disk.rename(source.name, name)
             self.spares.append(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
@@ -11,6 +12,7 @@ from log_lives import FILE_SIZE, LIMITS, make_part
 from trio.testing import MockClock
 
 from danube.log import BatchCache, Entry, EntryType, Journal, Location, Recovered, TopicLog
+from danube.log._files import parse_journal_name
 from danube.log.format import FILE_HEADER_SIZE
 from danube.model import BatchHeader, DanubeError, Durability, Stamp
 from danube.model.batch import check_part
@@ -37,10 +39,17 @@ class Witness:
 
 
 def write(
-    plan: Sequence[Sequence[tuple[int, int]]], *, durability: Durability = Durability.DISK, close: bool = False
+    plan: Sequence[Sequence[tuple[int, int]]],
+    *,
+    durability: Durability = Durability.DISK,
+    close: bool = False,
+    disk: SimulatedDisk | None = None,
 ) -> tuple[SimulatedDisk, list[tuple[int, int, int]]]:
-    """Write one commit block for each list of (topic, payload size); return the disk after a kill, and all batches."""
-    disk = SimulatedDisk(Random(5))
+    """Write one commit block for each list of (topic, payload size); return the disk after a kill, and all batches.
+
+    With ``disk``, go on with the journal that is there.
+    """
+    disk = disk or SimulatedDisk(Random(5))
     written: list[tuple[int, int, int]] = []
     heirs: list[SimulatedDisk] = []
 
@@ -57,8 +66,10 @@ def write(
                     logs[entry.topic_id].settled(entry)
 
         journal = Journal(disk, LIMITS, file_size=FILE_SIZE, on_commit=on_commit)
-        await journal.recover()
+        recovered = await journal.recover()
         cache = BatchCache(LIMITS.cache_bytes)
+        for known, topic in recovered.topics.items():
+            logs[known] = TopicLog(known, durability, journal, cache, recovered=topic)
         total = 0
         async with trio.open_nursery() as nursery:
             await nursery.start(journal.run)
@@ -112,6 +123,10 @@ def recover(disk: SimulatedDisk) -> tuple[Recovered, Witness]:
 
     run(main)
     return found[0], witness
+
+
+def _nobody(entries: Sequence[Entry], error: DanubeError | None) -> None:
+    raise AssertionError("nothing was submitted")
 
 
 def copy_of(disk: SimulatedDisk) -> SimulatedDisk:
@@ -239,7 +254,7 @@ def test_a_missing_file_is_noticed() -> None:
 
     run(remove)
     recovered, _ = recover(damaged)
-    assert recovered.missing_files == [2]
+    assert recovered.missing_files == [parse_journal_name(names[1])]
     assert set(recovered.stopped_topics()) == {1, 2}
 
 
@@ -256,7 +271,8 @@ def test_both_copies_of_a_file_header_may_be_lost() -> None:
 def test_a_block_of_zeros_in_the_middle_is_damage_and_not_the_end() -> None:
     disk, _ = write([[(1, 2000)]] * 30)
     damaged = copy_of(disk)
-    damaged.content("journal-0000000000000002.log")[4096:8192] = bytes(4096)
+    second = [name for name in disk.names() if name.startswith("journal")][1]
+    damaged.content(second)[4096:8192] = bytes(4096)
     recovered, _ = recover(damaged)
     assert recovered.corruptions
     assert set(recovered.stopped_topics()) == {1}
@@ -305,3 +321,34 @@ def test_another_file_size_takes_effect_without_losing_anything() -> None:
     assert witness.batches == written
     _, again = recover(disk)
     assert again.batches == written
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "rename", "create"])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_what_an_interrupted_recovery_leaves_is_never_taken_for_a_later_file(
+    operation: str, backwards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy that it was making names the file that it was to be; no other file may get that name."""
+    in_order = SimulatedDisk.list
+
+    async def in_some_order(disk: SimulatedDisk) -> dict[str, int]:
+        return dict(sorted((await in_order(disk)).items(), reverse=backwards))  # real directories have no order
+
+    monkeypatch.setattr(SimulatedDisk, "list", in_some_order)
+    disk, written = write(SMALL)
+    interrupted = 0
+    for after in range(20):
+        trial = copy_of(disk)
+        trial.fail(operation, errno.EIO, after=after)
+        try:
+            run(Journal(trial, LIMITS, file_size=FILE_SIZE, on_commit=_nobody).recover)
+            break
+        except OSError:
+            interrupted += 1
+        trial, more = write([[(1, 30)]] * 5, disk=trial.crash(power_loss=False))
+        for _ in range(2):
+            recovered, witness = recover(copy_of(trial))
+            assert witness.batches == written + more, f"interrupted after {after} calls"
+            assert not recovered.corruptions
+    assert interrupted or operation == "create", "recovery had enough spare files"
+    assert after < 19
