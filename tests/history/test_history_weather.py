@@ -12,7 +12,7 @@ from sealed import check_catalogue
 
 from danube.history import HistoryCatalogue, read_bucket
 from danube.history.objects import segment_prefix
-from danube.model.errors import OwnerFencedError, StorageError
+from danube.model.errors import MetadataConflictError, OwnerFencedError, StorageError, UnavailableError
 from danube.storage import StorageBackend
 from danube.testing.metadata import FaultyMetadataStore
 from danube.testing.storage_faults import FaultyStorage
@@ -32,7 +32,7 @@ def day_in_bad_weather(random: Random) -> Callable[[Life], Awaitable[None]]:
                 with trio.move_on_after(random.choice((0.05, 1, 60))):
                     await life.seal(*life.topics)
                     await life.history.keep()
-            except StorageError:
+            except (StorageError, UnavailableError, MetadataConflictError):
                 pass  # said to whoever has asked; the sealer goes on by itself
             await trio.sleep(random.choice((0, 0.01, 3, 2 * GRACE_S)))
 
@@ -165,7 +165,7 @@ def test_a_former_owner_that_goes_on_changes_nothing(seed: int) -> None:
             picture = await world.metadata.list("/")
             manifests = {key for key in world.space.objects if key.startswith("manifests")}
             attempts = [
-                lambda: life.history.sealer._seal([life.topics[1], life.topics[2]], {1, 2}),
+                lambda: life.history.sealer._sealers["default"]._seal([life.topics[1], life.topics[2]], {1, 2}),
                 lambda: life.history.drop_topic(2, "/default/t2"),
                 lambda: life.catalogue.expire(1, 5, wall_clock_us()),
             ]
