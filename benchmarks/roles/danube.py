@@ -26,6 +26,7 @@ NOWAIT_STEP = 1_000
 NOWAIT_WINDOW = 40
 FILL_STEP = 100_000
 POOL_TICKS = 200
+TOPICS_AT_A_TIME = 16
 
 
 async def _ensure_topic(client: Client, topic: str) -> None:
@@ -355,13 +356,20 @@ async def _connections(work: Work, control: Control) -> Outcome:
 
 
 async def _fill_topics(work: Work, control: Control) -> Outcome:
-    """Store ``count`` messages in each of ``settings.topics`` topics."""
+    """Store ``count`` messages in each of ``settings.topics`` topics, some topics at a time."""
     topics = int(work.settings["topics"])
-    async with danube.connect(work.address) as client:
-        began = control.ready()
-        for number in range(topics):
+    left = iter(range(topics))
+
+    async def fill_some(client: Client) -> None:
+        for number in left:
             async with client.producer(f"{work.topic}-{number}", durability="disk") as producer:
                 await producer.send_many(make_payloads(work.count, work.size, number * work.count))
+
+    async with danube.connect(work.address) as client:
+        began = control.ready()
+        async with trio.open_nursery() as nursery:
+            for _ in range(TOPICS_AT_A_TIME):
+                nursery.start_soon(fill_some, client)
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=topics * work.count)
 
 
