@@ -17,6 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from brokers import free_port
 from storage_servers import FakeGcsServer
 
 CHECKOUT = Path(__file__).parents[2]
@@ -101,3 +102,37 @@ def test_an_object_goes_to_google_and_back(clean_python: Path, fake_gcs: FakeGcs
     said = run(clean_python, "-W", "error", "-c", _PUT_AND_GET, url, cwd=tmp_path)
     assert said.startswith(f"a clean environment gs://{bucket}/prefix?")
     assert "anon" not in said
+
+
+def test_a_topic_is_sealed_to_google_by_what_was_installed(
+    clean_python: Path, fake_gcs: FakeGcsServer, tmp_path: Path
+) -> None:
+    bucket = fake_gcs.bucket()
+    danube = clean_python.with_name("danube")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    port = free_port()
+    url = f"danube://127.0.0.1:{port}"
+    storage = fake_gcs.storage_url(bucket, "prefix").replace("gcs://", "gs://")
+    serve = [danube, "serve", "--listen", f"127.0.0.1:{port}", "--data-dir", tmp_path / "data", "--storage", storage]
+    lines = [f"message {number}" for number in range(1000)]
+    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
+    for life in range(2):
+        broker = subprocess.Popen(serve, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+        with broker:
+            try:
+                assert broker.stdout is not None
+                assert "ready" in broker.stdout.readline()
+                if not life:
+                    run(danube, "produce", "/default/t", "--file", "lines.txt", "--url", url, cwd=tmp_path)
+                    sealed = json.loads(
+                        run(danube, "topics", "seal", "/default/t", "-o", "json", "--url", url, cwd=tmp_path)
+                    )
+                    assert sealed[0]["sealed_offset"] == 1000
+                else:  # what is in memory now comes from the bucket
+                    told = run(
+                        danube, "consume", "/default/t", "-s", "s", "--start", "earliest", "--until-caught-up",
+                        "--format", "%v", "--url", url, cwd=tmp_path,
+                    )  # fmt: skip
+                    assert told.splitlines() == lines
+            finally:
+                broker.kill()
