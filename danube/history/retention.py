@@ -11,6 +11,7 @@ topic that has lost everything goes on counting.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -58,7 +59,9 @@ def plan_retention(
         start = max(start, floor if floor >= log.journal_start else border)
     if policy.max_age_s > 0:
         before_us = now_us - int(policy.max_age_s * 1e6)
-        start = max(start, max((part.end_offset for part in parts if part.last_time_us < before_us), default=0))
+        # Only from the front: behind a clock that stepped back, an old time does not make what lies before it old.
+        old = list(takewhile(lambda part: part.last_time_us < before_us, parts))
+        start = max(start, old[-1].end_offset if old else 0)
         if start >= log.journal_start:
             start = max(start, log.index.before_time(before_us) or 0)
     if policy.max_bytes > 0:

@@ -51,7 +51,7 @@ class Retention(msgspec.Struct, frozen=True, array_like=True):
     max_age_s: float = 0.0
     """What was appended longer ago goes, whether it was acknowledged or not; 0: no such rule."""
     max_bytes: int = 0
-    """The oldest goes until no more than this is left, whether it was acknowledged or not; 0: no such rule."""
+    """The oldest sealed parts go as long as this much is left without them, acknowledged or not; 0: no such rule."""
     acknowledged: bool = False
     """What all subscriptions have acknowledged goes at once. Without a subscription nothing does."""
 
