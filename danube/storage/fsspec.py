@@ -72,6 +72,10 @@ class FsspecBackend(StorageBackend):
     :meth:`path`.
     """
 
+    tells_range_errors: ClassVar[bool] = False
+    """Whether :meth:`translate` knows what a range behind the end looks like. Otherwise any error of a range that is
+    not clear may be one, and the size is asked for."""
+
     def __init__(
         self, fs: Any, root: str, *, url: str, capabilities: StorageCapabilities, concurrency: int = 8
     ) -> None:
@@ -163,7 +167,7 @@ class FsspecBackend(StorageBackend):
         except (StorageNotFoundError, StorageDeniedError, StorageThrottledError, StorageTimeoutError):
             raise
         except StorageError as error:
-            if whole:
+            if whole or (self.tells_range_errors and not isinstance(error, StorageRangeError)):
                 raise
             failed = error
         if failed is None:

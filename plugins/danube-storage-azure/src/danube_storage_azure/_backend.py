@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from aiohttp import ClientError as AiohttpError
 from azure.core import exceptions
@@ -60,6 +60,8 @@ class AzureBackend(FsspecBackend):
 
     ``each_request`` is given to every request of the client: its timeouts, and that it is made once.
     """
+
+    tells_range_errors: ClassVar[bool] = True
 
     def __init__(
         self,

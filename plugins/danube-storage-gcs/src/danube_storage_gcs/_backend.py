@@ -23,7 +23,7 @@ import io
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -89,6 +89,8 @@ class _Page(msgspec.Struct, rename={"next_page_token": "nextPageToken"}):
 
 class GcsBackend(FsspecBackend):
     """Objects in a bucket, below ``prefix`` (without slashes at its ends). ``client`` makes one attempt each."""
+
+    tells_range_errors: ClassVar[bool] = True
 
     def __init__(
         self,

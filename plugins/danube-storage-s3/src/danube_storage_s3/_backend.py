@@ -17,7 +17,7 @@ import asyncio
 import base64
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import botocore.exceptions
 import botocore.parsers
@@ -77,6 +77,8 @@ _ANY = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, Aioh
 
 class S3Backend(FsspecBackend):
     """Objects in a bucket. ``fs`` makes one attempt for each request, on ``loop``, and is closed by whoever made it."""
+
+    tells_range_errors: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -74,6 +74,8 @@ _BYTES_PER_S = 1 * MIB
 class ObstoreBackend(FsspecBackend):
     """Objects in a bucket. ``store`` tries each request once; a silent server is waited for ``read_timeout_s``."""
 
+    tells_range_errors: ClassVar[bool] = True
+
     def __init__(
         self,
         store: S3Store,
