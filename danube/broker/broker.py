@@ -21,13 +21,14 @@ from danube.broker.config import DEFAULT_STORAGE, BrokerConfig
 from danube.broker.consume import consume
 from danube.broker.opened import OpenedBatches
 from danube.broker.publish import PublishStream, publish
+from danube.broker.remote import RemoteTopics
 from danube.broker.seams import Seams, shown_address
 from danube.broker.state import RecoveryVisitor
-from danube.broker.topic import Topic
+from danube.broker.topic import Topic, members
 from danube.dispatch import Cursor
 from danube.history import History, HistoryCatalogue, Subscriptions
 from danube.log import BatchCache, Entry, Journal
-from danube.model import Durability, Retention, api, partition_name, validate_name, validate_topic
+from danube.model import Durability, Retention, api, validate_name, validate_topic
 from danube.model.batch import crc32c
 from danube.model.errors import (
     DanubeError,
@@ -60,7 +61,8 @@ class Broker:
         self.catalogue: Catalogue
         self.journal: Journal
         self.history: History
-        self._cache = BatchCache(config.limits.cache_bytes)
+        self.remote: RemoteTopics
+        self.cache = BatchCache(config.limits.cache_bytes)
         self._topics: dict[str, Topic] = {}
         self._touched: set[Topic] = set()
         self._commit = trio.Event()
@@ -99,7 +101,7 @@ class Broker:
         async with (
             self.seams.open_disk(config) as disk,
             self.seams.open_metadata(config) as store,
-            self._open_storages() as storages,
+            self._open_storages() as (storages, lanes),
         ):
             self.catalogue = await Catalogue.load(store, config.limits, self.seams.random, self.seams.wall_clock_us)
             await self.catalogue.sweep_orphans()
@@ -107,7 +109,7 @@ class Broker:
                 disk,
                 config.limits,
                 file_size=config.journal_file_bytes,
-                on_commit=self._on_commit,
+                on_commit=self.on_commit,
                 checkpoint=self._checkpoint,
             )
             self.history = History(
@@ -120,39 +122,48 @@ class Broker:
                 self.seams.random,
                 self.seams.wall_clock_us,
             )
+            self.remote = RemoteTopics(self, lanes)
             await self._recover()
             async with trio.open_nursery() as journal_nursery:
                 await journal_nursery.start(self.journal.run)
                 async with trio.open_nursery() as nursery:
                     self.nursery = nursery
                     await nursery.start(self.history.run)
+                    await self.remote.start(nursery, journal_nursery)
                     await self._serve(task_status)
                     nursery.cancel_scope.cancel()
-                with trio.move_on_after(config.drain_timeout_s) as patience:
-                    await self.journal.aclose()
-                if patience.cancelled_caught:
-                    _log.error(
-                        "the journal did not finish its commits within drain_timeout_s = %g; what was not"
-                        " acknowledged is given up",
-                        config.drain_timeout_s,
-                    )
-                    journal_nursery.cancel_scope.cancel()
+                for journal in (self.journal, self.remote):
+                    with trio.move_on_after(config.drain_timeout_s) as patience:
+                        await journal.aclose()
+                    if patience.cancelled_caught:
+                        _log.error(
+                            "the %s did not finish its commits within drain_timeout_s = %g; what was not acknowledged"
+                            " is given up",
+                            "journal" if journal is self.journal else "storage of topics of durability 'remote'",
+                            config.drain_timeout_s,
+                        )
+                journal_nursery.cancel_scope.cancel()
             await self._checkpoint()
 
     @asynccontextmanager
-    async def _open_storages(self) -> AsyncIterator[dict[str, Storage]]:
+    async def _open_storages(self) -> AsyncIterator[tuple[dict[str, Storage], dict[str, Storage]]]:
+        """Open the storages: each once for history, and once as a lane for commits that must not wait behind it."""
         async with AsyncExitStack() as stack:
             storages: dict[str, Storage] = {}
+            lanes: dict[str, Storage] = {}
             for name, storage in self.config.all_storages.items():
                 backend = await stack.enter_async_context(
                     self.seams.open_backend(self.config, storage, self.seams.wall_clock_us)
                 )
-                storages[name] = Storage(
-                    backend,
-                    random=self.seams.random,
-                    limits=self.config.limits,
-                    name=name,
-                    max_concurrency=storage.max_concurrency,
+                storages[name], lanes[name] = (
+                    Storage(
+                        backend,
+                        random=self.seams.random,
+                        limits=self.config.limits,
+                        name=name,
+                        max_concurrency=storage.max_concurrency,
+                    )
+                    for _ in range(2)
                 )
                 if not storages[name].capabilities.durable:
                     _log.warning(
@@ -161,7 +172,7 @@ class Broker:
                         name,
                         storages[name].url,
                     )
-            yield storages
+            yield storages, lanes
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
         listeners = await self.seams.listen(self.config.listen)
@@ -199,7 +210,7 @@ class Broker:
         names = {
             topic_id: topic_name
             for name, record in catalogue.topics()
-            for topic_name, topic_id in _members(name, record)
+            for topic_name, topic_id in members(name, record)
         }
         visitor = RecoveryVisitor(
             names,
@@ -225,10 +236,12 @@ class Broker:
         )
         await self.history.sweep({topic_id for _, record in catalogue.topics() for topic_id in record.topic_ids})
         for name, record in catalogue.topics():
-            for topic_name, topic_id in _members(name, record):
+            if record.durability is Durability.REMOTE:
+                continue  # their storages tell of them
+            for topic_name, topic_id in members(name, record):
                 recovered = report.topics.pop(topic_id, None)
                 topic = Topic.restored(
-                    self, topic_name, topic_id, record, self._cache, recovered, visitor.topics.get(topic_id)
+                    self, topic_name, topic_id, record, self.cache, recovered, visitor.topics.get(topic_id)
                 )
                 topic.failure = topic.failure or stopped.get(topic_id)
                 if topic.failure is not None:
@@ -243,7 +256,7 @@ class Broker:
                             topic.end_offset,
                         )
                     topic.restore_subscription(subscription, entry, cursor)
-                self._adopt(topic)
+                self.adopt(topic)
         for topic_id in report.topics:
             self.journal.drop_topic(topic_id)  # deleted topics
 
@@ -258,8 +271,8 @@ class Broker:
                 changed.append((kind, number, value))
 
         for count, topic in enumerate(list(self._topics.values())):
-            if topic.durability is Durability.NONE or topic.deleted:
-                continue
+            if topic.durability in (Durability.NONE, Durability.REMOTE) or topic.deleted:
+                continue  # nothing is kept, or the storage has it
             note("topics", topic.topic_id, topic.snapshot())
             for subscription in topic.subscriptions.values():
                 note("cursors", subscription.subscription_id, subscription.snapshot())
@@ -268,7 +281,8 @@ class Broker:
         await self.catalogue.save_snapshots(changed)
         self._saved = known
 
-    def _adopt(self, topic: Topic) -> None:
+    def adopt(self, topic: Topic) -> None:
+        """Serve a topic from now on."""
         self._topics[topic.name] = topic
         if topic.durability is not Durability.NONE:
             self.history.add_topic(topic)
@@ -312,7 +326,7 @@ class Broker:
 
     # --- Commits ---
 
-    def _on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
+    def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
         """The journal has settled entries: tell their owners, then send what that has caused, once each."""
         for entry in entries:
             owner: Any = entry.owner
@@ -387,8 +401,10 @@ class Broker:
         topic = self._topics.get(name)
         if topic is None:
             validate_topic(name)
-            self.catalogue.locate(name)
-            raise TopicNotFoundError(f"topic {name!r} is being created or deleted; try again")
+            record, _ = self.catalogue.locate(name)
+            raise self.remote.unavailable(name, record) or TopicNotFoundError(
+                f"topic {name!r} is being created or deleted; try again"
+            )
         return topic
 
     async def topic_for_producer(self, request: api.PublishOpen) -> Topic:
@@ -428,11 +444,12 @@ class Broker:
             raise InvalidArgumentError(
                 f"topic {name!r} cannot be created: storage {storage!r} is not configured; configured are {known}"
             )
-        record = await self.catalogue.create_topic(
-            name, durability or self.config.durability, partitions, storage, retention
-        )
-        for topic_name, topic_id in _members(name, record):
-            self._adopt(Topic.fresh(self, topic_name, topic_id, record, self._cache))
+        durability = durability or self.config.durability
+        if durability is Durability.REMOTE:
+            return await self.remote.create(name, partitions, storage, retention)
+        record = await self.catalogue.create_topic(name, durability, partitions, storage, retention)
+        for topic_name, topic_id in members(name, record):
+            self.adopt(Topic.fresh(self, topic_name, topic_id, record, self.cache))
         return record
 
     def revive(
@@ -442,16 +459,18 @@ class Broker:
         subscriptions: Mapping[int, Mapping[str, tuple[SubscriptionRecord, Cursor]]],
     ) -> None:
         """Bring a topic to life whose history is in the catalogue; ``subscriptions`` are by topic id and name."""
-        for topic_name, topic_id in _members(name, record):
-            topic = Topic.restored(self, topic_name, topic_id, record, self._cache, None, None)
+        for topic_name, topic_id in members(name, record):
+            topic = Topic.restored(self, topic_name, topic_id, record, self.cache, None, None)
             for subscription, (entry, cursor) in subscriptions.get(topic_id, {}).items():
                 topic.restore_subscription(subscription, entry, cursor)
-            self._adopt(topic)
+            self.adopt(topic)
 
     async def change_retention(self, name: str, retention: Retention) -> None:
         """Give a topic other retention rules; they are applied in the next round."""
         record = await self.catalogue.change_retention(name, retention)
-        for topic_name, _ in _members(name, record):
+        if record.durability is Durability.REMOTE:
+            await self.remote.changed(name, record)
+        for topic_name, _ in members(name, record):
             self.topic(topic_name).retention = retention
         self.history.keep_now()
 
@@ -462,7 +481,7 @@ class Broker:
             StorageError: sealing failed.
         """
         record = self.catalogue.find(name)
-        topics = [self.topic(each) for each, _ in _members(name, record)] if record is not None else [self.topic(name)]
+        topics = [self.topic(each) for each, _ in members(name, record)] if record is not None else [self.topic(name)]
         for topic in topics:
             topic.disconnect(UnavailableError(f"topic {topic.name!r} was unloaded; connect again"))
             await topic.wait_settled()
@@ -470,18 +489,17 @@ class Broker:
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic: nothing of it can be reached any more when this returns."""
+        known = self.catalogue.find(name)
+        if known is not None and known.durability is Durability.REMOTE:
+            await self.remote.open(known.storage)  # before anything is changed: it can be reached
         record = await self.catalogue.delete_topic(name)
-        for topic_name, topic_id in _members(name, record):
+        for topic_name, _ in members(name, record):
             topic = self._topics.pop(topic_name, None)
             if topic is not None:
                 topic.end(TopicNotFoundError(f"topic {topic_name!r} was deleted"))
                 await topic.wait_settled()  # what is on its way counts as needed once it is written
+        if record.durability is Durability.REMOTE:
+            await self.remote.deleted(name, record)
+        for topic_id in record.topic_ids:
             self.journal.drop_topic(topic_id)
             await self.history.drop_topic(topic_id, name)
-
-
-def _members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
-    """Return the names and ids of what a record stands for."""
-    if not record.partitions:
-        return [(name, record.topic_ids[0])]
-    return [(partition_name(name, index), topic_id) for index, topic_id in enumerate(record.topic_ids)]

@@ -4,7 +4,7 @@ A file looks like this; every key is optional, an unknown one is refused with th
 
     listen = ["127.0.0.1:6650"]
     data_directory = "./danube-data"
-    durability = "disk"                 # default for new topics: none, os or disk
+    durability = "disk"                 # default for new topics: none, os, disk or remote
     auto_create_topics = true
     journal_file_size = "64MiB"
     metadata = "embedded"

@@ -30,6 +30,7 @@ from danube.wire import ServerStream
 
 if TYPE_CHECKING:
     from danube.broker.catalogue import SubscriptionRecord
+    from danube.broker.settling import Settling
     from danube.broker.topic import Topic
 
 __all__ = ["Consumer", "Subscription"]
@@ -119,8 +120,12 @@ class Subscription:
         self._wake = trio.Event()
         self._armed_s = math.inf
         self._task_scope: trio.CancelScope | None = None
+        self.creation: Settling | None = None
+        """Settles when a subscription of durability ``remote`` is durable; None for one that was restored."""
         self.record: SubscriptionRecord | None = None
         """Its durable record; None for one that lives in memory."""
+        self._former_end = 0
+        """What lies below may have been delivered before the broker was started again."""
         self.failure: DanubeError | None = None
         """Set when stored data is damaged: the subscription stops, loudly."""
         self.waits_for: StorageError | None = None
@@ -130,6 +135,10 @@ class Subscription:
         return f"<Subscription {self.name} of {self.topic.name} {self.kind} floor={self.cursor.floor}>"
 
     # --- Consumers ---
+
+    def restored(self) -> None:
+        """The subscription was there before the broker was started; all of its topic may have been delivered."""
+        self._former_end = self.topic.end_offset
 
     def join(self, consumer: Consumer) -> None:
         """Connect a consumer; one of the same name that is still there is displaced.
@@ -199,11 +208,28 @@ class Subscription:
 
     def ack(self, consumer: Consumer, ranges: Sequence[int]) -> None:
         """Acknowledge flat ranges."""
-        self._acked(self.machine.ack(ranges, consumer.consumer_id, trio.current_time()))
+        new = self.machine.ack(ranges, consumer.consumer_id, trio.current_time())
+        self._acked(new + self._acked_before(ranges))
 
     def ack_cumulative(self, consumer: Consumer, offset: int) -> None:
         """Acknowledge everything up to and including an offset."""
-        self._acked(self.machine.ack_cumulative(offset, consumer.consumer_id, trio.current_time()))
+        new = self.machine.ack_cumulative(offset, consumer.consumer_id, trio.current_time())
+        self._acked(new + self._acked_before((self.cursor.floor, offset + 1)))
+
+    def _acked_before(self, ranges: Sequence[int]) -> list[int]:
+        """Take acknowledgements of what was delivered before the broker was started again, and not yet since.
+
+        A client repeats those that were not confirmed to it when its connection broke. It asks for confirmation, and
+        after that nothing of them may come again.
+        """
+        position = self.machine.position
+        if position >= self._former_end:
+            return []
+        clipped = [min(max(offset, position), self._former_end) for offset in ranges]
+        pairs = zip(clipped[::2], clipped[1::2], strict=True)
+        return self.machine.discard(
+            [offset for pair in pairs if pair[0] < pair[1] for offset in pair], trio.current_time()
+        )
 
     def nack(self, consumer: Consumer, ranges: Sequence[int], delay_s: float) -> None:
         """Deliver flat ranges again after a delay."""
@@ -255,6 +281,9 @@ class Subscription:
         for consumer, _ in waiting:
             consumer.end(error)
 
+    def stalled(self, _entry: Entry, _error: DanubeError) -> None:
+        """A cursor entry waits for its storage: whoever has asked for it waits, too, and delivery goes on."""
+
     def settled(self, _entry: Entry, error: DanubeError | None) -> None:
         """A cursor entry is durable, or the journal has failed or is closing, which ends the broker."""
         if error is not None:
@@ -280,6 +309,7 @@ class Subscription:
         await self._saved()  # entries of a subscription reach the journal in order; the reset goes after the deltas
         self._unsaved.clear()
         self._ahead.clear()
+        self._former_end = 0
         self.machine.seek(offset, trio.current_time())
         for consumer in self.consumers.values():
             consumer.caught_up_at = None
@@ -461,7 +491,12 @@ class Subscription:
             if not batches:
                 return
             self._ahead = deque(batches)
-            self.pump()
+            found = batches[0].base_offset
+            if found > request.offset:
+                # Retention, or a power loss, has taken what lies between. Nobody can acknowledge it any more.
+                self._acked(self.machine.discard([request.offset, found], trio.current_time()))
+            else:
+                self.pump()
 
     # --- Telling ---
 

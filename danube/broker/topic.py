@@ -8,30 +8,43 @@ to them at once and keeps nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
+from danube.broker.catalogue import SubscriptionRecord, TopicRecord
 from danube.broker.memory_log import MemoryLog
 from danube.broker.opened import OpenedBatches
 from danube.broker.publish import PublishStream
+from danube.broker.settling import Settling
 from danube.broker.state import TopicSnapshot, TopicState, new_cursor
 from danube.broker.subscription import Subscription
 from danube.dispatch import Cursor, make_subscription
+from danube.history import RemoteJournal, RemoteTopicState, SubscriptionDeleted, SubscriptionStored, encode_change
 from danube.log import (
     BatchCache,
     Checked,
     Entry,
     EntryType,
+    Journal,
     ProducerSession,
     ProducerTable,
     RecoveredTopic,
     StoredBatch,
     TopicLog,
 )
-from danube.model import EARLIEST, LATEST, Durability, ProducerAccess, Retention, SubscriptionType, api
+from danube.model import (
+    EARLIEST,
+    LATEST,
+    Durability,
+    ProducerAccess,
+    Retention,
+    SubscriptionType,
+    api,
+    partition_name,
+)
 from danube.model.batch import BatchHeader
 from danube.model.errors import (
     DanubeError,
@@ -48,40 +61,33 @@ from danube.wire import Message, ServerStream
 
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
-    from danube.broker.catalogue import SubscriptionRecord, TopicRecord
 
-__all__ = ["Topic"]
+__all__ = ["Topic", "members"]
 
 
 class _Ticket:
     """The owner of a journal entry of a batch: who is to be told when it settles."""
 
-    __slots__ = ("message", "state", "topic", "waiters")
+    __slots__ = ("topic", "waiters")
 
     def __init__(self, topic: Topic, state: PublishStream, message: Message) -> None:
         self.topic = topic
-        self.state = state
-        self.message = message
-        self.waiters: list[tuple[PublishStream, Message]] | None = None
+        self.waiters: Sequence[tuple[PublishStream, Message]] = ((state, message),)
 
     def settled(self, entry: Entry, error: DanubeError | None) -> None:
         """Journal: the batch has reached its durability, or never will."""
         self.topic.settled(self, entry, error)
 
+    def stalled(self, entry: Entry, error: DanubeError) -> None:
+        """Journal: the batch waits for its storage. Who has sent it is told so, and may send it again."""
+        assert isinstance(entry.batch, StoredBatch)
+        self.tell(entry.batch, error)
 
-class _Opening:
-    """The owner of a PRODUCER entry: somebody waits for it."""
-
-    __slots__ = ("done", "error")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.error: DanubeError | None = None
-
-    def settled(self, _entry: Entry, error: DanubeError | None) -> None:
-        """Journal: the session is durable, or never will be."""
-        self.error = error
-        self.done.set()
+    def tell(self, batch: StoredBatch, error: DanubeError | None) -> None:
+        """Tell those who wait, and forget them."""
+        waiters, self.waiters = self.waiters, ()
+        for state, message in waiters:
+            state.settled(message, batch, error)
 
 
 class Topic:
@@ -98,8 +104,10 @@ class Topic:
         producers: ProducerTable,
         storage: str,
         retention: Retention,
+        journal: Journal | RemoteJournal,
     ) -> None:
         self._broker = broker
+        self._journal = journal
         self._streams: dict[str, tuple[PublishStream, ServerStream]] = {}
         self._creating = trio.Lock()
         self.name = name
@@ -183,9 +191,51 @@ class Topic:
             producers,
             record.storage,
             record.retention,
+            broker.journal,
         )
         topic.failure = failure
         return topic
+
+    @classmethod
+    def remote(
+        cls,
+        broker: Broker,
+        name: str,
+        topic_id: int,
+        record: TopicRecord,
+        journal: RemoteJournal,
+        recovered: RemoteTopicState,
+        found: TopicState | None,
+    ) -> Topic:
+        """Bring a topic of durability ``remote`` to life, from what its bucket tells of it."""
+        producers = found.producers if found is not None else ProducerTable(broker.config.limits, name)
+        producers.apply_batches(recovered.producers)
+        history = broker.history.catalogue.find(topic_id)
+        end = recovered.next_offset
+        log = TopicLog(
+            topic_id,
+            Durability.REMOTE,
+            broker.journal,
+            broker.cache,
+            broker.history.catalogue.epoch,
+            end,
+            history.start_offset if history is not None else 0,
+            sealed_offset=end,
+            sealed=broker.history.reader,
+            submitter=journal,
+        )
+        return cls(
+            broker,
+            name,
+            topic_id,
+            Durability.REMOTE,
+            record.created_us,
+            log,
+            producers,
+            record.storage,
+            record.retention,
+            journal,
+        )
 
     def snapshot(self) -> bytes:
         """Return what a checkpoint stores."""
@@ -237,7 +287,7 @@ class Topic:
 
     def submit(self, entry: Entry) -> None:
         """Submit a control entry to the journal."""
-        self._broker.journal.submit(entry)
+        self._journal.submit(entry)
 
     async def next_commit(self) -> None:
         """Wait until the journal has settled something."""
@@ -298,12 +348,10 @@ class Topic:
         )
         self._fence()
         if self.durability is not Durability.NONE:
-            opening = _Opening()
+            opening = Settling()
             payload = table.entry_of(session, now_us).encode()
             self.submit(Entry(EntryType.PRODUCER, self.topic_id, self.durability, (payload,), opening))
-            await opening.done.wait()
-            if opening.error is not None:
-                raise opening.error
+            await opening.wait()
         # What an older session still had in flight has counted on: only now is the next sequence final.
         while (pending := self._streams.get(name)) is not None and pending[0].in_flight:
             await self.next_commit()
@@ -378,12 +426,12 @@ class Topic:
         self._check_alive()
         if self.failure is not None:
             raise self.failure
-        return self.durability is Durability.NONE or self._broker.journal.try_admit(size)
+        return self.durability is Durability.NONE or self._journal.try_admit(size)
 
     async def admit(self, size: int) -> None:
         """Wait until the journal has room for a batch. Raises what :meth:`danube.log.Journal.admit` raises."""
         if not self.try_admit(size):
-            await self._broker.journal.admit(size)
+            await self._journal.admit(size)
 
     def append(self, state: PublishStream, message: Message, part: bytes, header: BatchHeader) -> None:
         """Append a batch that :meth:`danube.log.ProducerTable.check` has found to be new."""
@@ -406,9 +454,7 @@ class Topic:
         """Acknowledge the repeat of a batch that is still on its way to the disk when its first copy is there."""
         assert checked.batch is not None
         ticket = self._pending[checked.batch]
-        if ticket.waiters is None:
-            ticket.waiters = []
-        ticket.waiters.append((state, message))
+        ticket.waiters = (*ticket.waiters, (state, message))
 
     def settled(self, ticket: _Ticket, entry: Entry, error: DanubeError | None) -> None:
         """Journal: a batch has reached its durability: show it, and acknowledge it."""
@@ -422,9 +468,7 @@ class Topic:
                 self.log.drop()  # it was on its way when the topic went; its file must not wait for it
             if self.subscriptions:
                 self._broker.touch(self)
-        ticket.state.settled(ticket.message, batch, error)
-        for state, message in ticket.waiters or ():
-            state.settled(message, batch, error)
+        ticket.tell(batch, error)
 
     async def wait_settled(self) -> None:
         """Wait until no batch is on its way to the journal."""
@@ -446,6 +490,8 @@ class Topic:
                 found = self.subscriptions.get(request.subscription)
                 if found is None:
                     found = await self._create_subscription(request)
+        if found.creation is not None:
+            await found.creation.wait()
         if found.kind is not request.type:
             raise SubscriptionTypeMismatchError(
                 f"subscription {request.subscription!r} of topic {self.name!r} is {found.kind.value}, not"
@@ -462,11 +508,25 @@ class Topic:
             return self.add_subscription(
                 request.subscription, self._broker.catalogue.new_id(), request.type, Cursor(start)
             )
+        if self.durability is Durability.REMOTE:
+            return self._create_remote(request.subscription, request.type, start)
         record = await self._broker.catalogue.create_subscription(
             self.topic_id, request.subscription, request.type, start
         )
         self._check_alive()
         return self.restore_subscription(request.subscription, record, None)
+
+    def _create_remote(self, name: str, kind: SubscriptionType, start: int) -> Subscription:
+        # It is there before its entry is submitted: a snapshot of the journal must not know less than its commits.
+        broker = self._broker
+        record = SubscriptionRecord(broker.catalogue.new_id(), kind, start, broker.seams.wall_clock_us())
+        found = self.restore_subscription(name, record, None)
+        found.creation = Settling()
+        self._submit_change(SubscriptionStored(self.topic_id, name, broker.catalogue.encode(record)), found.creation)
+        return found
+
+    def _submit_change(self, change: SubscriptionStored | SubscriptionDeleted, owner: Settling) -> None:
+        self.submit(Entry(EntryType.TOPIC, self.topic_id, self.durability, (encode_change(change),), owner))
 
     def restore_subscription(self, name: str, record: SubscriptionRecord, cursor: Cursor | None) -> Subscription:
         """Bring a stored subscription to life, with its recovered cursor if there is one."""
@@ -474,6 +534,7 @@ class Topic:
             cursor = new_cursor(record, self._broker.config.limits)
         subscription = self.add_subscription(name, record.subscription_id, record.type, cursor)
         subscription.record = record
+        subscription.restored()
         return subscription
 
     def add_subscription(self, name: str, subscription_id: int, kind: SubscriptionType, cursor: Cursor) -> Subscription:
@@ -488,7 +549,11 @@ class Topic:
         subscription = self.subscriptions.pop(name, None)
         if subscription is None:
             raise SubscriptionNotFoundError(f"topic {self.name!r} has no subscription {name!r}")
-        if self.durability is not Durability.NONE:
+        if self.durability is Durability.REMOTE:
+            deletion = Settling()
+            self._submit_change(SubscriptionDeleted(self.topic_id, name), deletion)
+            await deletion.wait()
+        elif self.durability is not Durability.NONE:
             await self._broker.catalogue.delete_subscription(self.topic_id, name, subscription.subscription_id)
         subscription.end(SubscriptionNotFoundError(f"subscription {name!r} of topic {self.name!r} was deleted"))
 
@@ -523,3 +588,10 @@ class Topic:
             stream.abandon(error)
         for subscription in self.subscriptions.values():
             subscription.end(error)
+
+
+def members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
+    """Return the names and ids of the topics and partitions that a record stands for."""
+    if not record.partitions:
+        return [(name, record.topic_ids[0])]
+    return [(partition_name(name, index), topic_id) for index, topic_id in enumerate(record.topic_ids)]

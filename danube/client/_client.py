@@ -127,7 +127,8 @@ class Client(AdminCalls):
         Args:
             topic: ``/namespace/topic``; created if it does not exist and the broker allows that.
             name: identity for idempotence across runs, with one live session at a time; None makes one up.
-            durability: what the topic must have (``"none"``, ``"os"``, ``"disk"``); None takes what it has.
+            durability: what the topic must have (``"none"``, ``"os"``, ``"disk"``, ``"remote"``); None takes what it
+                has.
             access: ``"shared"`` or ``"exclusive"`` (the only producer of the topic).
             compression: of batches.
             batch_max_bytes: aim of a batch; one larger message travels alone.

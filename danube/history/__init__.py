@@ -1,7 +1,8 @@
 """History: what the journal has sealed away into storage backends, and how it is found again.
 
 :class:`History` holds the pieces of one broker: catalogue, sealer, reader, manifests, retention, merging and
-the janitor. Topics of durability ``remote`` commit to a storage directly, with a :class:`RemoteJournal`. The bytes are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest`.
+the janitor. Topics of durability ``remote`` commit to a storage directly, with a :class:`RemoteJournal`. The bytes
+are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest`.
 """
 
 from __future__ import annotations
@@ -46,10 +47,15 @@ __all__ = [
     "SealingStatus",
     "SegmentReader",
     "StorageReport",
-    "Survey",
+    "SubscriptionDeleted",
+    "SubscriptionStored",
     "Subscriptions",
+    "Survey",
     "Told",
+    "TopicDeleted",
     "TopicHistory",
+    "TopicStored",
+    "encode_change",
     "enter",
     "highest_epoch",
     "read_bucket",

@@ -306,6 +306,14 @@ class HistoryCatalogue:
         for part in parts:
             self.topic(part.topic_id).add(PartRecord(ref.storage, ref.key, part))
 
+    def forget_commits(self, storage: str) -> None:
+        """Forget all commits in a storage: they are about to be read anew."""
+        for topic in self.topics.values():
+            gone = [record for record in topic.parts if record.storage == storage and record.ref in self.commits]
+            if gone:
+                topic.remove(gone)
+        self.commits = {ref: record for ref, record in self.commits.items() if ref.storage != storage}
+
     def _release_commit(self, record: PartRecord) -> None:
         ref = record.ref
         found = self.commits[ref]

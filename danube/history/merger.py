@@ -6,6 +6,8 @@ to back, as one part. Topics that are due at the same time share the new objects
 too. An object that holds data of a deleted topic is *tainted*: the parts in it that are still wanted move out, and then
 it is deleted like everything that nothing refers to.
 
+What topics of durability ``remote`` have in commits is sealed here, too: when it makes a segment, or is old enough.
+
 The old objects stay for a named grace, so queries that began before go on undisturbed.
 """
 
@@ -37,7 +39,7 @@ Run = Sequence[PartRecord]
 
 
 def runs_to_merge(
-    history: TopicHistory, is_tainted: Callable[[PartRecord], bool], segment_bytes: int, merge_parts: int
+    history: TopicHistory, must_move: Callable[[PartRecord], bool], segment_bytes: int, merge_parts: int
 ) -> list[Run]:
     """Return the runs of neighbouring parts of one topic that are to be written as one part each. Pure."""
     runs: list[Run] = []
@@ -47,13 +49,13 @@ def runs_to_merge(
 
     def close() -> None:
         nonlocal run, size
-        if len(run) >= merge_parts or any(map(is_tainted, run)):
+        if len(run) >= merge_parts or any(map(must_move, run)):
             runs.append(run)
         run, size = [], 0
 
     for record in history.parts:
         part = record.part
-        fits = part.size_bytes <= small_bytes or is_tainted(record)
+        fits = part.size_bytes <= small_bytes or must_move(record)
         continues = run and run[-1].part.end_offset == part.base_offset and run[-1].storage == record.storage
         if not fits or not continues or size + part.size_bytes > segment_bytes or len(run) == _MOST_PARTS:
             close()
@@ -107,13 +109,18 @@ class Merger:
         return self.merged_parts - before
 
     def _runs(self, history: TopicHistory) -> list[Run]:
-        objects = self._catalogue.objects
+        objects, commits = self._catalogue.objects, self._catalogue.commits
+        unsealed = [record.part for record in history.parts if record.ref in commits] if commits else []
+        seal = bool(unsealed) and (
+            sum(part.size_bytes for part in unsealed) >= self._limits.segment_bytes
+            or self._clock_us() - unsealed[0].first_time_us >= self._limits.segment_max_age_s * 1e6
+        )
 
-        def is_tainted(record: PartRecord) -> bool:
+        def must_move(record: PartRecord) -> bool:
             found = objects.get(record.ref)
-            return found is not None and found.tainted
+            return found.tainted if found is not None else seal and record.ref in commits
 
-        return runs_to_merge(history, is_tainted, self._limits.segment_bytes, self._limits.segment_merge_parts)
+        return runs_to_merge(history, must_move, self._limits.segment_bytes, self._limits.segment_merge_parts)
 
     async def _merge_into(self, storage: str, runs: Sequence[Run]) -> None:
         """Write runs into as few objects as they fill."""

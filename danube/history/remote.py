@@ -104,7 +104,7 @@ class RemoteBroker(Protocol):
         ...
 
     def on_stall(self, entries: Sequence[Entry], error: DanubeError) -> None:
-        """Entries have waited for ``remote_stall_s``; each is told once. They stay pending and settle later."""
+        """Entries have waited for ``remote_stall_s``, or for as long once more. They stay pending, and settle later."""
         ...
 
     def remote_state(self) -> RemoteState:
@@ -189,7 +189,6 @@ class RemoteJournal:
         self._idle: trio.Event | None = None
         self._to_clean = trio.Event()
         self._waits = trio.Event()
-        self._told = 0
         self._last_error: StorageError | None = None
         self._recovered = False
         self._running = False
@@ -217,6 +216,7 @@ class RemoteJournal:
         self._snapshot = claim.snapshot
         self._next_offsets = {topic_id: topic.next_offset for topic_id, topic in recovered.topics.items()}
         ends: dict[int, int] = {}
+        self._catalogue.forget_commits(self._storage.name)  # of an attempt that was cut off
         for position in sorted(claim.replay.objects):
             item = claim.replay.objects[position]
             parts = [part for part in item.parts if part.end_offset > self._sealed_end(part.topic_id, ends)]
@@ -501,27 +501,30 @@ class RemoteJournal:
     # --- Waiting ---
 
     async def _watch(self) -> None:
-        """Tell those who have waited too long. How long is measured by marks: so much had been submitted by then."""
+        """Tell those who have waited too long, again and again. Marks of what had come by then measure how long."""
         queue = self._queue
         while True:
             self._waits = trio.Event()
             if not queue:
                 await self._waits.wait()
-            marks = deque([queue.submitted])
+            marks: deque[tuple[int, int]] = deque()  # how much had been submitted, and at which step
+            step = 0
             while queue:
+                if not marks or queue.submitted > marks[-1][0]:
+                    marks.append((queue.submitted, step))
                 await trio.sleep(self._limits.remote_stall_s / _MARKS_PER_STALL)
-                marks.append(queue.submitted)
-                if len(marks) > _MARKS_PER_STALL:
-                    self._tell(marks.popleft())
+                step += 1
+                while marks and marks[0][0] <= queue.settled:
+                    marks.popleft()
+                begin = queue.settled
+                for until, since in marks:
+                    if (step - since) % _MARKS_PER_STALL == 0:
+                        self._tell(begin - queue.settled, until - queue.settled)
+                    begin = until
 
-    def _tell(self, until: int) -> None:
-        """Tell the owners of the first ``until`` entries that they wait; those that were not told before."""
-        begin = max(self._told, self._queue.settled)
-        if begin < until:
-            skip = self._queue.settled
-            late = list(islice(self._queue.unsettled(), begin - skip, until - skip))
-            self._told = until
-            self._broker.on_stall(late, self._stalled("what was sent may still be stored"))
+    def _tell(self, begin: int, end: int) -> None:
+        late = list(islice(self._queue.unsettled(), begin, end))
+        self._broker.on_stall(late, self._stalled("what was sent may still be stored"))
 
     def _stalled(self, more: str) -> StorageUnavailableError:
         why = self._last_error.message if self._last_error is not None else "it has not answered yet"

@@ -1,0 +1,393 @@
+"""Topics of durability ``remote`` in a broker: one remote journal for each storage that has some.
+
+A journal comes to life when the broker starts, if its metadata or the storage itself knows of such topics, or when the
+first one is created. So a broker on a new machine, with nothing but the configuration of the lost one, finds the
+topics in the bucket and goes on with them; and one that never had any does not touch its storages. A storage that
+cannot be reached at the start does not keep the broker from serving everything else: its topics are unavailable until
+it can, and it is tried again.
+
+What a bucket tells of these topics is the truth; the records in the metadata store are a copy for lookups. A change is
+made there first and then written to the bucket, because a snapshot must not know less than what has settled. A
+creation that was cut off in between is taken back at the next start, and a deletion done again by whoever wanted it.
+
+The older part of their history is in segments, like that of other topics. If the metadata was lost, it is entered anew
+from the bucket's manifests. The bucket as a whole is taken over as soon as nothing in it belongs to topics that were
+not brought back; until then nothing in it is merged or deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import trio
+
+from danube.broker.catalogue import Catalogue, SubscriptionRecord, TopicRecord
+from danube.broker.settling import Settling
+from danube.broker.state import RecoveryVisitor
+from danube.broker.topic import Topic, members
+from danube.history import (
+    Bucket,
+    RemoteJournal,
+    RemoteRecovered,
+    RemoteState,
+    RemoteTopicState,
+    TopicDeleted,
+    TopicStored,
+    encode_change,
+    enter,
+    highest_epoch,
+    read_bucket,
+    survey_bucket,
+)
+from danube.log import Entry, EntryType
+from danube.model import Durability, Retention
+from danube.model.errors import (
+    DanubeError,
+    DataLossError,
+    FailedPreconditionError,
+    OwnerFencedError,
+    StorageError,
+    StorageUnavailableError,
+)
+from danube.storage import Storage
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+
+__all__ = ["RemoteTopics"]
+
+_log = logging.getLogger("danube.remote")
+
+_PATIENCE_S: Final = 10.0
+"""How long the start of a broker waits for storages with such topics, before it serves everything else."""
+_RETRY_S: Final = 1.0
+_MOST_RETRY_S: Final = 30.0
+
+
+class _Face:
+    """What one remote journal sees of the broker."""
+
+    def __init__(self, topics: RemoteTopics, broker: Broker, storage: str) -> None:
+        self._topics = topics
+        self._broker = broker
+        self._storage = storage
+
+    def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
+        self._broker.on_commit(entries, error)
+
+    def on_stall(self, entries: Sequence[Entry], error: DanubeError) -> None:
+        for entry in entries:
+            owner: Any = entry.owner
+            owner.stalled(entry, error)
+        self._broker.flush()
+
+    def remote_state(self) -> RemoteState:
+        records = self._topics.records(self._storage)
+        known = [topic for topic in self._topics.living() if topic.storage == self._storage]
+        return RemoteState(
+            {name: (record.topic_ids, Catalogue.encode(record)) for name, record in records.items()},
+            {topic.topic_id: _records_of(topic) for topic in known if topic.subscriptions},
+            {topic.topic_id: topic.snapshot() for topic in known},
+            {found.subscription_id: found.snapshot() for topic in known for found in topic.subscriptions.values()},
+        )
+
+    def topic_name(self, topic_id: int) -> str:
+        topic = self._topics.by_id.get(topic_id)
+        return topic.name if topic is not None else ""
+
+    def producer_name(self, topic_id: int, producer_id: int) -> str:
+        topic = self._topics.by_id.get(topic_id)
+        return topic.producers.name_of(producer_id) if topic is not None else ""
+
+
+def _records_of(topic: Topic) -> dict[str, bytes]:
+    return {
+        name: Catalogue.encode(found.record) for name, found in topic.subscriptions.items() if found.record is not None
+    }
+
+
+class RemoteTopics:
+    """See the module.
+
+    Args:
+        broker: whose topics they are.
+        storages: by name; for the commits alone, so that they do not wait behind segments.
+
+    Attributes:
+        by_id: the living topics by id.
+    """
+
+    def __init__(self, broker: Broker, storages: Mapping[str, Storage]) -> None:
+        self._broker = broker
+        self._storages = storages
+        self._journals: dict[str, RemoteJournal] = {}
+        self._opening = {name: trio.Lock() for name in storages}
+        self._failures: dict[str, DanubeError] = {}
+        self._nursery: trio.Nursery
+        self.by_id: dict[int, Topic] = {}
+
+    # --- Life ---
+
+    async def start(self, tasks: trio.Nursery, journals: trio.Nursery) -> None:
+        """Bring the topics to life; return when that is done, or when it takes too long (then it goes on).
+
+        Args:
+            tasks: where it goes on.
+            journals: where the journals run; they end last.
+        """
+        self._nursery = journals
+        capable = [name for name in self._storages if self._lacking(name) is None]
+        opened = {name: trio.Event() for name in capable}
+        for name, done in opened.items():
+            tasks.start_soon(self._bring_up, name, done)
+        with trio.move_on_after(_PATIENCE_S):
+            for done in opened.values():
+                await done.wait()
+
+    async def _bring_up(self, name: str, done: trio.Event) -> None:
+        pause_s = _RETRY_S
+        while True:
+            try:
+                if self.records(name) or await highest_epoch(self._storages[name], self._broker.config.cluster):
+                    await self.open(name)
+                break
+            except OwnerFencedError:
+                raise
+            except StorageError as error:
+                self._failures[name] = error
+                if self.records(name):
+                    _log.error("topics of durability 'remote' wait for storage %r: %s", name, error)
+                else:
+                    _log.warning("whether storage %r has topics of durability 'remote' is not known: %s", name, error)
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MOST_RETRY_S)
+            except DanubeError as error:
+                self._failures[name] = error
+                _log.error("topics of durability 'remote' in storage %r cannot be served: %s", name, error)
+                break
+            finally:
+                done.set()
+
+    async def aclose(self) -> None:
+        """Commit what is pending, and end the journals."""
+        async with trio.open_nursery() as nursery:
+            for journal in self._journals.values():
+                nursery.start_soon(journal.aclose)
+
+    async def open(self, name: str) -> RemoteJournal:
+        """Return the journal of a storage; bring it to life if it is not running yet.
+
+        Raises:
+            FailedPreconditionError: the storage cannot carry such topics.
+            OwnerFencedError: another broker has them.
+            DataLossError: something in the bucket is damaged or missing.
+            StorageError: the storage cannot be reached.
+        """
+        lacking = self._lacking(name)
+        if lacking is not None:
+            raise lacking
+        async with self._opening[name]:
+            journal = self._journals.get(name)
+            if journal is None:
+                journal = await self._open(name)
+                await self._nursery.start(journal.run)
+                self._journals[name] = journal
+                self._failures.pop(name, None)
+            return journal
+
+    def _lacking(self, name: str) -> FailedPreconditionError | None:
+        found = self._storages[name]
+        capabilities = found.capabilities
+        if capabilities.durable and capabilities.conditional_put:
+            return None
+        why = "forgets what it holds" if not capabilities.durable else "cannot store an object only if it is absent"
+        return FailedPreconditionError(
+            f"storage {name!r} ({found.url}) {why}, so it cannot carry topics of durability 'remote'; choose another"
+            " storage for them"
+        )
+
+    # --- Recovery ---
+
+    async def _open(self, name: str) -> RemoteJournal:
+        broker, storage = self._broker, self._storages[name]
+        history, cluster = broker.history, broker.config.cluster
+        bucket = await read_bucket(storage, cluster)
+        foreign = bool(bucket.epoch) and bucket.incarnation != history.catalogue.incarnation
+        former = await highest_epoch(storage, cluster)
+        await history.catalogue.raise_epoch(max(former, bucket.epoch) + 1)
+        if foreign:
+            await self._enter_history(name, bucket)
+        journal = RemoteJournal(
+            storage,
+            history.catalogue,
+            _Face(self, broker, name),
+            broker.config.limits,
+            cluster=cluster,
+            owner=f"{broker.seams.random.getrandbits(64):016x}",
+            wall_clock_us=broker.seams.wall_clock_us,
+            before_delete=history.manifests[name].flush,
+        )
+        recovered = await journal.recover()
+        if not former and self.records(name):
+            raise DataLossError(
+                f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(name))} for one;"
+                " restore the objects below wal/ from a copy"
+            )
+        records = await self._agree(name, recovered)
+        self._revive(journal, records, recovered)
+        if foreign:
+            await self._take_over(name, bucket)
+        return journal
+
+    async def _enter_history(self, name: str, bucket: Bucket) -> None:
+        """The metadata is new, the bucket is not: enter what the manifests say of the topics that will come back."""
+        broker = self._broker
+        records = [Catalogue.decode_topic(record) for record in bucket.topics.values()]
+        ids = [number for record in records if record.durability is Durability.REMOTE for number in record.topic_ids]
+        if not ids:
+            return
+        survey = await survey_bucket(self._storages[name], broker.config.cluster)
+        damaged = [what for number in ids for what in survey.damage.get(number, ())]
+        if damaged:
+            raise DataLossError(f"{self._storages[name].url} is damaged: {'; '.join(damaged[:5])}")
+        chains = [survey.chain(number) for number in ids]
+        await enter(broker.history.catalogue, name, survey, chains, broker.seams.wall_clock_us())
+
+    async def _take_over(self, name: str, bucket: Bucket) -> None:
+        find = self._broker.catalogue.find
+        others = sorted(topic for topic in bucket.topics if find(topic) is None)
+        if others:
+            _log.warning(
+                "%s also holds %d topics of a lost broker that are not restored, %s for one; nothing in it is merged"
+                " or deleted until they are: danube topics restore --from %s",
+                self._storages[name].url,
+                len(others),
+                others[0],
+                self._storages[name].url,
+            )
+            return
+        try:
+            await self._broker.history.take_over(name, bucket)
+        except StorageError as error:
+            _log.warning("%s is taken over later: %s", self._storages[name].url, error)
+
+    async def _agree(self, name: str, recovered: RemoteRecovered) -> dict[str, TopicRecord]:
+        """Make the metadata agree with what the bucket says, and return the records of its topics."""
+        catalogue, url = self._broker.catalogue, self._storages[name].url
+        records = {
+            topic: msgspec.structs.replace(Catalogue.decode_topic(encoded), storage=name)
+            for topic, (_, encoded) in recovered.state.topics.items()
+        }
+        for topic, record in records.items():
+            present = catalogue.find(topic)
+            if present is not None and present.topic_ids != record.topic_ids:
+                raise FailedPreconditionError(
+                    f"topic {topic!r} of {url} cannot come back: there is another topic of that name, and durability"
+                    f" {present.durability.value!r}; delete that one and start the broker again"
+                )
+        for topic, record in self.records(name).items():
+            if topic not in records:
+                _log.warning("topic %r was not yet created, or already deleted, and is gone", topic)
+                await catalogue.delete_topic(topic)
+                for each, number in members(topic, record):
+                    await self._broker.history.drop_topic(number, each)
+        for topic, record in records.items():
+            if catalogue.find(topic) is None:
+                await catalogue.restore_topic(topic, record, {})
+                _log.warning("topic %r is back, from %s", topic, url)
+        return records
+
+    def _revive(self, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered) -> None:
+        subscriptions = {
+            number: {subscription: Catalogue.decode_subscription(encoded) for subscription, encoded in found.items()}
+            for number, found in recovered.state.subscriptions.items()
+        }
+        names = {number: each for topic, record in records.items() for each, number in members(topic, record)}
+        visitor = RecoveryVisitor(
+            names,
+            subscriptions,
+            recovered.state.topic_snapshots,
+            recovered.state.cursor_snapshots,
+            self._broker.config.limits,
+        )
+        recovered.replay(visitor)
+        for topic, record in records.items():
+            for each, number in members(topic, record):
+                state = recovered.topics.get(number, RemoteTopicState())
+                revived = Topic.remote(self._broker, each, number, record, journal, state, visitor.topics.get(number))
+                self._add(revived, subscriptions.get(number, {}), visitor)
+
+    def _add(self, topic: Topic, subscriptions: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor) -> None:
+        for name, record in subscriptions.items():
+            cursor = visitor.cursors[record.subscription_id]
+            if cursor.clamp(topic.end_offset):
+                _log.error("subscription %r of topic %r was beyond the end %d", name, topic.name, topic.end_offset)
+            topic.restore_subscription(name, record, cursor)
+        self.by_id[topic.topic_id] = topic
+        self._broker.adopt(topic)
+
+    # --- Topics ---
+
+    def records(self, storage: str) -> dict[str, TopicRecord]:
+        """Return the records of these topics in a storage."""
+        return {
+            name: record
+            for name, record in self._broker.catalogue.topics()
+            if record.durability is Durability.REMOTE and record.storage == storage
+        }
+
+    def living(self) -> Iterable[Topic]:
+        """Return the topics that are alive."""
+        return self.by_id.values()
+
+    def unavailable(self, name: str, record: TopicRecord) -> DanubeError | None:
+        """Return why a topic of this durability is not there, None if it is of another one."""
+        if record.durability is not Durability.REMOTE:
+            return None
+        failure = self._failures.get(record.storage)
+        why = failure.message if failure is not None else "its creation or deletion is on its way"
+        if failure is not None and not failure.retryable and not isinstance(failure, StorageError):
+            return type(failure)(f"topic {name!r} cannot be served: {why}")
+        return StorageUnavailableError(f"topic {name!r} waits for storage {record.storage!r}: {why}; try again")
+
+    async def create(self, name: str, partitions: int, storage: str, retention: Retention | None) -> TopicRecord:
+        """Create a topic; return when that is durable in its storage.
+
+        Raises what :meth:`open` raises, and StorageUnavailableError: it has to wait, and may happen later.
+        """
+        journal = await self.open(storage)
+        record = await self._broker.catalogue.create_topic(name, Durability.REMOTE, partitions, storage, retention)
+
+        def bring_to_life() -> None:
+            for each, number in members(name, record):
+                topic = Topic.remote(self._broker, each, number, record, journal, RemoteTopicState(), None)
+                self.by_id[number] = topic
+                self._broker.adopt(topic)
+
+        change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
+        await self._submit(journal, record, change, Settling(bring_to_life))
+        return record
+
+    async def changed(self, name: str, record: TopicRecord) -> None:
+        """The record of a topic has changed in the catalogue; return when that is durable in its storage."""
+        journal = await self.open(record.storage)
+        change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
+        await self._submit(journal, record, change, Settling())
+
+    async def deleted(self, name: str, record: TopicRecord) -> None:
+        """A topic is deleted in the catalogue; return when that is durable in its storage."""
+        journal = await self.open(record.storage)
+        for number in record.topic_ids:
+            self.by_id.pop(number, None)
+        await self._submit(journal, record, TopicDeleted(name, record.topic_ids), Settling(patient=True))
+
+    @staticmethod
+    async def _submit(
+        journal: RemoteJournal, record: TopicRecord, change: TopicStored | TopicDeleted, owner: Settling
+    ) -> None:
+        payload = encode_change(change)
+        journal.submit(Entry(EntryType.TOPIC, record.topic_ids[0], Durability.REMOTE, (payload,), owner))
+        await owner.wait()

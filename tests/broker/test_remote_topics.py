@@ -1,0 +1,309 @@
+"""Topics of durability ``remote`` end to end: acknowledged in the bucket, and the bucket is enough to go on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from broker_harness import RunningBroker, raw_producer, read_all, running_broker, wait_until
+
+import danube
+from danube.broker import remote
+from danube.history import read_bucket
+from danube.model import api
+from danube.model.errors import (
+    DanubeError,
+    DurabilityMismatchError,
+    FailedPreconditionError,
+    OwnerFencedError,
+    StorageDeniedError,
+    TopicNotFoundError,
+)
+from danube.model.limits import KIB
+from danube.model.policies import Retention
+from danube.storage import SHARED_SPACES
+
+SEALING = {"segment_bytes": 256 * KIB, "segment_merge_parts": 4, "segment_grace_s": 0.05, "remote_snapshot_commits": 10}
+TOPIC = "/default/t"
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest):
+    """A bucket in the memory of this process; it survives brokers."""
+    name = "".join(letter for letter in request.node.name if letter.isalnum())
+    yield f"memory://{name}?durable=true"
+    SHARED_SPACES.forget(name)
+
+
+def keys_of(bucket: str) -> list[str]:
+    return list(SHARED_SPACES.space(bucket.removeprefix("memory://").partition("?")[0]).objects)
+
+
+async def publish(client: danube.Client, topic: str, payloads: Sequence[bytes], **options: Any) -> None:
+    async with client.producer(topic, **options) as producer:
+        for start in range(0, len(payloads), 50):
+            await producer.send_many(payloads[start : start + 50])
+
+
+def payloads_of(first: int, count: int, size: int = 1000) -> list[bytes]:
+    return [f"{number:08}".encode() * (size // 8) for number in range(first, first + count)]
+
+
+def lose_machine(directory: Path) -> None:
+    shutil.rmtree(directory)
+    directory.mkdir()
+
+
+async def acknowledge(client: danube.Client, subscription: str, count: int) -> list[bytes]:
+    """Take and acknowledge some messages; return when that is durable."""
+    taken: list[bytes] = []
+    async with client.consumer(TOPIC, subscription=subscription, start="earliest") as consumer:
+        async for message in consumer:
+            taken.append(message.payload)
+            await message.ack()
+            if len(taken) == count:
+                break
+        await consumer.flush_acks()
+    return taken
+
+
+async def test_another_machine_goes_on_with_the_bucket_alone(tmp_path: Path, bucket: str) -> None:
+    wanted = payloads_of(0, 300, 100)
+    settings = {"storage": bucket, "limits": SEALING}
+    async with running_broker(tmp_path, patience_s=30, **settings) as running, running.client() as client:
+        made = await client.create_topic(TOPIC, durability="remote", retention=Retention(max_bytes=2**40))
+        await client.create_topic("/default/parts", durability="remote", partitions=3)
+        await client.create_topic("/default/gone", durability="remote")
+        await publish(client, TOPIC, wanted, durability="remote", name="maker")
+        await publish(client, "/default/gone", [b"x"])
+        await client.delete_topic("/default/gone")
+        await publish(client, "/default/parts-part-1", [b"to the second partition"])
+        assert await acknowledge(client, "audit", 120) == wanted[:120]
+        assert await acknowledge(client, "dropped", 1) == wanted[:1]
+        await client.delete_subscription(TOPIC, "dropped")
+        await running.crash()
+        lose_machine(tmp_path)
+        await running.start()
+        assert [topic.topic for topic in await client.list_topics()] == ["/default/parts", TOPIC]
+        found = await client.describe_topic(TOPIC)
+        assert (found.durability, found.end_offset) == ("remote", 300)
+        assert running.broker.topic(TOPIC).retention == Retention(max_bytes=2**40)
+        assert found.topic_id == made.topic_id
+        assert set(running.broker.topic(TOPIC).subscriptions) == {"audit"}
+        assert await acknowledge(client, "audit", 180) == wanted[120:]
+        assert await read_all(client, "/default/parts-part-1") == [b"to the second partition"]
+        # A producer finds out where it was.
+        async with client.producer(TOPIC, name="maker") as producer:
+            receipt = await producer.send(b"one more")
+            assert receipt.offset == 300
+        assert await read_all(client, TOPIC, "fresh") == [*wanted, b"one more"]
+
+
+async def test_local_restarts_and_crashes(tmp_path: Path, bucket: str) -> None:
+    wanted: list[bytes] = []
+    settings = {"storage": bucket, "limits": SEALING}
+    async with running_broker(tmp_path, patience_s=30, **settings) as running, running.client() as client:
+        await client.create_topic("/default/local", durability="disk")
+        for life in range(4):
+            more = payloads_of(len(wanted), 200, 200)
+            await publish(client, TOPIC, more, durability="remote")
+            await publish(client, "/default/local", [b"%d" % life])
+            wanted += more
+            await running.restart(crash=life != 1)
+            assert await read_all(client, TOPIC, f"audit-{life}") == wanted
+        assert await read_all(client, "/default/local") == [b"0", b"1", b"2", b"3"]
+
+
+async def test_commits_become_segments_and_go(tmp_path: Path, bucket: str) -> None:
+    wanted = payloads_of(0, 1500)
+    settings = {"storage": bucket, "limits": SEALING}
+    async with running_broker(tmp_path, patience_s=60, **settings) as running, running.client() as client:
+        await publish(client, TOPIC, wanted[:1000], durability="remote")
+        early = {key for key in keys_of(bucket) if key.startswith("wal/")}
+        await running.broker.history.keep()
+        assert [key for key in keys_of(bucket) if key.startswith("segments/")]
+        for start in range(1000, 1500, 10):  # two snapshots later they are not needed any more
+            await publish(client, TOPIC, wanted[start : start + 10])
+        await wait_until(lambda: not early & set(keys_of(bucket)))
+        topic = running.broker.topic(TOPIC)
+        history = running.broker.history.catalogue.topic(topic.topic_id)
+        assert history.parts[0].object.startswith("segments/")
+        assert history.parts[-1].object.startswith("wal/")
+        topic.log._cached.clear()
+        assert await read_all(client, TOPIC) == wanted
+        # Another machine has to find both: what the manifests say, and what the commits say.
+        await running.crash()
+        lose_machine(tmp_path)
+        await running.start()
+        assert await read_all(client, TOPIC) == wanted
+        await publish(client, TOPIC, [b"one more"])
+        await running.broker.history.keep()  # the bucket is ours: it is merged again
+        assert await read_all(client, TOPIC, "again") == [*wanted, b"one more"]
+        report = await running.broker.history.janitor.check("default", deep=True)
+        assert (report.missing, report.damaged) == ([], [])
+
+
+async def test_what_was_not_restored_stays_in_the_bucket(tmp_path: Path, bucket: str) -> None:
+    settings = {"storage": bucket, "limits": SEALING}
+    async with running_broker(tmp_path, patience_s=30, **settings) as running, running.client() as client:
+        await publish(client, "/default/local", payloads_of(0, 300), durability="disk")
+        await publish(client, TOPIC, payloads_of(0, 300), durability="remote")
+        await running.broker.history.sealer.seal_now([running.broker.topic("/default/local")])
+        await running.broker.history.keep()
+        await running.crash()
+        lose_machine(tmp_path)
+        await running.start()
+        assert [topic.topic for topic in await client.list_topics()] == [TOPIC]
+        assert await read_all(client, TOPIC) == payloads_of(0, 300)
+        segments = [key for key in keys_of(bucket) if key.startswith("segments/")]
+        with pytest.raises(DanubeError, match="topics restore"):
+            await running.broker.history.manifests["default"].check()
+        assert [key for key in keys_of(bucket) if key.startswith("segments/")] == segments
+
+
+async def take_over(old: RunningBroker, directory: Path, bucket: str) -> None:
+    async with old.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        async with running_broker(directory, storage=bucket) as new, new.client() as other:
+            assert await read_all(other, TOPIC) == [b"1"]
+            await publish(other, TOPIC, [b"2"])
+            with trio.move_on_after(3):
+                await publish(client, TOPIC, [b"too late"])
+            assert await read_all(other, TOPIC, "again") == [b"1", b"2"]
+
+
+async def test_a_former_owner_that_is_alive_ends(tmp_path: Path, bucket: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    ended: list[BaseException] = []
+    try:
+        async with running_broker(tmp_path / "a", storage=bucket) as old:
+            await take_over(old, tmp_path / "b", bucket)
+    except (DanubeError, ExceptionGroup) as error:
+        ended.append(error)
+    while isinstance(ended[-1], BaseExceptionGroup):
+        ended.append(ended[-1].exceptions[0])
+    assert isinstance(ended[-1], OwnerFencedError)
+
+
+async def test_a_storage_that_does_not_answer(tmp_path: Path, bucket: str) -> None:
+    limits = {**SEALING, "storage_operation_timeout_s": 0.2, "remote_stall_s": 0.4}
+    settings = {"patience_s": 30, "storage": bucket, "limits": limits}
+    async with running_broker(tmp_path, **settings) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        await publish(client, "/default/local", [b"a"], durability="disk")
+        backend: Any = running.broker.history.storages["default"]._backend
+        real_put = backend.put
+        offsets: list[int] = []
+
+        async def refuse(*_args: Any, **_keywords: Any) -> None:
+            raise StorageDeniedError("the credentials have expired")
+
+        async with (
+            running.channel() as channel,
+            raw_producer(channel, TOPIC) as raw,
+            client.producer(TOPIC, name="patient") as patient,
+        ):
+            backend.put = refuse
+
+            async def send() -> None:
+                offsets.append((await patient.send(b"2")).offset)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send)
+                await trio.sleep(0.2)
+                raw.send(0, b"3")
+                refused = await raw.refused()
+                assert refused.code == "storage-unavailable"
+                assert "the credentials have expired" in refused.message
+                raw.send(0, b"3")  # again, as the client does: it waits with the first one
+                await publish(client, "/default/local", [b"b"])  # everything else goes on
+                assert await read_all(client, "/default/local") == [b"a", b"b"]
+                assert not offsets
+                backend.put = real_put
+                reply = await raw.reply()
+                while isinstance(reply, api.PublishRefused):
+                    raw.send(0, b"3")
+                    reply = await raw.reply()
+                assert isinstance(reply, api.PublishAcks)
+        assert offsets == [1]  # it came through, once
+        assert await read_all(client, TOPIC) == [b"1", b"2", b"3"]
+
+
+async def test_a_storage_that_is_away_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker serves what it has, and the rest when it is there."""
+    data = tmp_path / "data"
+    data.mkdir()
+    limits = {**SEALING, "storage_operation_timeout_s": 0.2}
+    settings = {"patience_s": 30, "storage": f"disk://{tmp_path}/bucket", "limits": limits}
+    monkeypatch.setattr(remote, "_RETRY_S", 0.05)
+    async with running_broker(data, **settings) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        await publish(client, "/default/local", [b"a"], durability="disk")
+        await running.drain()
+
+        async def away(*_arguments: Any) -> None:
+            raise StorageDeniedError("the credentials have expired")
+
+        monkeypatch.setattr(remote, "read_bucket", away)
+        monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+        await running.start()
+        assert await read_all(client, "/default/local") == [b"a"]
+        with pytest.raises(DanubeError, match="waits for storage 'default': the credentials have") as caught:
+            running.broker.topic(TOPIC)
+        assert caught.value.retryable
+        monkeypatch.setattr(remote, "read_bucket", read_bucket)
+        assert await read_all(client, TOPIC) == [b"1"]
+
+
+async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, storage="memory") as running, running.client() as client:
+        with pytest.raises(FailedPreconditionError, match="cannot carry topics of durability 'remote'"):
+            await client.create_topic(TOPIC, durability="remote")
+        with pytest.raises(TopicNotFoundError):
+            await client.describe_topic(TOPIC)
+        await client.create_topic(TOPIC, durability="disk")
+        with pytest.raises(DurabilityMismatchError):
+            await publish(client, TOPIC, [b"x"], durability="remote")
+
+
+async def test_a_broker_without_such_topics_leaves_the_bucket_alone(tmp_path: Path, bucket: str) -> None:
+    async with running_broker(tmp_path, storage=bucket) as running, running.client() as client:
+        await publish(client, "/default/local", [b"a"])
+        await running.restart()
+    assert [key for key in keys_of(bucket) if key.startswith("wal/")] == []
+
+
+async def test_a_bucket_that_has_forgotten_is_named(tmp_path: Path, bucket: str) -> None:
+    async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        await running.drain()
+        space = SHARED_SPACES.space(bucket.removeprefix("memory://").partition("?")[0])
+        for key in keys_of(bucket):
+            space.remove(key)
+        await running.start()
+        with pytest.raises(DanubeError, match="knows nothing of its topics of durability 'remote'"):
+            running.broker.topic(TOPIC)
+
+
+async def test_a_creation_that_was_cut_off_is_taken_back(tmp_path: Path, bucket: str) -> None:
+    async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        backend: Any = running.broker.history.storages["default"]._backend
+
+        async def hang(*_args: Any, **_keywords: Any) -> None:
+            await trio.sleep_forever()
+
+        backend.put = hang
+        with trio.move_on_after(0.3):
+            await client.create_topic("/default/second", durability="remote")
+        assert running.broker.catalogue.find("/default/second") is not None
+        await running.restart(crash=True)
+        assert [topic.topic for topic in await client.list_topics()] == [TOPIC]
+        await client.create_topic("/default/second", durability="remote")
+        await publish(client, "/default/second", payloads_of(0, 100, 10 * KIB))
+        assert sum(len(each) for each in await read_all(client, "/default/second")) == 100 * 10 * KIB
