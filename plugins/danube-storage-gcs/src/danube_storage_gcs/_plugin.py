@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 import aiohttp
 import fsspec.asyn
 import google.auth.exceptions
+import google.oauth2.credentials
 import msgspec
 import trio
 
@@ -24,6 +26,7 @@ __all__ = ["GcsConfig", "GcsStoragePlugin"]
 
 _MAX_OBJECT_BYTES = 5 * GIB
 """Largest object. The service takes larger ones, but one that is in memory at once should not be."""
+_SOURCES = ("google_default", "cloud", "cache", "anon")
 _CLOSE_S = 5.0
 
 
@@ -86,11 +89,18 @@ class GcsStoragePlugin(StoragePlugin[GcsConfig]):
                 await call_asyncio(loop, client.close)
 
 
+def _credentials(token: str) -> str | google.oauth2.credentials.Credentials | None:
+    """Return what gcsfs takes. It would ask Google how long a token lives; the first refusal tells that, too."""
+    if not token or token in _SOURCES or os.path.exists(token) or "/" in token:
+        return token or None
+    return google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call] # it has types only in part
+
+
 async def _connect(config: GcsConfig, url: str) -> GcsClient:
     options: dict[str, Any] = {"project": config.project} if config.project else {}
     make = partial(
         GcsClient,
-        token=config.token or None,
+        token=_credentials(config.token),
         requester_pays=config.requester_pays,
         endpoint_url=config.endpoint_url.rstrip("/") or None,
         requests_timeout=aiohttp.ClientTimeout(
@@ -106,7 +116,7 @@ async def _connect(config: GcsConfig, url: str) -> GcsClient:
         client: GcsClient = await trio.to_thread.run_sync(make, abandon_on_cancel=True)
     except google.auth.exceptions.TransportError as error:
         raise StorageUnavailableError(f"{url}: open: the server of the credentials does not answer") from error
-    except (google.auth.exceptions.GoogleAuthError, ValueError, TypeError, OSError):
+    except (google.auth.exceptions.GoogleAuthError, ValueError, TypeError, LookupError, OSError):
         # What it says may have the token in it.
         raise ConfigurationError(
             f"{url}: the option token is no way to find credentials; it is a path that cannot be read, or no key file"
