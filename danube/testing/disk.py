@@ -266,7 +266,7 @@ class SimulatedDisk:
         """See :meth:`danube.log.Disk.free_bytes`."""
         await trio.lowlevel.checkpoint()
         left = self.capacity - sum(len(file.seen) for file in self._names.values())
-        return int(min(left, 2**62))
+        return int(max(0, min(left, 2**62)))
 
 
 def _error(number: int) -> OSError:

@@ -1,0 +1,295 @@
+"""A broker in a simulated world: the machine that outlives it, and its lives.
+
+The machine keeps the disk, the metadata and a place on the network. A *life* is one run of the real
+:class:`~danube.broker.Broker` on them. Everything that a life touches goes through a handle that knows whether this
+life is over: what a dead broker still does in its ``finally`` blocks reaches nothing.
+
+A crash is: mark the life as over, take disk and network away, and only then cancel its tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from random import Random
+from typing import Any, TypeVar
+
+import trio
+
+from danube.broker import Broker, BrokerConfig, Seams
+from danube.broker.config import StorageConfig
+from danube.metadata import LeaseId, MemoryStore, MetadataStore
+from danube.metadata._machine import Machine
+from danube.metadata.memory import _MemoryTable
+from danube.model.errors import DanubeError, StorageUnavailableError, UnavailableError
+from danube.model.limits import Limits
+from danube.storage import MemoryBackend, MemorySpace
+from danube.testing.disk import SimulatedDisk
+from danube.testing.metadata import FaultyMetadataStore
+from danube.testing.simulation.network import Network
+from danube.testing.simulation.trace import Trace
+from danube.testing.storage_faults import FaultyStorage
+
+__all__ = ["BrokerNode", "Life", "danube_error", "shown_error"]
+
+T = TypeVar("T")
+
+PORT = 6650
+
+
+class Life:
+    """One run of a broker, from its start to its end or death."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.over = False
+        self.broker: Broker
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+
+
+class _KeptStore(MemoryStore):
+    """A life's handle on metadata that outlive it: what was answered is durable, and the dead change nothing."""
+
+    def __init__(self, table: _MemoryTable, limits: Limits, life: Life) -> None:
+        super().__init__(limits=limits)
+        self._state = Machine(table, limits)
+        self._table = table
+        self._life = life
+
+    async def _call(self, work: Callable[[Machine], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        self._check_open()
+        if self._life.over:
+            raise UnavailableError("the process is dead")
+        result = work(self._state)
+        self._publish()
+        return result
+
+    async def _open(self, nursery: trio.Nursery) -> list[tuple[LeaseId, float]]:
+        await trio.lowlevel.checkpoint()
+        self._revision = self._table.revision
+        return self._table.leases()
+
+
+class _LifeStorage(FaultyStorage):
+    """A life's handle on a bucket. A put or delete that was on its way when the life ended may still arrive."""
+
+    def __init__(self, backend: MemoryBackend, random: Random, life: Life, touched: Callable[[str], None]) -> None:
+        super().__init__(backend, random)
+        self._life = life
+        self._touched = touched
+
+    async def _before(self, method: str, key: str) -> None:
+        self._check()
+        self._touched(f"storage-{method}")
+        await super()._before(method, key)
+        if self._life.over and (method not in ("put", "delete") or self._random.random() < 0.5):
+            self._check()
+
+    async def _after(self, method: str, key: str) -> None:
+        await super()._after(method, key)
+        self._check()
+
+    def _check(self) -> None:
+        if self._life.over:
+            raise StorageUnavailableError("the process is dead")
+
+
+class _LifeDisk:
+    """A life's handle on the disk, which tells who lies in wait for its writes. A dead disk fails by itself."""
+
+    def __init__(self, disk: SimulatedDisk, touched: Callable[[str], None]) -> None:
+        self._disk = disk
+        self._touched = touched
+        self.list = disk.list
+        self.remove = disk.remove
+        self.read = disk.read
+        self.free_bytes = disk.free_bytes
+        self.sync_directory = disk.sync_directory
+
+    async def create(self, name: str, size: int) -> None:
+        """See :meth:`danube.log.Disk.create`."""
+        self._touched("disk-create")
+        await self._disk.create(name, size)
+
+    async def rename(self, old: str, new: str) -> None:
+        """See :meth:`danube.log.Disk.rename`."""
+        self._touched("disk-rename")
+        await self._disk.rename(old, new)
+        self._touched("disk-renamed")
+
+    async def write(self, name: str, position: int, buffers: Sequence[bytes], *, sync: bool) -> None:
+        """See :meth:`danube.log.Disk.write`."""
+        self._touched("disk-write")
+        await self._disk.write(name, position, buffers, sync=sync)
+        self._touched("disk-written")
+
+
+class BrokerNode:
+    """A machine with a broker.
+
+    Args:
+        name: of the host.
+        config: of the broker; its storages name spaces of ``buckets``.
+        network: where it listens.
+        buckets: the storages of the world, by URL.
+        random: the only source of chance.
+        wall_clock_us: the world's clock.
+        trace: gets starts and ends.
+        failed: told of an end that nobody wanted: (life, error).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: BrokerConfig,
+        *,
+        network: Network,
+        buckets: dict[str, MemorySpace],
+        random: Random,
+        wall_clock_us: Callable[[], int],
+        trace: Trace,
+        failed: Callable[[Life, BaseException], None],
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.disk: SimulatedDisk = SimulatedDisk(Random(random.getrandbits(64)))
+        self.life: Life | None = None
+        """The current life, if there is one."""
+        self.lives = 0
+        self.ready = trio.Event()
+        """Set while a broker listens; replaced at its end."""
+        self.storage_faults: dict[str, Any] = {}
+        """Attributes of :class:`FaultyStorage` that are set now; change them with :meth:`set_storage_faults`."""
+        self.metadata_faults: dict[str, float] = {}
+        self.on_touch: Callable[[str], None] = lambda what: None
+        """Told what the broker is about to do with disk and storages: where crashes hurt most."""
+        self._network = network
+        self._buckets = buckets
+        self._random = random
+        self._wall_clock_us = wall_clock_us
+        self._trace = trace
+        self._failed = failed
+        self._metadata = _MemoryTable()
+        self._storages: list[_LifeStorage] = []
+
+    # --- Lives
+
+    async def run(self, *, restart_delay_s: Callable[[], float]) -> None:
+        """Let one life follow the other, until cancelled: whatever ends, a supervisor starts it again."""
+        while True:
+            await self._live()
+            await trio.sleep(restart_delay_s())
+
+    async def _live(self) -> None:
+        self.lives += 1
+        self.life = life = Life(self.lives)
+        self._storages.clear()
+        life.broker = Broker(self.config, self._seams(life))
+        self._network.power_on(self.name)
+        self._trace("start", self.name, life.number)
+        try:
+            with life.scope:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(life.broker.run)
+                    self._trace("ready", self.name, life.number)
+                    self.ready.set()
+        except Exception as error:  # noqa: BLE001 - whatever a broker can end with is judged by the world
+            if not life.over:
+                self._network.crash(self.name, silently=False)
+                self.disk = self.disk.crash(power_loss=False)
+                life.over = True
+                self._trace("failed", self.name, life.number, shown_error(error))
+                self._failed(life, error)
+        finally:
+            life.over = True
+            self.life = None
+            self.ready = trio.Event()
+            life.ended.set()
+            self._trace("end", self.name, life.number)
+
+    def crash(self, *, power_loss: bool) -> None:
+        """Kill the broker, or cut its power, at this very moment. Does nothing while there is none."""
+        life = self.life
+        if life is None or life.over:
+            return
+        self._trace("power-loss" if power_loss else "kill", self.name, life.number)
+        life.over = True
+        self.disk = self.disk.crash(power_loss=power_loss)
+        self._network.crash(self.name, silently=power_loss)
+        life.scope.cancel()
+
+    def drain(self) -> None:
+        """Ask the broker to end well, as SIGTERM does."""
+        if self.life is not None and not self.life.over:
+            self._trace("drain", self.name, self.life.number)
+            self.life.broker.drain()
+
+    def set_storage_faults(self, **faults: Any) -> None:
+        """Set attributes of :class:`FaultyStorage`, for this life and the following ones."""
+        self.storage_faults |= faults
+        for storage in self._storages:
+            for name, value in faults.items():
+                setattr(storage, name, value)
+
+    # --- What a life gets
+
+    def _seams(self, life: Life) -> Seams:
+        @asynccontextmanager
+        async def open_disk(config: BrokerConfig) -> AsyncIterator[_LifeDisk]:
+            yield _LifeDisk(self.disk, self._touch)
+
+        def open_metadata(config: BrokerConfig) -> AbstractAsyncContextManager[MetadataStore]:
+            return FaultyMetadataStore(
+                _KeptStore(self._metadata, config.limits, life),
+                Random(self._random.getrandbits(64)),
+                **self.metadata_faults,
+            )
+
+        @asynccontextmanager
+        async def open_backend(
+            config: BrokerConfig, storage: StorageConfig, wall_clock_us: Callable[[], int]
+        ) -> AsyncIterator[_LifeStorage]:
+            space = self._buckets.setdefault(storage.url, MemorySpace())
+            backend = MemoryBackend(space, url=storage.url, durable=True, wall_clock_us=wall_clock_us)
+            handle = _LifeStorage(backend, Random(self._random.getrandbits(64)), life, self._touch)
+            for name, value in self.storage_faults.items():
+                setattr(handle, name, value)
+            self._storages.append(handle)
+            yield handle
+
+        async def listen(addresses: Sequence[str]) -> list[trio.abc.Listener[Any]]:
+            await trio.lowlevel.checkpoint()
+            return [] if life.over else list(self._network.listen(self.name, addresses))
+
+        return Seams(
+            wall_clock_us=self._wall_clock_us,
+            random=Random(self._random.getrandbits(64)),
+            open_disk=open_disk,
+            open_metadata=open_metadata,
+            open_backend=open_backend,
+            listen=listen,
+        )
+
+    def _touch(self, what: str) -> None:
+        self.on_touch(what)
+
+
+def shown_error(error: BaseException) -> str:
+    """Return an error, or the first of a group that says something, in one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}".replace("\n", " ")
+
+
+def danube_error(error: BaseException) -> DanubeError | None:
+    """Return the first of our errors in an error or group; None if there is none."""
+    if isinstance(error, DanubeError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            found = danube_error(inner)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,320 @@
+"""Applications of a simulated world: they use the real client, and tell the history what they do and see.
+
+Each lives on a host of its own and has everything that real ones have to deal with: connections that do not come up,
+brokers that go away, and its own crashes. Whatever error a call may raise, it goes on; what may not be, the history
+finds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import trio
+
+import danube
+from danube.client import Batch, Client, Consumer, Environment, Pending, Producer, Receipt
+from danube.model.errors import DanubeError
+from danube.model.limits import Limits
+from danube.model.policies import Durability, Retention, SubscriptionType
+from danube.testing.history import Audited, History, Session
+from danube.testing.simulation.network import Network
+from danube.testing.simulation.node import PORT, shown_error
+from danube.testing.simulation.trace import Trace
+
+if TYPE_CHECKING:
+    from danube.client._feed import Feed
+
+__all__ = ["Applications", "ConsumerPlan", "ProducerPlan", "TopicPlan", "read_topic"]
+
+
+_KEYS: Final = tuple(f"k{index}" for index in range(6))
+
+_Message = tuple[bytes, str | None]
+
+
+class TopicPlan(NamedTuple):
+    """A topic of the world."""
+
+    name: str
+    durability: Durability
+    partitions: int
+    retention: Retention
+
+    @property
+    def parts(self) -> list[str]:
+        """The topics that messages name: the partitions, or the topic."""
+        return [f"{self.name}-part-{index}" for index in range(self.partitions)] or [self.name]
+
+
+class ProducerPlan(NamedTuple):
+    """A producer name, and how it works."""
+
+    name: str
+    topic: TopicPlan
+    operations_per_s: float
+    batch: int
+    """Most messages of one operation."""
+    payload_bytes: int
+    """Most bytes of one message."""
+    compression: Literal["lz4", "zstd"] | None
+    crash_after_s: float
+    """Mean time until the application dies and comes back."""
+
+
+class ConsumerPlan(NamedTuple):
+    """A consumer of a subscription, and how it works."""
+
+    name: str
+    subscription: str
+    kind: SubscriptionType
+    topic: TopicPlan
+    diligence: float
+    """Share of messages that it acknowledges; it rejects or forgets the others."""
+    leave_after_s: float
+    """Mean time until it leaves or dies, and comes back."""
+
+
+class Applications:
+    """What all applications of a world have in common.
+
+    Args:
+        network, history, trace: the world's.
+        target: the broker's host.
+        wall_clock_us: the world's clock.
+        limits: of the clients.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        target: str,
+        history: History,
+        trace: Trace,
+        wall_clock_us: Callable[[], int],
+        limits: Limits,
+    ) -> None:
+        self.network = network
+        self.target = target
+        self.history = history
+        self.trace = trace
+        self.calm = trio.Event()
+        """Set when the faults are over: producers end what they do, consumers take and acknowledge everything."""
+        self.finished = trio.Event()
+        """Set when consumers shall leave."""
+        self._wall_clock_us = wall_clock_us
+        self._limits = limits
+
+    @asynccontextmanager
+    async def client(self, host: str, random: Random) -> AsyncIterator[Client]:
+        """Connect from a host."""
+        environment = Environment(
+            connect=lambda _host, port: self.network.connect(host, self.target, port),
+            clock_us=self._wall_clock_us,
+            random=random,
+        )
+        async with danube.connect(
+            f"danube://{self.target}:{PORT}",
+            connect_timeout_s=2.0,
+            request_timeout_s=10.0,
+            reconnect_max_s=1.0,
+            close_timeout_s=600.0,
+            limits=self._limits,
+            environment=environment,
+        ) as client:
+            yield client
+
+    async def again_and_again(
+        self, host: str, random: Random, work: Callable[[Client, Random], Awaitable[bool]], life_s: float
+    ) -> None:
+        """Run ``work`` with a client until it returns True; start again after errors and crashes.
+
+        A crash takes the host's connections away before anything is cancelled.
+        """
+        done = False
+        while not done:
+            dies_in_s = random.expovariate(1 / life_s) if not self.calm.is_set() else math.inf
+            scope = trio.CancelScope()
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._kill, host, dies_in_s, scope, random)
+                    with scope:
+                        async with self.client(host, random) as client:
+                            done = await work(client, random)
+                    nursery.cancel_scope.cancel()
+            except* DanubeError as errors:
+                self.trace("app-error", host, shown_error(errors))
+            if not done:
+                self.network.power_on(host)
+                await trio.sleep(random.random())
+
+    async def _kill(self, host: str, after_s: float, scope: trio.CancelScope, random: Random) -> None:
+        with trio.move_on_after(after_s):
+            await self.calm.wait()
+            return
+        self.trace("app-crash", host)
+        self.network.crash(host, silently=random.random() < 0.3)
+        scope.cancel()
+
+    # --- Producers
+
+    async def produce(self, plan: ProducerPlan, random: Random) -> None:
+        """Publish until all is calm; return when everything that was accepted is settled."""
+        run = number = 0
+
+        async def work(client: Client, random: Random) -> bool:
+            nonlocal run, number
+            if self.calm.is_set():
+                return True
+            async with client.producer(
+                plan.topic.name,
+                name=plan.name,
+                compression=plan.compression,
+                batch_max_bytes=16 * 1024,
+                max_in_flight_batches=random.choice((1, 4, 8)),
+            ) as producer:
+                run += 1
+                for part, stored in zip(plan.topic.parts, producer.stored_before, strict=True):
+                    self.history.producer_run(plan.name, run, part, stored)
+                    self.trace("producer", plan.name, run, part, stored)
+                async with trio.open_nursery() as nursery:
+                    while not self.calm.is_set():
+                        one_key = random.choice((None, *_KEYS)) if random.random() < 0.3 else ""
+                        messages: list[_Message] = []
+                        for _ in range(random.randint(1, plan.batch)):
+                            number += 1
+                            filler = random.randbytes(random.randrange(plan.payload_bytes))
+                            key = random.choice((None, *_KEYS)) if one_key == "" else one_key
+                            payload = b"%s|%d|" % (plan.name.encode(), number) + filler
+                            self.history.publish(plan.name, run, number, plan.topic.name, payload, key)
+                            messages.append((payload, key))
+                        if one_key != "" and (one_key is not None or not plan.topic.partitions):
+                            await self._send_many(producer, messages, one_key)
+                        elif random.random() < 0.2:
+                            for message in messages:
+                                await self._settle(producer.send(message[0], key=message[1]), message[0])
+                        else:
+                            pending = [(producer.send_nowait(payload, key=key), payload) for payload, key in messages]
+                            nursery.start_soon(self._settle_all, pending)
+                        with trio.move_on_after(random.expovariate(plan.operations_per_s)):
+                            await self.calm.wait()
+            return True
+
+        await self.again_and_again(plan.name, random, work, plan.crash_after_s)
+
+    async def _send_many(self, producer: Producer, messages: list[_Message], key: str | None) -> None:
+        try:
+            receipt = await producer.send_many([payload for payload, _ in messages], key=key)
+        except DanubeError as error:
+            self.trace("send-failed", messages[0][0][:12], shown_error(error))
+            return
+        places = [(part.topic, part.start + index) for part in receipt.ranges for index in range(part.count)]
+        for (payload, _), (topic, offset) in zip(messages, places, strict=True):
+            self._acked(payload, topic, offset)
+
+    async def _settle_all(self, pending: list[tuple[Pending, bytes]]) -> None:
+        for each, payload in pending:
+            await self._settle(each, payload)
+
+    async def _settle(self, sending: Awaitable[Receipt], payload: bytes) -> None:
+        try:
+            receipt = await sending
+        except DanubeError as error:
+            self.trace("send-failed", payload[:12], shown_error(error))
+            return
+        self._acked(payload, receipt.topic, receipt.offset)
+
+    def _acked(self, payload: bytes, topic: str, offset: int) -> None:
+        self.history.acknowledge(payload, topic, offset)
+        self.trace("acked", topic, offset)
+
+    # --- Consumers
+
+    async def consume(self, plan: ConsumerPlan, random: Random) -> None:
+        """Take messages until all is finished; once it is calm, acknowledge everything."""
+
+        async def work(client: Client, random: Random) -> bool:
+            async with client.consumer(
+                plan.topic.name,
+                subscription=plan.subscription,
+                type=plan.kind,
+                start="earliest",
+                name=plan.name,
+                credit_messages=random.choice((5, 50, 1000)),
+            ) as consumer:
+                taker = _Taker(self, plan, consumer, random)
+                self.trace("consumer", plan.name)
+                while not self.finished.is_set():
+                    with trio.move_on_after(0.2 + random.random()):
+                        taker.take(await consumer.receive_batch())
+                        continue
+                    await taker.flush()
+                await taker.flush()
+            return True
+
+        await self.again_and_again(plan.name, random, work, plan.leave_after_s)
+
+
+class _Taker:
+    """The hands of a consumer: sees, acknowledges, rejects or forgets, and remembers what it may expect of that."""
+
+    def __init__(self, applications: Applications, plan: ConsumerPlan, consumer: Consumer, random: Random) -> None:
+        self._applications = applications
+        self._history = history = applications.history
+        self._plan = plan
+        self._consumer = consumer
+        self._random = random
+        self._session: Session = history.session(plan.subscription, plan.kind, plan.topic.parts)
+        self._feeds: dict[str, Feed] = {}
+        self._acked: dict[str, list[int]] = {}
+        self._losses = history.power_losses
+        # Key-shared acknowledgements take effect in the order of their key, and those behind a rejected message are
+        # forgotten: keys of which this consumer has rejected or forgotten anything promise nothing.
+        self._dirty: set[tuple[str, str | None]] = set()
+
+    def take(self, batch: Batch) -> None:
+        """See a batch, and say something about each message, or nothing."""
+        applications, plan, random = self._applications, self._plan, self._random
+        feed = batch.feed
+        topic = batch.topic
+        self._feeds[topic] = feed
+        applications.trace("taken", plan.name, topic, batch.ranges, batch.attempt)
+        rejected: list[int] = []
+        for message in batch:
+            offset, key = message.offset, message.key
+            self._history.deliver(self._session, batch.generation, topic, offset, message.payload, key)
+            if applications.calm.is_set() or random.random() < plan.diligence:
+                message.ack_nowait()
+                if (topic, key) not in self._dirty:
+                    self._acked.setdefault(topic, []).append(offset)
+                continue
+            if plan.kind is SubscriptionType.KEY_SHARED:
+                self._dirty.add((topic, key))
+            if random.random() < 0.5:
+                rejected += offset, offset + 1
+        if rejected:
+            feed.nack(rejected, random.choice((0.0, 0.1, 1.0)))
+
+    async def flush(self) -> None:
+        """Have the acknowledgements confirmed."""
+        acked, self._acked = self._acked, {}
+        losses, self._losses = self._losses, self._history.power_losses
+        if not acked:
+            return
+        await self._consumer.flush_acks()
+        for topic, offsets in acked.items():
+            self._history.confirmed(self._session, topic, offsets, self._feeds[topic].generation, losses)
+            self._applications.trace("confirmed", self._plan.name, topic, len(offsets))
+
+
+async def read_topic(client: Client, topic: TopicPlan, subscription: str) -> dict[str, list[Audited]]:
+    """Read a topic from its first offset to its present end, through a subscription that is deleted again."""
+    found: dict[str, list[Audited]] = {part: [] for part in topic.parts}
+    async with client.consumer(topic.name, subscription=subscription, start="earliest") as consumer:
+        async for batch in consumer.batches(until_caught_up=True):
+            found[batch.topic] += [Audited(message.offset, message.payload, message.key) for message in batch]
+    await client.delete_subscription(topic.name, subscription)
+    return found
