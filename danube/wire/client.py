@@ -299,7 +299,7 @@ class Channel:
             if now - self._write_began > limits.write_timeout_s:
                 await self._give_up(f"accepted no bytes for {limits.write_timeout_s} s")
                 return
-            if now - self._last_read < limits.keepalive_idle_s:
+            if now < self._last_read + limits.keepalive_idle_s:  # as above: a difference may round the other way
                 continue
             self.protocol.ping(b"keepaliv")
             self.wake_writer()
