@@ -203,12 +203,16 @@ class Journal:
 
         Raises:
             DataDirectoryError: the files are of another format.
+            JournalFencedError: an I/O error. Nothing is lost by trying again.
         """
         assert self.recovered is None
         recovery = Recovery(self._disk, self._keeper.files, self._file_size, visitor)
-        recovered = await recovery.run()
-        self._sequence = self._watermark = recovery.last_sequence
-        await self._keeper.adopt(recovery)
+        try:
+            recovered = await recovery.run()
+            self._sequence = self._watermark = recovery.last_sequence
+            await self._keeper.adopt(recovery)
+        except OSError as error:
+            raise self._fence(error, "recovery of the journal") from error
         self.recovered = recovered
         return recovered
 

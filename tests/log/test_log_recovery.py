@@ -343,7 +343,7 @@ def test_what_an_interrupted_recovery_leaves_is_never_taken_for_a_later_file(
         try:
             run(Journal(trial, LIMITS, file_size=FILE_SIZE, on_commit=_nobody).recover)
             break
-        except OSError:
+        except JournalFencedError:
             interrupted += 1
         trial, more = write([[(1, 30)]] * 5, disk=trial.crash(power_loss=False))
         for _ in range(2):
