@@ -56,7 +56,8 @@ class _Sent(msgspec.Struct, gc=False):
     acked_topic: str = ""
     acked_offset: int = -1
     acked_after_losses: int = -1
-    """Power losses before the acknowledgement."""
+    """Power losses before the acknowledgement arrived."""
+    sent_after_losses: int = 0
 
 
 class _Topic(msgspec.Struct):
@@ -121,10 +122,12 @@ class History:
         self.events += 1
         self._power_losses += 1
         for (topic, _), place in self._places.items():
-            if self._topics[topic].durability is Durability.OS:
-                place.seen.clear()
-                place.last_new.clear()
+            if self._taken_back(topic):
                 place.settled.clear()
+
+    def _taken_back(self, topic: str) -> bool:
+        """Whether offsets may have been given twice: what was on its way when the power went arrives afterwards."""
+        return self._power_losses > 0 and self._topics[topic].durability is Durability.OS
 
     # --- Producers
 
@@ -139,6 +142,7 @@ class History:
         self.published_messages += 1
         assert payload not in self._sent, "payloads must be unique"
         self._sent[payload] = _Sent(producer, run, number, topic, zlib.crc32(payload), key)
+        self._sent[payload].sent_after_losses = self._power_losses
 
     def acknowledge(self, payload: bytes, topic: str, offset: int) -> None:
         """The broker has said where a message is stored."""
@@ -177,7 +181,8 @@ class History:
             self.violation(f"{where}: {_name(payload)} was delivered with key {key!r} instead of {sent.key!r}")
         place = self._places[topic, session.subscription]
         known = place.seen.get(offset)
-        if known is not None and known != sent.checksum:
+        taken_back = self._taken_back(topic)
+        if known is not None and known != sent.checksum and not taken_back:
             self.violation(f"{where}: {_name(payload)} was delivered where another message was before")
         settled = place.settled.get(offset)
         if settled is not None:
@@ -186,7 +191,8 @@ class History:
                 self.violation(f"{where}: {_name(payload)} came again after its acknowledgement was durable")
         if known is None:
             place.seen[offset] = sent.checksum
-            self._first_sight(place, where, topic, offset, key)
+            if not taken_back:
+                self._first_sight(place, where, topic, offset, key)
         place.ever.add(offset)
 
     def _first_sight(self, place: _Place, where: str, topic: str, offset: int, key: str | None) -> None:
@@ -200,7 +206,7 @@ class History:
             self.violation(f"{where}: seen for the first time after {last}" + (f" of key {key}" if key else ""))
             return
         gapless = place.kind is not SubscriptionType.KEY_SHARED and not self._topics[topic].retention
-        if gapless and offset != last + 1 and not (self._power_losses and self._topics[topic].durability == "os"):
+        if gapless and offset != last + 1:
             self.violation(f"{where}: seen for the first time, and {last + 1} was not seen before it")
         place.last_new[ordered_by] = offset
 
@@ -311,7 +317,8 @@ class History:
             elif payload in homes:
                 self.violation(f"{_name(payload)} was acknowledged @{offset} of {name} and is at {homes[payload]}")
             elif self._topics[name].durability is Durability.OS and sent.acked_after_losses < self._power_losses:
-                lost[name].append((sent.acked_after_losses, offset))
+                # An acknowledgement may have been on its way for long: it tells of the time after the sending.
+                lost[name].append((sent.sent_after_losses, offset))
             elif not (self._topics[name].retention and offset < min(log, default=offset + 1)):
                 self.violation(f"{_name(payload)} was acknowledged @{offset} of {name} and is not there")
         for name, messages in lost.items():
@@ -351,10 +358,10 @@ class History:
             log = logs[name]
             if not topic.audits:
                 continue
-            taken_back = topic.durability is Durability.OS and self._power_losses
+            taken_back = self._taken_back(name)
             for offset, checksum in place.seen.items():
                 payload = log.get(offset)
-                if payload is None and (topic.retention or taken_back):
+                if taken_back or (payload is None and topic.retention):
                     continue
                 if payload is None or zlib.crc32(payload) != checksum:
                     self.violation(f"{name} @{offset} was delivered to {subscription}, and the log has something else")
