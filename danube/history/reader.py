@@ -3,7 +3,7 @@
 Who jumps somewhere gets one small range, so that the first message comes soon. Who goes on reading from there is read
 ahead for: first one chunk, then more while it keeps up, up to four. Chunks are 2 MiB of an object at aligned places, so
 several readers of the same history share them. Fetches run in tasks of their own: a reader that is cancelled takes
-nothing away from the others, and no two readers fetch the same bytes at the same time.
+nothing away from the others, and no two readers fetch the same chunk at the same time.
 
 Every batch is verified before it is handed out. Bytes that do not verify are fetched once more, past the cache, before
 the damage is reported.
@@ -46,6 +46,7 @@ _FIRST_BYTES: Final = 128 * KIB
 """Read by whoever jumps to a place."""
 _FOOTER_GUESS_BYTES: Final = 64 * KIB
 _MAX_FOOTERS: Final = 32
+_MAX_FIRST_READS: Final = 4
 _MAX_AHEAD: Final = 4
 _MAX_STREAMS: Final = 1024
 _INDEX_CACHE_BYTES: Final = 16 * MIB
@@ -67,6 +68,8 @@ class _Place(NamedTuple):
 
     record: PartRecord
     position: int
+    first_bytes: int
+    """What is read at first, if nothing is read ahead."""
     ahead: int
 
 
@@ -98,6 +101,7 @@ class SegmentReader:
         self._fetches: dict[tuple[ObjectRef, int], _Fetch] = {}
         self._indexes: OrderedDict[tuple[ObjectRef, int], PartIndex] = OrderedDict()
         self._index_bytes = 0
+        self._first_reads: OrderedDict[tuple[ObjectRef, int, int], bytes] = OrderedDict()
         self._footers: OrderedDict[ObjectRef, SegmentFooter] = OrderedDict()
         self._streams: OrderedDict[tuple[int, int], _Place] = OrderedDict()
         self._nursery: trio.Nursery | None = None
@@ -128,14 +132,13 @@ class SegmentReader:
         while (record := self._lookup(topic_id, offset)) is not None:
             try:
                 if place is None or place.record is not record:
-                    place = _Place(record, await self._locate(record, offset), 0)
-                _, position, ahead = place
-                found, position = await self._read_part(record, position, offset, max_bytes, ahead)
+                    place = _Place(record, *await self._locate(record, offset), 0)
+                found, position = await self._read_part(place, offset, max_bytes)
             except (StorageNotFoundError, StorageRangeError) as error:
                 if self._lookup(topic_id, offset) is record:
                     raise self._lost(record, offset, f"the object is gone, or cut off: {error}") from error
                 continue  # merged or expired meanwhile
-            self._remember(topic_id, found[-1].end_offset, record, position, ahead)
+            self._remember(topic_id, found[-1].end_offset, record, position, place.ahead)
             return found
         return []
 
@@ -209,12 +212,15 @@ class SegmentReader:
         topic = self._catalogue.find(topic_id)
         return topic.find(max(offset, topic.start_offset)) if topic is not None else None
 
-    async def _locate(self, record: PartRecord, offset: int) -> int:
-        """Return the position in the object from which on a batch is to be looked for."""
+    async def _locate(self, record: PartRecord, offset: int) -> tuple[int, int]:
+        """Return the position in the object from which on a batch is to be looked for, and how much to read there."""
         part = record.part
-        if offset <= part.base_offset or part.size_bytes <= self._first_bytes:
-            return part.start
-        return part.start + (await self._index(record)).find(offset)
+        if part.size_bytes <= self._first_bytes:
+            return part.start, self._first_bytes
+        # Up to the next entry: a large batch in one read, and no more of it than needed.
+        position, following = (await self._index(record)).find(offset)
+        size = (following if following >= 0 else part.size_bytes) - position
+        return part.start + position, max(size, self._first_bytes)
 
     async def _index(self, record: PartRecord) -> PartIndex:
         key = (record.ref, record.part.index_start)
@@ -239,28 +245,25 @@ class SegmentReader:
         data = await self._storage(record).get(record.object, part.index_start, part.index_end)
         return read_index(data, part, self._where(record))
 
-    async def _read_part(
-        self, record: PartRecord, position: int, offset: int, max_bytes: int, ahead: int
-    ) -> tuple[list[StoredBatch], int]:
+    async def _read_part(self, place: _Place, offset: int, max_bytes: int) -> tuple[list[StoredBatch], int]:
         """Read batches of one part; return them, and where the next one begins."""
         fresh = False
         while True:
             try:
-                return await self._cut(record, position, offset, max_bytes, ahead, fresh=fresh)
+                return await self._cut(place, offset, max_bytes, fresh=fresh)
             except CorruptBatchError as error:
                 if fresh:
-                    raise self._lost(record, offset, str(error)) from error
+                    raise self._lost(place.record, offset, str(error)) from error
                 fresh = True
 
-    async def _cut(
-        self, record: PartRecord, position: int, offset: int, max_bytes: int, ahead: int, *, fresh: bool
-    ) -> tuple[list[StoredBatch], int]:
+    async def _cut(self, place: _Place, offset: int, max_bytes: int, *, fresh: bool) -> tuple[list[StoredBatch], int]:
+        record, position, first_bytes, ahead = place
         part = record.part
         found: list[StoredBatch] = []
         size = 0
         try:
             while position < part.end and size < max_bytes:
-                data, at, limit = await self._bytes_at(record, position, ahead, fresh=fresh)
+                data, at, limit = await self._bytes_at(record, position, ahead, first_bytes, fresh=fresh)
                 wanted = 0
                 for batch, following, missing in cut_batches(data, at, limit, part.topic_id):
                     if batch is None:
@@ -300,17 +303,29 @@ class SegmentReader:
                 size = len(data) + missing
         raise CorruptBatchError("the last batch reaches beyond the end of its part")
 
+    async def _first_read(self, record: PartRecord, start: int, end: int) -> bytes:
+        """Read a small range. A seek by time and the reader behind it ask for the same one: the last few are kept."""
+        key = (record.ref, start, end)
+        data = self._first_reads.get(key)
+        if data is None:
+            data = self._first_reads[key] = await self._storage(record).get(record.object, start, end)
+            while len(self._first_reads) > _MAX_FIRST_READS:
+                self._first_reads.popitem(last=False)
+        return data
+
     async def _span(self, record: PartRecord, start: int, end: int, *, fresh: bool) -> bytes:
         """Return exactly these bytes, out of the chunks they lie in."""
         pieces = []
         while start < end:
-            data, at, limit = await self._bytes_at(record, start, 1, fresh=fresh)
+            data, at, limit = await self._bytes_at(record, start, 1, 0, fresh=fresh)
             piece = data[at : min(limit, at + end - start)]
             pieces.append(piece)
             start += len(piece)
         return b"".join(pieces)
 
-    async def _bytes_at(self, record: PartRecord, position: int, ahead: int, *, fresh: bool) -> tuple[bytes, int, int]:
+    async def _bytes_at(
+        self, record: PartRecord, position: int, ahead: int, first_bytes: int, *, fresh: bool
+    ) -> tuple[bytes, int, int]:
         """Return a buffer, the place of ``position`` in it, and how far the part's bytes reach in it."""
         part = record.part
         number = position // self._chunk_bytes
@@ -318,9 +333,9 @@ class SegmentReader:
         key = (record.ref, number)
         if fresh:
             self._chunks.pop(key, None)
+            self._first_reads.clear()
         elif not ahead and key not in self._chunks and key not in self._fetches:
-            end = min(position + self._first_bytes, part.end)
-            data = await self._storage(record).get(record.object, position, end)
+            data = await self._first_read(record, position, min(position + first_bytes, part.end))
             return data, 0, len(data)
         if ahead:
             self._read_ahead(record, number + 1, ahead)
@@ -394,7 +409,7 @@ class SegmentReader:
                 return
             record, position = following, following.part.start
         if self._worth_it(record, position):
-            self._streams[(topic_id, offset)] = _Place(record, position, ahead)
+            self._streams[(topic_id, offset)] = _Place(record, position, self._first_bytes, ahead)
             while len(self._streams) > _MAX_STREAMS:
                 self._streams.popitem(last=False)
 

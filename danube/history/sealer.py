@@ -144,6 +144,8 @@ class Sealer:
         # What the last round could not seal, and whether everything of it was wanted.
         self._left: dict[int, bool] = {}
         self._asks: list[_Ask] = []
+        # Of full objects that are stored: fresh memory for each would cost its pages, in the loop.
+        self._buffers: list[bytearray] = []
         self._wake = trio.Event()
         self._sealed_objects = 0
         self._sealed_bytes = 0
@@ -349,13 +351,8 @@ class Sealer:
                 async for batches in runs:
                     for batch in batches:
                         if packer is None:
-                            packer = _Packer(
-                                self._cluster,
-                                self._catalogue.epoch,
-                                self._clock_us(),
-                                self._rng,
-                                self._capacity(topics),
-                            )
+                            buffer = self._take_buffer(topics)
+                            packer = _Packer(self._cluster, self._catalogue.epoch, self._clock_us(), self._rng, buffer)
                         packer.add(topic, batch)
                         if packer.size_bytes >= self._limits.segment_bytes:
                             yield packer.finish()
@@ -367,10 +364,21 @@ class Sealer:
         if packer is not None:
             yield packer.finish()
 
-    def _capacity(self, topics: Sequence[Sealable]) -> int:
-        """Return how large an object may become: a segment and what its last batch goes beyond, or all that is left."""
+    def _take_buffer(self, topics: Sequence[Sealable]) -> bytearray:
+        """Return a buffer for an object: a segment and what its last batch goes beyond, or all that is left."""
         left = sum(topic.log.unsealed_bytes for topic in topics)
-        return min(left + left // 8 + 64 * KIB, self._limits.segment_bytes + 2 * MIB)
+        whole = self._limits.segment_bytes + 2 * MIB
+        wanted = min(left + left // 8 + 64 * KIB, whole)
+        if wanted < whole:
+            return bytearray(wanted)
+        buffer = self._buffers.pop() if self._buffers else bytearray()
+        buffer.extend(bytes(max(0, whole - len(buffer))))
+        return buffer
+
+    def _keep_buffer(self, buffer: bytearray) -> None:
+        """Keep the buffer of an object that is stored, for the next one."""
+        if len(buffer) >= self._limits.segment_bytes and len(self._buffers) < self._limits.segment_uploads:
+            self._buffers.append(buffer)
 
     async def _batches(self, topic: Sealable, size_bytes: int) -> AsyncGenerator[list[StoredBatch], None]:
         """Yield what a topic has in the journal, about so many bytes."""
@@ -409,6 +417,7 @@ class Sealer:
             self._sealed_bytes += len(built.data)
         else:
             await self._storage.delete([built.key])  # everything in it has expired, or was deleted, meanwhile
+        self._keep_buffer(built.data)
         done.set()
         slots.release()
 
@@ -424,10 +433,10 @@ class Sealer:
 class _Packer:
     """Fills one object: a part for each topic, and another one behind a hole in its offsets."""
 
-    def __init__(self, cluster: str, epoch: int, created_us: int, rng: random.Random, capacity_bytes: int) -> None:
+    def __init__(self, cluster: str, epoch: int, created_us: int, rng: random.Random, buffer: bytearray) -> None:
         self._key = object_name(cluster, created_us, epoch, rng)
         self._created_us = created_us
-        self._builder = SegmentBuilder(SegmentKind.SEGMENT, epoch, created_us, capacity_bytes)
+        self._builder = SegmentBuilder(SegmentKind.SEGMENT, epoch, created_us, buffer)
         self._topic: Sealable | None = None
         self._next_offset = -1
         self._producers: set[int] = set()

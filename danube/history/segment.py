@@ -18,9 +18,9 @@ Header, 32 bytes::
     |            |  u16    | u16  |   u32    |     u64     |   u32    |  u32 |
     +------------+---------+------+----------+-------------+----------+------+
 
-Index, 20 bytes an entry: base offset u64, highest append time so far u64 (us), position in the part u32. The first
-batch has an entry, then each batch that begins at least 4 KiB behind the last entry: small batches do not make large
-indexes.
+Index, 20 bytes an entry: base offset u64, highest append time of all batches before u64 (us; 0 for the first),
+position in the part u32. The first batch has an entry, then each batch that begins at least 4 KiB behind the last
+entry: small batches do not make large indexes.
 
 Trailer, 36 bytes, at the very end, so that a reader who knows only the name starts here::
 
@@ -171,17 +171,18 @@ class Trailer(NamedTuple):
 class SegmentBuilder:
     """Puts an object together. ``begin``, ``add`` …, ``end`` for each part; then ``control`` at most once; ``finish``.
 
-    The bytes gather in one buffer that is not copied again. If ``capacity_bytes`` is enough, it never moves either: a
-    buffer that grows by steps would leave holes of its former sizes in the heap.
+    The bytes gather in one buffer that is not copied again. If ``buffer`` is long enough, it never moves either: one
+    that grows by steps would leave holes of its former sizes in the heap. Its bytes are overwritten, so it may be one
+    that was used before; fresh memory costs its pages.
     """
 
-    def __init__(self, kind: SegmentKind, epoch: int, created_us: int, capacity_bytes: int = 0) -> None:
+    def __init__(self, kind: SegmentKind, epoch: int, created_us: int, buffer: bytearray | None = None) -> None:
         self._kind = kind
         self._epoch = epoch
         self._created_us = created_us
         head = _HEADER.pack(_HEADER_MAGIC, FORMAT_VERSION, kind, 0, epoch, 0)
         head += _CRC.pack(crc32c(head))
-        self._data = bytearray(max(capacity_bytes, HEADER_SIZE))
+        self._data = buffer if buffer is not None else bytearray()
         self._data[:HEADER_SIZE] = head
         self._used = HEADER_SIZE
         self._body_crc = crc32c(head)
@@ -230,11 +231,11 @@ class SegmentBuilder:
         else:
             assert batch.base_offset == self._end, f"batch at {batch.base_offset} does not continue {self._end}"
         self._end = batch.end_offset
-        if batch.append_time_us > self._last_us:
-            self._last_us = batch.append_time_us
         if not self._batches or position - self._indexed_at >= INDEX_STEP_BYTES:
             self._index.append(_INDEX_ENTRY.pack(batch.base_offset, self._last_us, position))
             self._indexed_at = position
+        if batch.append_time_us > self._last_us:
+            self._last_us = batch.append_time_us
         self._batches += 1
         stamp, part = batch.stamp, batch.part
         self._crc = extend_crc(extend_crc(self._crc, stamp), part)
@@ -384,12 +385,17 @@ class PartIndex:
         """Memory that it takes, about."""
         return 24 * len(self._offsets) + 400
 
-    def find(self, offset: int) -> int:
-        """Return the position of the last indexed batch at or below an offset."""
-        return self._positions[max(0, bisect_right(self._offsets, offset) - 1)]
+    def find(self, offset: int) -> tuple[int, int]:
+        """Return the position of the last indexed batch at or below an offset, and of the next indexed one.
+
+        The latter is -1 if there is none.
+        """
+        at = max(0, bisect_right(self._offsets, offset) - 1)
+        return self._positions[at], self._positions[at + 1] if at + 1 < len(self._positions) else -1
 
     def before_time(self, time_us: int) -> tuple[int, int]:
         """Return base offset and position of the last indexed batch before which all is older than ``time_us``."""
+        # The first entry has time 0.
         at = max(0, bisect_left(self._times, time_us) - 1)
         return self._offsets[at], self._positions[at]
 

@@ -154,7 +154,8 @@ def test_an_index_finds_offsets_and_times(data: st.DataObject, seed: int) -> Non
         assert batch.append_time_us <= part.last_time_us
 
     offset = data.draw(st.integers(part.base_offset, part.end_offset - 1), "offset")
-    at = index.find(offset)
+    at, following = index.find(offset)
+    assert following > at or following < 0
     tail = cut_all(run[at:], 5)
     assert tail[0].base_offset <= offset
     # Near: the batch wanted begins less than one step and one batch behind.
@@ -179,8 +180,8 @@ def test_small_batches_share_index_entries() -> None:
 def test_an_index_beyond_4_gib_of_offsets() -> None:
     data = struct.pack("<QQI", 2**62, 2**52, 0) + struct.pack("<QQI", 2**62 + 5, 2**52 + 1, 2**32 - 1)
     index = PartIndex(data)
-    assert index.find(2**62 + 4) == 0
-    assert index.find(2**63 - 1) == 2**32 - 1
+    assert index.find(2**62 + 4) == (0, 2**32 - 1)
+    assert index.find(2**63 - 1) == (2**32 - 1, -1)
     assert index.before_time(2**52 + 1) == (2**62, 0)
     assert index.size_bytes > len(data)
 
