@@ -8,6 +8,7 @@ is there, ``server.broken`` when one ended in the middle.
 from __future__ import annotations
 
 import enum
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
@@ -49,7 +50,8 @@ class Silence(enum.Enum):
 class CannedServer:
     """What :func:`serve` gives out."""
 
-    def __init__(self, answer: Callable[[Request], Answer | Silence]) -> None:
+    def __init__(self, answer: Callable[[Request], Answer | Silence], tls: ssl.SSLContext | None) -> None:
+        self.tls = tls
         self.port = 0
         self.requests: list[Request] = []
         self.arrived = trio.Event()
@@ -59,18 +61,18 @@ class CannedServer:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"https://localhost:{self.port}" if self.tls else f"http://127.0.0.1:{self.port}"
 
-    async def handle(self, stream: trio.SocketStream) -> None:
+    async def handle(self, stream: trio.abc.Stream) -> None:
         buffer = bytearray()
         try:
             while await self._one(stream, buffer):
                 pass
-        except trio.BrokenResourceError:
+        except (trio.BrokenResourceError, ssl.SSLError):
             self.broken.set()
         await trio.aclose_forcefully(stream)
 
-    async def _one(self, stream: trio.SocketStream, buffer: bytearray) -> bool:
+    async def _one(self, stream: trio.abc.Stream, buffer: bytearray) -> bool:
         while b"\r\n\r\n" not in buffer:
             data = await stream.receive_some()
             if not data:
@@ -111,16 +113,18 @@ class CannedServer:
 
 
 @asynccontextmanager
-async def serve(answer: Callable[[Request], Answer | Silence], *, reading: bool = True) -> AsyncIterator[CannedServer]:
+async def serve(
+    answer: Callable[[Request], Answer | Silence], *, reading: bool = True, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[CannedServer]:
     """Serve until the end of the block. Without ``reading`` no more than the beginning of a body is read until
     ``server.reading`` is set.
     """
-    server = CannedServer(answer)
+    server = CannedServer(answer, tls)
     if reading:
         server.reading.set()
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         server.port = listener.socket.getsockname()[1]
-        nursery.start_soon(trio.serve_listeners, server.handle, [listener])
+        nursery.start_soon(trio.serve_listeners, server.handle, [trio.SSLListener(listener, tls) if tls else listener])
         yield server
         nursery.cancel_scope.cancel()

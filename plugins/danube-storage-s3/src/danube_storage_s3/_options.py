@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -10,7 +11,7 @@ from danube.model.errors import ConfigurationError
 from danube.model.limits import MIB
 from danube.storage import StorageSurroundings
 
-__all__ = ["Place", "S3Config", "place_of"]
+__all__ = ["Place", "S3Config", "place_of", "signs_payload"]
 
 _MIN_PART_BYTES = 5 * MIB
 """What S3 demands of every part but the last."""
@@ -36,6 +37,8 @@ class S3Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Profile of AWS's shared configuration files."""
     anon: bool = False
     """Sign nothing; for buckets that everybody may use."""
+    ca_file: str = ""
+    """PEM file of the authorities that sign the server's certificate, instead of the system's."""
     addressing_style: Literal["auto", "path", "virtual"] = "auto"
     """Where the bucket is in a request: in its path, or in the name of the host."""
     sse: Literal["", "AES256", "aws:kms", "aws:kms:dsse"] = ""
@@ -56,6 +59,14 @@ class S3Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Seconds for a connection to be made."""
     read_timeout_s: float = 20.0
     """Seconds in which a server that has a request must say something."""
+
+
+def signs_payload(config: S3Config) -> bool:
+    """Whether what is put is hashed for the signature.
+
+    Over TLS nobody can change it on its way, and the hash would be most of what a put costs.
+    """
+    return config.endpoint_url.startswith("http://")
 
 
 class Place(NamedTuple):
@@ -87,6 +98,8 @@ def place_of(config: S3Config, surroundings: StorageSurroundings) -> Place:
         raise ConfigurationError(f"{url}: max_concurrency must be at least 1")
     if config.part_bytes < _MIN_PART_BYTES or config.single_put_bytes < _MIN_PART_BYTES:
         raise ConfigurationError(f"{url}: part_bytes and single_put_bytes must be at least {_MIN_PART_BYTES}")
+    if config.ca_file and not os.path.isfile(config.ca_file):
+        raise ConfigurationError(f"{url}: ca_file {config.ca_file!r} is no file")
     if config.connect_timeout_s <= 0 or config.read_timeout_s <= 0:
         raise ConfigurationError(f"{url}: connect_timeout_s and read_timeout_s must be more than 0")
     return Place(surroundings.location, surroundings.path.strip("/"))

@@ -16,7 +16,7 @@ from danube.model.limits import GIB
 from danube.storage import StorageBackend, StorageCapabilities, StoragePlugin, StorageSurroundings
 from danube.storage.fsspec import call_asyncio
 from danube_storage_s3._backend import S3Backend
-from danube_storage_s3._options import S3Config, place_of
+from danube_storage_s3._options import S3Config, place_of, signs_payload
 
 __all__ = ["S3StoragePlugin"]
 
@@ -46,13 +46,18 @@ class S3StoragePlugin(StoragePlugin[S3Config]):
             token=config.token or None,
             session=_session(config.profile),
             endpoint_url=config.endpoint_url or None,
-            client_kwargs={"region_name": config.region} if config.region else {},
+            client_kwargs={
+                name: value for name, value in (("region_name", config.region), ("verify", config.ca_file)) if value
+            },
             config_kwargs={
                 "connect_timeout": config.connect_timeout_s,
                 "read_timeout": config.read_timeout_s,
                 "retries": {"total_max_attempts": 1, "mode": "standard"},
                 "max_pool_connections": _POOL,
-                "s3": {"addressing_style": config.addressing_style},
+                "s3": {
+                    "addressing_style": config.addressing_style,
+                    "payload_signing_enabled": signs_payload(config),
+                },
                 # We send our own; services that imitate S3 often refuse those of the client.
                 "request_checksum_calculation": "when_required",
                 "response_checksum_validation": "when_required",

@@ -45,7 +45,7 @@ from danube.storage import (
 )
 from danube.storage.fsspec import FsspecBackend, call_asyncio
 from danube_storage_s3._errors import kind_of_answer
-from danube_storage_s3._options import Place, S3Config, place_of
+from danube_storage_s3._options import Place, S3Config, place_of, signs_payload
 
 __all__ = ["ObstoreBackend", "ObstoreStoragePlugin"]
 
@@ -208,11 +208,13 @@ class ObstoreStoragePlugin(StoragePlugin[S3Config]):
         place = place_of(config, surroundings)
         if config.profile:
             raise ConfigurationError(f"{surroundings.url}: obstore knows no profiles; use s3://, or key and secret")
+        authorities = await trio.Path(config.ca_file).read_bytes() if config.ca_file else b""
         try:
             store = S3Store(
                 place.bucket,
                 config=_store_options(config),  # type: ignore[arg-type] # a TypedDict with Literals for regions
                 client_options={
+                    **({"root_certificate": authorities} if authorities else {}),
                     "allow_http": config.endpoint_url.startswith("http://"),
                     "connect_timeout": timedelta(seconds=config.connect_timeout_s),
                     # Ours is by the size; theirs would be one for all.
@@ -247,4 +249,8 @@ def _store_options(config: S3Config) -> dict[str, Any]:
     }
     given = {name: value for name, value in options.items() if value}
     virtual = config.addressing_style == "virtual" or (config.addressing_style == "auto" and not config.endpoint_url)
-    return given | {"virtual_hosted_style_request": virtual, "skip_signature": config.anon}
+    return given | {
+        "virtual_hosted_style_request": virtual,
+        "skip_signature": config.anon,
+        "unsigned_payload": not signs_payload(config),
+    }
