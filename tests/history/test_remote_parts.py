@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealed import make_batch
 
-from danube.history._remote_format import (
+from danube.history.catalogue import HistoryCatalogue, ObjectRef
+from danube.history.remote.format import (
     CommitHead,
     CommitKind,
     Position,
@@ -29,10 +30,9 @@ from danube.history._remote_format import (
     parse_key,
     snapshot_entry,
 )
-from danube.history._remote_queue import GATHER_BYTES, Commit, CommitQueue
-from danube.history._remote_replay import Replay
-from danube.history._remote_stored import StoredCommits
-from danube.history.catalogue import HistoryCatalogue, ObjectRef
+from danube.history.remote.queue import GATHER_BYTES, Commit, CommitQueue
+from danube.history.remote.replay import Replay
+from danube.history.remote.stored import StoredCommits
 from danube.history.segment import ControlEntry, SegmentBuilder, SegmentKind
 from danube.log import Entry, EntryType
 from danube.metadata.memory import MemoryStore

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from danube.history._remote_format import (
+from danube.history.remote.format import (
     Change,
     CommitKind,
     DecodedCommit,

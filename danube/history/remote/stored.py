@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from danube.history._remote_format import Position
+from danube.history.remote.format import Position
 
 __all__ = ["StoredCommits"]
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from danube.history._remote_format import CommitKind, Position
+from danube.history.remote.format import CommitKind, Position
 from danube.history.segment import SegmentPart
 from danube.log import Entry
 from danube.model.limits import KIB

@@ -30,7 +30,7 @@ from typing import Final
 
 import trio
 
-from danube.history._remote_format import (
+from danube.history.remote.format import (
     CommitHead,
     CommitKind,
     DecodedCommit,
@@ -42,7 +42,7 @@ from danube.history._remote_format import (
     parse_key,
     wal_prefix,
 )
-from danube.history._remote_replay import Replay
+from danube.history.remote.replay import Replay
 from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageExistsError, StorageNotFoundError
 from danube.storage import Storage
 

@@ -7,9 +7,9 @@ Entries settle in the order of the numbers, each commit only after all commits b
 visible in the history (:meth:`HistoryCatalogue.add_commit`, in memory only: the object itself tells of them), and then
 ``on_commit`` is called.
 
-* **The order** of commits, and when the next one starts: :mod:`danube.history._remote_queue`.
-* **Recovery and fencing**: :mod:`danube.history._remote_claim`. A new owner needs nothing but the bucket.
-* **What is in an object**: :mod:`danube.history._remote_format`.
+* **The order** of commits, and when the next one starts: :mod:`danube.history.remote.queue`.
+* **Recovery and fencing**: :mod:`danube.history.remote.claim`. A new owner needs nothing but the bucket.
+* **What is in an object**: :mod:`danube.history.remote.format`.
 
 A put that fails is repeated with the same bytes until it succeeds, whatever the error: the numbers must not have gaps,
 and it may have happened. So while the backend is away everything waits. Who has waited for ``remote_stall_s`` is told
@@ -35,31 +35,24 @@ from typing import Final, Protocol
 
 import trio
 
-from danube.history._remote_claim import Claim, highest_epoch, put_once
-from danube.history._remote_format import (
-    Change,
+from danube.history.catalogue import HistoryCatalogue, ObjectRef, PartRecord
+from danube.history.remote.claim import Claim, put_once
+from danube.history.remote.format import (
     CommitHead,
     CommitKind,
     Position,
     RemoteState,
     SnapshotBody,
     SnapshotObject,
-    SubscriptionDeleted,
-    SubscriptionStored,
-    TopicDeleted,
-    TopicStored,
     commit_key,
-    decode_change,
-    encode_change,
     encode_marker,
     head_entry,
     parse_key,
     snapshot_entry,
 )
-from danube.history._remote_queue import Commit, CommitQueue
-from danube.history._remote_replay import RemoteRecovered, RemoteTopicState
-from danube.history._remote_stored import StoredCommits
-from danube.history.catalogue import HistoryCatalogue, ObjectRef, PartRecord
+from danube.history.remote.queue import Commit, CommitQueue
+from danube.history.remote.replay import RemoteRecovered
+from danube.history.remote.stored import StoredCommits
 from danube.history.segment import ControlEntry, SegmentBuilder, SegmentKind, SegmentPart
 from danube.log import Admission, Entry, EntryType, StoredBatch
 from danube.model.errors import (
@@ -73,21 +66,7 @@ from danube.model.errors import (
 from danube.model.limits import Limits
 from danube.storage import Storage
 
-__all__ = [
-    "Change",
-    "RemoteBroker",
-    "RemoteJournal",
-    "RemoteRecovered",
-    "RemoteState",
-    "RemoteTopicState",
-    "SubscriptionDeleted",
-    "SubscriptionStored",
-    "TopicDeleted",
-    "TopicStored",
-    "decode_change",
-    "encode_change",
-    "highest_epoch",
-]
+__all__ = ["RemoteBroker", "RemoteJournal"]
 
 _log = logging.getLogger("danube.remote")
 

@@ -1,0 +1,36 @@
+"""Durability ``remote``: commits that go to the storage backend itself.
+
+:class:`RemoteJournal` takes entries like the local journal does; see :mod:`danube.history.remote.journal`.
+"""
+
+from __future__ import annotations
+
+from danube.history.remote.claim import highest_epoch
+from danube.history.remote.format import (
+    Change,
+    RemoteState,
+    SubscriptionDeleted,
+    SubscriptionStored,
+    TopicDeleted,
+    TopicStored,
+    decode_change,
+    encode_change,
+)
+from danube.history.remote.journal import RemoteBroker, RemoteJournal
+from danube.history.remote.replay import RemoteRecovered, RemoteTopicState
+
+__all__ = [
+    "Change",
+    "RemoteBroker",
+    "RemoteJournal",
+    "RemoteRecovered",
+    "RemoteState",
+    "RemoteTopicState",
+    "SubscriptionDeleted",
+    "SubscriptionStored",
+    "TopicDeleted",
+    "TopicStored",
+    "decode_change",
+    "encode_change",
+    "highest_epoch",
+]
