@@ -7,10 +7,11 @@ are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest`.
 
 from __future__ import annotations
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRecord, ObjectRef, PartRecord, TopicHistory
+from danube.history.catalogue import HistoryCatalogue
 from danube.history.history import History, Keepable, Told
 from danube.history.janitor import StorageReport
 from danube.history.manifest import Bucket, Subscriptions, read_bucket
+from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory
 from danube.history.reader import SegmentReader
 from danube.history.remote import (
     RemoteJournal,

@@ -13,10 +13,11 @@ from typing import Final, Protocol
 
 import trio
 
-from danube.history.catalogue import HistoryCatalogue, PartRecord
+from danube.history.catalogue import HistoryCatalogue
 from danube.history.janitor import Janitor
 from danube.history.manifest import Bucket, Everything, ManifestLog, Subscriptions
 from danube.history.merger import Merger
+from danube.history.parts import PartRecord
 from danube.history.reader import SegmentReader
 from danube.history.retention import RetentionPlan, plan_retention
 from danube.history.sealer import Sealable, Sealer

@@ -22,9 +22,10 @@ from collections.abc import Callable, Mapping
 import msgspec
 import trio
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef
+from danube.history.catalogue import HistoryCatalogue
 from danube.history.manifest import ManifestLog, decode_manifest, manifest_prefix
 from danube.history.objects import object_origin, segment_prefix
+from danube.history.parts import ObjectRef
 from danube.history.reader import SegmentReader
 from danube.history.segment import extend_crc
 from danube.model.errors import DataLossError, StorageNotFoundError

@@ -34,7 +34,7 @@ from typing import Final
 import msgspec
 import trio
 
-from danube.history.catalogue import PartRecord
+from danube.history.parts import PartRecord
 from danube.history.segment import SegmentPart, extend_crc
 from danube.model.batch import crc32c
 from danube.model.errors import DataLossError, FailedPreconditionError, OwnerFencedError, StorageNotFoundError

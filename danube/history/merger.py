@@ -19,9 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from danube.history.catalogue import HistoryCatalogue, PartRecord, TopicHistory
+from danube.history.catalogue import HistoryCatalogue
 from danube.history.manifest import ManifestLog
 from danube.history.objects import BuiltObject, build, object_name, upload
+from danube.history.parts import PartRecord, TopicHistory
 from danube.history.reader import SegmentReader
 from danube.history.segment import SegmentBuilder, SegmentKind
 from danube.model.errors import DataLossError

@@ -11,7 +11,7 @@ import random
 import re
 from typing import Final, NamedTuple
 
-from danube.history.catalogue import ObjectRef
+from danube.history.parts import ObjectRef
 from danube.history.segment import SegmentBuilder, SegmentFooter, extend_crc
 from danube.model.errors import StorageUnavailableError
 from danube.model.limits import KIB, MIB

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 
 import trio
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef, PartRecord
+from danube.history.catalogue import HistoryCatalogue
+from danube.history.parts import ObjectRef, PartRecord
 from danube.history.segment import (
     TRAILER_SIZE,
     PartIndex,

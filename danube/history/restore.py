@@ -23,9 +23,10 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef
+from danube.history.catalogue import HistoryCatalogue
 from danube.history.manifest import Bucket, read_bucket
 from danube.history.objects import segment_prefix
+from danube.history.parts import ObjectRef
 from danube.history.segment import (
     TRAILER_SIZE,
     SegmentFooter,

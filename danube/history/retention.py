@@ -15,7 +15,7 @@ from itertools import takewhile
 
 import msgspec
 
-from danube.history.catalogue import TopicHistory
+from danube.history.parts import TopicHistory
 from danube.log import TopicLog
 from danube.model.policies import Retention
 

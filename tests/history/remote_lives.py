@@ -13,8 +13,9 @@ from random import Random
 
 import trio
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef
+from danube.history.catalogue import HistoryCatalogue
 from danube.history.objects import build, object_name, upload
+from danube.history.parts import ObjectRef
 from danube.history.reader import SegmentReader
 from danube.history.remote import (
     RemoteJournal,

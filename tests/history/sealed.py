@@ -9,7 +9,8 @@ from random import Random
 import trio
 from trio.testing import MockClock
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef, OwnerRecord, TopicHistory
+from danube.history.catalogue import HistoryCatalogue, OwnerRecord
+from danube.history.parts import ObjectRef, TopicHistory
 from danube.history.segment import SegmentBuilder, SegmentFooter, SegmentKind
 from danube.log import StoredBatch
 from danube.metadata import MetadataStore

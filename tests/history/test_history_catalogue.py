@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealed import check_catalogue, check_counts, reload, run_virtual
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef, PartRecord, TopicHistory
+from danube.history.catalogue import HistoryCatalogue
+from danube.history.parts import ObjectRef, PartRecord, TopicHistory
 from danube.history.segment import SegmentPart
 from danube.metadata import Condition, Delete, Put, TransactionResult
 from danube.metadata.memory import MemoryStore

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealed import build, run_virtual
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef
+from danube.history.catalogue import HistoryCatalogue
+from danube.history.parts import ObjectRef
 from danube.history.reader import SegmentReader
 from danube.log import BatchCache, Entry, Journal, StoredBatch, TopicLog
 from danube.metadata.memory import MemoryStore

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealed import run_virtual
 
-from danube.history.catalogue import PartRecord
 from danube.history.manifest import (
     Bucket,
     Manifest,
@@ -23,6 +22,7 @@ from danube.history.manifest import (
     manifest_prefix,
     read_bucket,
 )
+from danube.history.parts import PartRecord
 from danube.history.segment import SegmentPart, extend_crc
 from danube.model.batch import crc32c
 from danube.model.errors import (

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealed import build, make_batch, make_batches, run_virtual, same
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef, PartRecord
+from danube.history.catalogue import HistoryCatalogue
+from danube.history.parts import ObjectRef, PartRecord
 from danube.history.reader import SegmentReader
 from danube.log import StoredBatch
 from danube.metadata.memory import MemoryStore

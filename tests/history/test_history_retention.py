@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from danube.history.catalogue import PartRecord, TopicHistory
+from danube.history.parts import PartRecord, TopicHistory
 from danube.history.retention import plan_retention
 from danube.history.segment import SegmentPart
 from danube.log import TopicIndex

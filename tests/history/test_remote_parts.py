@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealed import make_batch
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef
+from danube.history.catalogue import HistoryCatalogue
+from danube.history.parts import ObjectRef
 from danube.history.remote.format import (
     CommitHead,
     CommitKind,

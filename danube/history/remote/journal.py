@@ -35,7 +35,8 @@ from typing import Final, Protocol
 
 import trio
 
-from danube.history.catalogue import HistoryCatalogue, ObjectRef, PartRecord
+from danube.history.catalogue import HistoryCatalogue
+from danube.history.parts import ObjectRef, PartRecord
 from danube.history.remote.claim import Claim, put_once
 from danube.history.remote.format import (
     CommitHead,

@@ -1,0 +1,106 @@
+"""Sealed parts and their objects, as the catalogue knows them: values, and the order of one topic's parts. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from danube.history.segment import SegmentPart
+
+__all__ = ["ObjectRecord", "ObjectRef", "PartRecord", "TopicHistory"]
+
+
+class ObjectRef(NamedTuple):
+    """Names an object: the storage that it is in, and its key."""
+
+    storage: str
+    key: str
+
+
+class PartRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A sealed part, and where it is."""
+
+    storage: str
+    object: str
+    part: SegmentPart
+
+    @property
+    def ref(self) -> ObjectRef:
+        """The object that holds it."""
+        return ObjectRef(self.storage, self.object)
+
+
+class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
+    """An object that is, or was, referenced."""
+
+    size_bytes: int
+    references: int
+    live_bytes: int
+    """Of the parts that are referenced."""
+    created_us: int
+    garbage_since_us: int = 0
+    """When its last reference went; it is deleted a named grace later. 0 while it is referenced."""
+    tainted: bool = False
+    """It holds data of a deleted topic: what is still wanted in it is to be written anew."""
+
+
+class TopicHistory:
+    """The sealed parts of one topic, in the order of their offsets."""
+
+    __slots__ = ("_bases", "_highest_us", "parts", "start_offset")
+
+    def __init__(self) -> None:
+        self.parts: list[PartRecord] = []
+        self._bases: list[int] = []
+        # Highest append time up to the end of each part: a clock that steps back must not break the binary search.
+        self._highest_us: list[int] = []
+        self.start_offset = 0
+        """What retention has left begins here."""
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last sealed offset; 0 if nothing is sealed."""
+        return self.parts[-1].part.end_offset if self.parts else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all sealed batches."""
+        return sum(record.part.size_bytes for record in self.parts)
+
+    def find(self, offset: int) -> PartRecord | None:
+        """Return the part that holds ``offset``, or else the first one behind it."""
+        at = max(0, bisect_right(self._bases, offset) - 1)
+        for record in self.parts[at : at + 2]:
+            if record.part.end_offset > offset:
+                return record
+        return None
+
+    def find_time(self, time_us: int) -> PartRecord | None:
+        """Return the first part with something appended at or after a time."""
+        at = bisect_left(self._highest_us, time_us)
+        return self.parts[at] if at < len(self.parts) else None
+
+    def add(self, record: PartRecord) -> None:
+        """Put a part in its place."""
+        base = record.part.base_offset
+        at = bisect_right(self._bases, base)
+        self._bases.insert(at, base)
+        self.parts.insert(at, record)
+        self._note_times(at)
+
+    def remove(self, records: Iterable[PartRecord]) -> None:
+        """Take parts out."""
+        gone = {record.part.base_offset for record in records}
+        self.parts = [record for record in self.parts if record.part.base_offset not in gone]
+        self._bases = [record.part.base_offset for record in self.parts]
+        self._note_times(0)
+
+    def _note_times(self, first: int) -> None:
+        highest = self._highest_us
+        del highest[first:]
+        for record in self.parts[first:]:
+            last_us = record.part.last_time_us
+            highest.append(max(highest[-1], last_us) if highest else last_us)
