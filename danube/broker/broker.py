@@ -485,7 +485,7 @@ class Broker:
         for topic in topics:
             topic.disconnect(UnavailableError(f"topic {topic.name!r} was unloaded; connect again"))
             await topic.wait_settled()
-        await self.history.sealer.seal_now(topic for topic in topics if topic.durability is not Durability.NONE)
+        await self.history.seal_now(topics)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic: nothing of it can be reached any more when this returns."""

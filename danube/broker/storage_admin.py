@@ -55,7 +55,7 @@ class StorageAdministration:
     async def seal_topic(self, request: history_api.SealTopic, _context: Context) -> history_api.SealedTopics:
         """Seal everything that a topic has."""
         topics = self._sealable(request.topic)
-        await self._broker.history.sealer.seal_now(topics)
+        await self._broker.history.seal_now(topics)
         return history_api.SealedTopics([self._sealed(topic) for topic in topics])
 
     async def unload_topic(self, request: history_api.UnloadTopic, _context: Context) -> history_api.SealedTopics:

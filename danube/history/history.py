@@ -287,10 +287,39 @@ class History:
         for topic in list(self._topics.values()):
             if topic.retention and not topic.gone and topic.durability is not Durability.NONE:
                 await self.expire(topic)
-        await self.merger.merge()
-        for manifests in self.manifests.values():
-            await manifests.flush()
-        await self.janitor.collect()
+        errors: list[Exception] = []
+
+        async def keep_storage(name: str) -> None:
+            try:
+                await self.merger.merge(name)
+                await self.manifests[name].flush()
+                await self.janitor.collect(name)
+            except (DanubeError, OSError) as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:  # a storage in trouble holds up nobody else's
+            for name in self.storages:
+                nursery.start_soon(keep_storage, name)
+        for error in sorted(errors, key=lambda error: not isinstance(error, OwnerFencedError)):
+            raise error
+
+    async def seal_now(self, topics: Iterable[Keepable]) -> None:
+        """Seal everything that topics have, commits of durability ``remote`` included; return when that is done.
+
+        Raises:
+            StorageError: a backend failed.
+            OwnerFencedError: another broker owns the history now.
+        """
+        kept = [topic for topic in topics if topic.durability is not Durability.NONE]
+        await self.sealer.seal_now(topic for topic in kept if topic.durability is not Durability.REMOTE)
+        remote: dict[str, set[int]] = {}
+        for topic in kept:
+            if topic.durability is Durability.REMOTE:
+                remote.setdefault(topic.storage, set()).add(topic.topic_id)
+        for storage, topic_ids in remote.items():
+            async with self._keeping:
+                await self.merger.merge(storage, frozenset(topic_ids))
+                await self.manifests[storage].flush()
 
     async def _remove_orphans(self) -> None:
         for name in self.storages:

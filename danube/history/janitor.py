@@ -90,21 +90,20 @@ class Janitor:
         self._grace_us = int(limits.segment_grace_s * 1e6)
         self._clock_us = wall_clock_us
 
-    async def collect(self) -> int:
-        """Delete the objects whose grace is over; return how many.
+    async def collect(self, name: str) -> int:
+        """Delete the objects of a storage whose grace is over; return how many.
 
         Raises:
-            FailedPreconditionError: a storage holds the history of another broker.
-            StorageError: a backend failed; what is left is tried again the next time.
+            FailedPreconditionError: the storage holds the history of another broker.
+            StorageError: the backend failed; what is left is tried again the next time.
             OwnerFencedError: another broker owns the history now.
         """
         deleted = 0
         for ref in self._catalogue.garbage(self._clock_us() - self._grace_us):
-            storage = self._storages.get(ref.storage)
-            if storage is None or self._is_referenced(ref):
+            if ref.storage != name or self._is_referenced(ref):
                 continue
-            await self._manifests[ref.storage].check()
-            await storage.delete([ref.key])
+            await self._manifests[name].check()
+            await self._storages[name].delete([ref.key])
             await self._catalogue.forget_object(ref)
             deleted += 1
         return deleted

@@ -92,28 +92,33 @@ class Merger:
         self.merged_parts = 0
         """Since the broker was started."""
 
-    async def merge(self) -> int:
-        """Merge what is due now; return how many parts went into others.
+    async def merge(self, storage: str, wanted: frozenset[int] = frozenset()) -> int:
+        """Merge what is due in a storage now; return how many parts went into others.
+
+        Args:
+            storage: its name.
+            wanted: topics of which all commits of durability ``remote`` are to become segments, however young.
 
         Raises:
-            StorageError: a backend failed; what was merged before stays merged.
+            StorageError: the backend failed; what was merged before stays merged.
             OwnerFencedError: another broker owns the history now.
         """
-        by_storage: dict[str, list[Run]] = {}
-        for history in list(self._catalogue.topics.values()):
-            for run in self._runs(history):
-                if run[0].storage in self._storages:
-                    by_storage.setdefault(run[0].storage, []).append(run)
         before = self.merged_parts
-        for storage, runs in by_storage.items():
-            await self._merge_into(storage, runs)
+        runs = [
+            run
+            for topic_id, history in list(self._catalogue.topics.items())
+            for run in self._runs(history, topic_id in wanted)
+            if run[0].storage == storage
+        ]
+        await self._merge_into(storage, runs)
         return self.merged_parts - before
 
-    def _runs(self, history: TopicHistory) -> list[Run]:
+    def _runs(self, history: TopicHistory, is_wanted: bool) -> list[Run]:
         objects, commits = self._catalogue.objects, self._catalogue.commits
         unsealed = [record.part for record in history.parts if record.ref in commits] if commits else []
         seal = bool(unsealed) and (
-            sum(part.size_bytes for part in unsealed) >= self._limits.segment_bytes
+            is_wanted
+            or sum(part.size_bytes for part in unsealed) >= self._limits.segment_bytes
             or self._clock_us() - unsealed[0].first_time_us >= self._limits.segment_max_age_s * 1e6
         )
 

@@ -307,3 +307,16 @@ async def test_a_creation_that_was_cut_off_is_taken_back(tmp_path: Path, bucket:
         await client.create_topic("/default/second", durability="remote")
         await publish(client, "/default/second", payloads_of(0, 100, 10 * KIB))
         assert sum(len(each) for each in await read_all(client, "/default/second")) == 100 * 10 * KIB
+
+
+async def test_sealing_on_demand_makes_segments_of_commits(tmp_path: Path, bucket: str) -> None:
+    async with running_broker(tmp_path, patience_s=60, storage=bucket) as running, running.client() as client:
+        await publish(client, TOPIC, payloads_of(0, 30), durability="remote")
+        topic = running.broker.topic(TOPIC)
+        history = running.broker.history.catalogue.topic(topic.topic_id)
+        assert {record.object.partition("/")[0] for record in history.parts} == {"wal"}
+        (sealed,) = await client.seal_topic(TOPIC)
+        assert (sealed.sealed_offset, sealed.parts) == (30, 1)
+        assert [record.object.partition("/")[0] for record in history.parts] == ["segments"]
+        topic.log._cached.clear()
+        assert await read_all(client, TOPIC) == payloads_of(0, 30)
