@@ -529,12 +529,12 @@ class Topic:
         self.submit(Entry(EntryType.TOPIC, self.topic_id, self.durability, (encode_change(change),), owner))
 
     def restore_subscription(self, name: str, record: SubscriptionRecord, cursor: Cursor | None) -> Subscription:
-        """Bring a stored subscription to life, with its recovered cursor if there is one."""
-        if cursor is None:
-            cursor = new_cursor(record, self._broker.config.limits)
-        subscription = self.add_subscription(name, record.subscription_id, record.type, cursor)
+        """Bring a stored subscription to life: with its recovered cursor, or as a new one."""
+        found = cursor if cursor is not None else new_cursor(record, self._broker.config.limits)
+        subscription = self.add_subscription(name, record.subscription_id, record.type, found)
         subscription.record = record
-        subscription.restored()
+        if cursor is not None:
+            subscription.restored()
         return subscription
 
     def add_subscription(self, name: str, subscription_id: int, kind: SubscriptionType, cursor: Cursor) -> Subscription:
