@@ -211,18 +211,22 @@ class SeaweedServer(_S3Server):
 
     def start(self) -> Self:
         super().start()
-        # The gateway answers before the first volume can be written; the first bucket shows that it can.
+        # The gateway answers before the volumes are known to it: until an object can be put, some that are there
+        # cannot be read either.
         name = self.bucket()
         deadline = time.monotonic() + READY_TIMEOUT_S
         while True:
             try:
-                self.remove_bucket(name)
+                _seaweed.send_signed(self.port, "PUT", f"/{name}/ready", b"x")
             except OSError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
             else:
-                return self
+                break
+        _seaweed.send_signed(self.port, "DELETE", f"/{name}/ready")
+        self.remove_bucket(name)
+        return self
 
 
 class MotoServer(_S3Server):

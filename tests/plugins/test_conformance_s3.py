@@ -80,7 +80,7 @@ class TestSeaweed(_S3):
 class TestSeaweedInParts(TestSeaweed):
     # Parts make no difference to these.
     test_keys = test_head = test_what_does_not_exist = test_many_ranges = test_list_pages = test_list_after_write = None
-    test_delete = test_many_at_once = test_denied = None
+    test_delete = test_many_at_once = test_denied = test_one_winner = test_overwrite = test_ranges = None
 
     options = f"&single_put_bytes={5 * MIB}&part_bytes={5 * MIB}"
     cancel_bytes = 16 * MIB
