@@ -64,7 +64,7 @@ class Broker:
         self.remote: RemoteTopics
         self.cache = BatchCache(config.limits.cache_bytes)
         self._topics: dict[str, Topic] = {}
-        self._touched: set[Topic] = set()
+        self._touched: dict[Topic, None] = {}
         self._commit = trio.Event()
         self._started_at = 0.0
         self._consumer_id = 0
@@ -335,13 +335,13 @@ class Broker:
         self._commit = trio.Event()
         self.flush()
         if error is None:
-            touched, self._touched = self._touched, set()
+            touched, self._touched = self._touched, {}
             for topic in touched:
                 topic.pump()
 
     def touch(self, topic: Topic) -> None:
         """Remember that a topic has new messages to show."""
-        self._touched.add(topic)
+        self._touched[topic] = None
 
     def flush(self) -> None:
         """Send the acknowledgements that have gathered."""

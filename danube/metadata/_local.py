@@ -66,7 +66,7 @@ class LocalStore(MetadataStore):
         self._ttls: dict[LeaseId, float] = {}
         self._expiry: list[tuple[float, LeaseId]] = []  # heap; entries are hints, the deadlines decide
         self._expiry_changed = trio.Event()
-        self._watches: set[_LocalWatch] = set()
+        self._watches: dict[_LocalWatch, None] = {}
         self._nursery: trio.Nursery | None = None
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
 
@@ -282,13 +282,13 @@ class _LocalWatch(Watch):
             self._behind = True
             await self._read()
         # No await since the position was taken from the store: nothing can have changed in between.
-        store._watches.add(self)
+        store._watches[self] = None
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._store._watches.discard(self)
+        self._store._watches.pop(self, None)
         self._ready.clear()
         self._entered = False
         await trio.lowlevel.cancel_shielded_checkpoint()

@@ -43,7 +43,8 @@ class Server:
                 self.methods[path] = method
         self.draining = trio.Event()
         """Set when :meth:`drain` begins; handlers of long streams may watch it."""
-        self._connections: set[ServerConnection] = set()
+        # Dicts keep their order, a set of objects has that of their addresses: no run would be like another.
+        self._connections: dict[ServerConnection, None] = {}
         self._accepting = trio.CancelScope()
         self._next_connection_id = 1
         self._changed = trio.Event()
@@ -95,14 +96,14 @@ class Server:
             return
         connection = ServerConnection(self, stream, self._next_connection_id, _peer_name(stream))
         self._next_connection_id += 1
-        self._connections.add(connection)
+        self._connections[connection] = None
         try:
             await connection.run()
         except Exception:
             # A bug here must cost one connection, not the broker: serve_listeners would let it through.
             log.exception("connection %d of %s failed", connection.connection_id, connection.peer)
         finally:
-            self._connections.discard(connection)
+            self._connections.pop(connection, None)
             self._notify()
 
     def stream_ended(self, connection: ServerConnection) -> None:
