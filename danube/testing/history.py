@@ -316,7 +316,7 @@ class History:
                 newest[sent.acked_after_losses] = max(newest.get(sent.acked_after_losses, -1), offset)
             elif payload in homes:
                 self.violation(f"{_name(payload)} was acknowledged @{offset} of {name} and is at {homes[payload]}")
-            elif self._topics[name].durability is Durability.OS and sent.acked_after_losses < self._power_losses:
+            elif self._topics[name].durability is Durability.OS and sent.sent_after_losses < self._power_losses:
                 # An acknowledgement may have been on its way for long: it tells of the time after the sending.
                 lost[name].append((sent.sent_after_losses, offset))
             elif not (self._topics[name].retention and offset < min(log, default=offset + 1)):

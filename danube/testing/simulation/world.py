@@ -36,6 +36,9 @@ _T = TypeVar("_T")
 EPOCH_US = 1_700_000_000_000_000
 """Wall clock at the beginning of every world."""
 
+_MOST_PASSES = 100_000
+"""Passes of the scheduler at one moment of virtual time; worlds that are well need some hundreds."""
+
 _PATIENCE_S = 300.0
 """Virtual seconds after which something that should end is stuck."""
 
@@ -66,6 +69,7 @@ class World:
         self.history = History()
         self.network = Network(Random(f"network {plan.seed}"), trace)
         self.buckets: dict[str, MemorySpace] = {}
+        self._scope = trio.CancelScope()
         self.node = BrokerNode(
             "broker",
             plan.config,
@@ -96,6 +100,7 @@ class World:
     async def run(self) -> None:
         """From the first start to the last check."""
         async with trio.open_nursery() as machines:
+            self._scope = machines.cancel_scope
             machines.start_soon(self._supervise)
             try:
                 async with self._client("admin") as admin:
@@ -112,6 +117,13 @@ class World:
             machines.cancel_scope.cancel()
         for violation in self.history.check():
             self.trace("violation", violation)
+
+    def give_up(self, violation: str) -> None:
+        """End the world here."""
+        self.history.violation(violation)
+        self.trace("given-up", violation)
+        self.node.crash(power_loss=True)
+        self._scope.cancel()
 
     async def _supervise(self) -> None:
         random = Random(f"supervisor {self.plan.seed}")
@@ -250,6 +262,25 @@ class StuckError(Exception):
     """Something does not come to its end."""
 
 
+class _SpinWatch(trio.abc.Instrument):
+    """Ends a world whose time stands still because somebody is always busy: in reality, a core at 100 %."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._now = 0.0
+        self._passes = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Count a pass of the scheduler."""
+        now = trio.current_time()
+        if now != self._now:
+            self._now = now
+            self._passes = 0
+        self._passes += 1
+        if self._passes == _MOST_PASSES:
+            self._world.give_up(f"somebody spins: {_MOST_PASSES} passes of the scheduler at {now:.6f} s")
+
+
 class _LogWatch(logging.Handler):
     """What the product logs is part of the trace; an exception in its log is a violation."""
 
@@ -297,6 +328,7 @@ def run_world(
 
     async def main() -> Report:
         world = World(plan, trace)
+        trio.lowlevel.add_instrument(_SpinWatch(world))
         with _watched_log(world):
             await world.run()
         history = world.history

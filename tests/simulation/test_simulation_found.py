@@ -1,0 +1,108 @@
+"""What the simulation has found in the product, each as the smallest world that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+
+import trio
+
+from danube.model import Retention
+from danube.model.limits import KIB
+from danube.testing.simulation import World, draw_plan
+from danube.testing.simulation._scheduler import run_seeded
+from danube.testing.simulation.trace import Trace
+from danube.testing.simulation.world import _SpinWatch
+
+TOPIC = "/default/found"
+
+
+@asynccontextmanager
+async def world_of(seed: int) -> AsyncIterator[World]:
+    """A world of which only the broker runs; no weather."""
+    world = World(draw_plan(seed), Trace())
+    async with trio.open_nursery() as nursery:
+        world._scope = nursery.cancel_scope
+        trio.lowlevel.add_instrument(_SpinWatch(world))
+        nursery.start_soon(world._supervise)
+        await world.node.ready.wait()
+        yield world
+        nursery.cancel_scope.cancel()
+    assert world.history.violations == []
+
+
+def simulate(work: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with world_of(1) as world:
+            with trio.fail_after(1_000_000):
+                await work(world)
+
+    run_seeded(main, 1)
+
+
+def test_retention_overtakes_a_consumer() -> None:
+    """What retention had taken was read for again and again, without a pause: the whole broker stood still."""
+
+    async def work(world: World) -> None:
+        async with world.applications.client("here", Random(1)) as client:
+            await client.create_topic(TOPIC, retention=Retention(max_bytes=64 * KIB))
+            async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+                async with client.producer(TOPIC, batch_max_bytes=8 * KIB) as producer:
+                    await producer.send(b"never acknowledged")
+                    assert (await consumer.receive()).offset == 0
+                    for _ in range(60):
+                        await producer.send_many([bytes(1000)] * 8)
+                        await trio.sleep(0.5)
+                    last = (await producer.send(b"last")).offset
+                await client.unload_topic(TOPIC)
+                info = await client.describe_topic(TOPIC)
+                assert info.start_offset > 0, "retention has taken nothing"
+            async with client.consumer(TOPIC, subscription="s") as consumer:
+                async for message in consumer:
+                    await message.ack()
+                    if message.offset == last:
+                        break
+            (row,) = await client.describe_subscription(TOPIC, "s")
+            assert row.backlog_messages == 0
+
+    simulate(work)
+
+
+def test_acknowledgements_repeated_after_a_crash_count() -> None:
+    """A client repeats what was not confirmed; the new broker confirmed it, ignored it, and delivered it again."""
+
+    async def work(world: World) -> None:
+        async with world.applications.client("here", Random(1)) as client:
+            async with client.producer(TOPIC) as producer:
+                await producer.send_many([b"%d" % number for number in range(10)])
+            async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+                for _ in range(10):
+                    message = await consumer.receive()
+                    if message.offset != 3:
+                        message.ack_nowait()
+                world.node.crash(power_loss=False)
+                await consumer.flush_acks()
+                again = await consumer.receive()
+                assert again.offset == 3
+                with trio.move_on_after(1.0):
+                    raise AssertionError(f"{(await consumer.receive()).offset} was acknowledged, and confirmed")
+            (row,) = await client.describe_subscription(TOPIC, "s")
+            assert (row.floor, row.backlog_messages) == (3, 1)
+
+    simulate(work)
+
+
+def test_the_keep_alive_of_a_client_does_not_spin() -> None:
+    """Sleeping until a sum and comparing a difference may round apart; then the client was busy at one moment."""
+
+    async def work(world: World) -> None:
+        async with world.applications.client("here", Random(1)) as client:
+            random = Random(3)
+            for power in range(3, 11):
+                # The keep-alive of 2 s ends behind a power of two, where floats get coarser and sums are rounded.
+                await trio.sleep_until(2.0**power - random.uniform(0.1, 1.9))
+                await client.info()
+                await trio.sleep(2.5)
+
+    simulate(work)
