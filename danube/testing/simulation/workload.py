@@ -271,9 +271,6 @@ class _Taker:
         self._feeds: dict[str, Feed] = {}
         self._acked: dict[str, list[int]] = {}
         self._losses = history.power_losses
-        # Key-shared acknowledgements take effect in the order of their key, and those behind a rejected message are
-        # forgotten: keys of which this consumer has rejected or forgotten anything promise nothing.
-        self._dirty: set[tuple[str, str | None]] = set()
 
     def take(self, batch: Batch) -> None:
         """See a batch, and say something about each message, or nothing."""
@@ -288,12 +285,8 @@ class _Taker:
             self._history.deliver(self._session, batch.generation, topic, offset, message.payload, key)
             if applications.calm.is_set() or random.random() < plan.diligence:
                 message.ack_nowait()
-                if (topic, key) not in self._dirty:
-                    self._acked.setdefault(topic, []).append(offset)
-                continue
-            if plan.kind is SubscriptionType.KEY_SHARED:
-                self._dirty.add((topic, key))
-            if random.random() < 0.5:
+                self._acked.setdefault(topic, []).append(offset)
+            elif random.random() < 0.5:
                 rejected += offset, offset + 1
         if rejected:
             feed.nack(rejected, random.choice((0.0, 0.1, 1.0)))
@@ -305,6 +298,10 @@ class _Taker:
         if not acked:
             return
         await self._consumer.flush_acks()
+        if self._plan.kind is SubscriptionType.KEY_SHARED:
+            # They take effect in the order of their key. One that is behind a message which was rejected, timed out or
+            # went to another consumer is forgotten, and promises nothing: the world's end looks whether all came.
+            return
         for topic, offsets in acked.items():
             self._history.confirmed(self._session, topic, offsets, self._feeds[topic].generation, losses)
             self._applications.trace("confirmed", self._plan.name, topic, len(offsets))
