@@ -263,7 +263,8 @@ class SegmentReader:
         found: list[StoredBatch] = []
         size = 0
         try:
-            while position < part.end and size < max_bytes:
+            # Who has jumped here gets what the first read brought, at once; chunks come with the next call.
+            while position < part.end and size < max_bytes and (ahead or not found):
                 data, at, limit = await self._bytes_at(record, position, ahead, first_bytes, fresh=fresh)
                 wanted = 0
                 for batch, following, missing in cut_batches(data, at, limit, part.topic_id):
