@@ -332,6 +332,8 @@ class ManifestLog:
             bucket = await read_bucket(self._storage, self._cluster)
         except DataLossError as error:
             bucket = await self._what_is_readable(error)
+        if self._checked:
+            return  # another upload has found the place to be ours meanwhile; what was read may be our own manifest
         if bucket.epoch and bucket.incarnation != self._incarnation:
             raise FailedPreconditionError(
                 f"{self._storage.url} holds the history of another life of cluster {self._cluster!r}; bring it back "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealed import run_virtual
+from trio.testing import wait_all_tasks_blocked
 
 from danube.history.manifest import (
     Bucket,
@@ -453,6 +455,29 @@ async def test_who_comes_back_under_a_used_epoch_is_fenced(epoch: int) -> None:
     for _ in range(2):
         with pytest.raises(OwnerFencedError, match="epoch 2"):
             await again.log.flush()
+    truth.check(await read_bucket(storage, "c"), epoch=2)
+
+
+async def test_an_owner_is_not_fenced_by_its_own_first_manifest() -> None:
+    """Two first uploads look at once whose place it is; one is slow, and finds what the other has written."""
+    space = MemorySpace()
+    storage, backend = open_storage(space)
+    truth = Truth(storage, epoch=2)
+    list_objects = backend.list
+    slow = trio.Event()
+
+    async def list_slowly(*args: Any, **options: Any) -> Any:
+        backend.list = list_objects  # type: ignore[method-assign]
+        await slow.wait()
+        return await list_objects(*args, **options)
+
+    backend.list = list_slowly  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(truth.log.check)
+        await wait_all_tasks_blocked()
+        truth.add("o1", make_part(1, 0, 10))
+        await truth.log.flush()
+        slow.set()
     truth.check(await read_bucket(storage, "c"), epoch=2)
 
 
