@@ -319,6 +319,10 @@ class ManifestLog:
         self._starts.update(starts or {})
         self._topics.update(topics or {})
 
+    def _is_checked(self) -> bool:
+        # A call, because it changes while others wait: a type checker takes a plain attribute for unchanged.
+        return self._checked
+
     async def check(self) -> None:
         """Make sure that the place is ours: no other cluster, and no later owner, has written manifests here.
 
@@ -326,13 +330,13 @@ class ManifestLog:
             FailedPreconditionError: it is somebody else's; nothing is to be written here.
             OwnerFencedError: it is a later owner's.
         """
-        if self._checked:
+        if self._is_checked():
             return
         try:
             bucket = await read_bucket(self._storage, self._cluster)
         except DataLossError as error:
             bucket = await self._what_is_readable(error)
-        if self._checked:
+        if self._is_checked():
             return  # another upload has found the place to be ours meanwhile; what was read may be our own manifest
         if bucket.epoch and bucket.incarnation != self._incarnation:
             raise FailedPreconditionError(
