@@ -247,10 +247,14 @@ async def test_a_cancelled_put_leaves_nothing_and_the_connection_is_not_used_aga
         await backend.put("large", data)
         whole_s = trio.current_time() - began
         for share in (0.0, 0.01, 0.1, 0.3, 0.5):
-            await backend.delete(["large"])
-            with trio.move_on_after(share * whole_s) as scope:
-                await backend.put("large", data)
-            assert scope.cancelled_caught
+            # On a machine that was busy before, this put may be many times as fast as the measured one.
+            while True:
+                await backend.delete(["large"])
+                with trio.move_on_after(share * whole_s) as scope:
+                    await backend.put("large", data)
+                if scope.cancelled_caught:
+                    break
+                share /= 2
             with pytest.raises(StorageNotFoundError):
                 await backend.head("large")
             assert (await backend.list()).objects == []

@@ -58,7 +58,8 @@ async def test_a_large_one_is_not_overtaken_by_small_ones() -> None:
     async with trio.open_nursery() as nursery, budget.reserve(50):
         nursery.start_soon(hold, "large", 80)
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(hold, "small", 10)
+        # It would fit beside the 50, and not beside the 80: so it tells who came first.
+        nursery.start_soon(hold, "small", 30)
         await trio.testing.wait_all_tasks_blocked()
         assert (order, budget.waiting) == ([], 2)
     assert order == ["large", "small"]
