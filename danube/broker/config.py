@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import msgspec
 
-from danube.model import Durability, Limits, validate_name
+from danube.model import Durability, Limits, SubscriptionPolicy, TopicPolicies, validate_name
 from danube.model.errors import ConfigurationError
 from danube.model.limits import MIB
 
@@ -89,6 +89,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sync_delay_ms: float = 0.0
     """Added to every fdatasync: benchmarks imitate slower disks with it."""
     limits: Limits = Limits()
+    policies: TopicPolicies = TopicPolicies()
+    """Policies for all topics; what is set by command or API for the broker, a namespace or a topic goes before it."""
+    subscription_policy: SubscriptionPolicy = SubscriptionPolicy()
+    """What new subscriptions begin with, unless their first consumer asks for something else."""
 
     @property
     def all_storages(self) -> dict[str, StorageConfig]:

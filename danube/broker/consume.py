@@ -84,9 +84,11 @@ def _obey(subscription: Subscription, consumer: Consumer, request: api.ConsumeRe
             subscription.ack_cumulative(consumer, offset)
         case api.Nack(ranges, delay_ms):
             check_flat(ranges, "Nack")
-            if delay_ms < 0:
+            if delay_ms < -1:
                 raise InvalidArgumentError(f"Nack: the delay of {delay_ms} ms is negative")
-            subscription.nack(consumer, ranges, delay_ms / 1000)
+            subscription.nack(consumer, ranges, None if delay_ms < 0 else delay_ms / 1000)
+        case api.ExtendLease(ranges):
+            check_flat(ranges, "ExtendLease")
         case api.FlushAcks(token):
             subscription.flush_acks(consumer, token)
         case api.ConsumeOpen():

@@ -231,7 +231,7 @@ class Subscription:
             [offset for pair in pairs if pair[0] < pair[1] for offset in pair], trio.current_time()
         )
 
-    def nack(self, consumer: Consumer, ranges: Sequence[int], delay_s: float) -> None:
+    def nack(self, consumer: Consumer, ranges: Sequence[int], delay_s: float | None) -> None:
         """Deliver flat ranges again after a delay."""
         self.machine.nack(consumer.consumer_id, ranges, delay_s, trio.current_time())
         self.pump()

@@ -539,7 +539,13 @@ class Topic:
 
     def add_subscription(self, name: str, subscription_id: int, kind: SubscriptionType, cursor: Cursor) -> Subscription:
         """Register a subscription."""
-        machine = make_subscription(kind, cursor, self._broker.config.limits, lossy=self.durability is Durability.NONE)
+        machine = make_subscription(
+            kind,
+            cursor,
+            self._broker.config.limits,
+            self._broker.config.subscription_policy,
+            lossy=self.durability is Durability.NONE,
+        )
         subscription = Subscription(self, name, subscription_id, kind, cursor, machine)
         self.subscriptions[name] = subscription
         return subscription

@@ -22,7 +22,7 @@ from danube.dispatch.machine import Machine
 from danube.dispatch.shared import SharedMachine
 from danube.dispatch.spans import ConsumerState, Delivery, Description, Explanation, Gap, ReadRequest, Span
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
 __all__ = [
     # Machines
@@ -51,7 +51,14 @@ __all__ = [
 ]
 
 
-def make_subscription(kind: SubscriptionType, cursor: Cursor, limits: Limits, *, lossy: bool = False) -> Machine:
+def make_subscription(
+    kind: SubscriptionType,
+    cursor: Cursor,
+    limits: Limits,
+    policy: SubscriptionPolicy | None = None,
+    *,
+    lossy: bool = False,
+) -> Machine:
     """Build the machine for a subscription.
 
     Args:
@@ -59,14 +66,16 @@ def make_subscription(kind: SubscriptionType, cursor: Cursor, limits: Limits, *,
         cursor: recovered or new; the machine owns it from now on. Give it
             ``max_ranges=limits.max_ack_ranges + limits.max_unacked_messages``, so that its size has a hard bound.
         limits: the broker's limits.
+        policy: of this subscription; None for the default.
         lossy: for a topic of durability ``none``: nothing is kept, nothing is delivered twice.
     """
+    policy = policy or SubscriptionPolicy()
     if lossy:
-        return LossyMachine(kind, cursor, limits)
+        return LossyMachine(kind, cursor, limits, policy)
     match kind:
         case SubscriptionType.SHARED:
-            return SharedMachine(cursor, limits)
+            return SharedMachine(cursor, limits, policy)
         case SubscriptionType.KEY_SHARED:
-            return KeySharedMachine(cursor, limits)
+            return KeySharedMachine(cursor, limits, policy)
         case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
-            return ExclusiveMachine(kind, cursor, limits)
+            return ExclusiveMachine(kind, cursor, limits, policy)

@@ -15,7 +15,7 @@ from danube.dispatch.ranged import RangedMachine
 from danube.dispatch.spans import Delivery, Span
 from danube.model.errors import SubscriptionBusyError
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
 __all__ = ["ExclusiveMachine"]
 
@@ -23,8 +23,8 @@ __all__ = ["ExclusiveMachine"]
 class ExclusiveMachine(RangedMachine):
     """Machine of exclusive and failover subscriptions."""
 
-    def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits) -> None:
-        super().__init__(kind, cursor, limits, window=None)
+    def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
+        super().__init__(kind, cursor, limits, policy, window=None)
         self._active: Member | None = None
 
     @property

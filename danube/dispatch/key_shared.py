@@ -39,7 +39,7 @@ from danube.dispatch.ring import Ring, ring_hash
 from danube.dispatch.spans import Delivery, Explanation, ReadRequest, Span
 from danube.dispatch.turns import merge, share_of
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
 __all__ = ["KeySharedMachine"]
 
@@ -83,8 +83,8 @@ class _Flight:
 class KeySharedMachine(Machine):
     """Machine of key-shared subscriptions."""
 
-    def __init__(self, cursor: Cursor, limits: Limits) -> None:
-        super().__init__(SubscriptionType.KEY_SHARED, cursor, limits)
+    def __init__(self, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
+        super().__init__(SubscriptionType.KEY_SHARED, cursor, limits, policy)
         self._ring = Ring()
         self._ring_version = 0
         self._keys: dict[str, _Key] = {}
@@ -314,9 +314,9 @@ class KeySharedMachine(Machine):
     def _deliver(self, member: Member, span: Span, offsets: list[int], now: float, out: list[Delivery]) -> None:
         """Hand offsets that were taken to their consumer: one delivery for each run of equal attempts."""
         offsets.sort()
-        flight = _Flight(member, now, now + self._limits.ack_timeout_s, offsets)
+        flight = _Flight(member, now, now + self.policy.ack_timeout_s, offsets)
         self._open_flights += 1
-        if self._limits.ack_timeout_s:
+        if self.policy.ack_timeout_s:
             self._deadlines.append(flight)
             if len(self._deadlines) > 2 * self._open_flights + 64:
                 self._deadlines = deque(old for old in self._deadlines if old.open)
@@ -412,13 +412,15 @@ class KeySharedMachine(Machine):
             self.cursor.ack(new[index], new[index + 1], force=True)
         return new
 
-    def nack(self, consumer_id: int | None, ranges: Sequence[int], delay_s: float, now: float) -> None:
+    def nack(
+        self, consumer_id: int | None, ranges: Sequence[int], delay_s: float | None, now: float, reason: str = ""
+    ) -> None:
         """Have ranges delivered again; see :meth:`Machine.nack`."""
         for start, end in zip(ranges[::2], ranges[1::2], strict=True):
             for offset in self._window(start, end):
                 flight = self._flights.get(offset)
                 if flight is not None and (consumer_id is None or flight.member.consumer_id == consumer_id):
-                    self._fail(offset, now + delay_s, now)
+                    self._fail(offset, now + (delay_s or 0.0), now)
 
     def _fail(self, offset: int, due: float, now: float) -> None:
         """Let a message in flight, and what was sent of its key behind it, wait again until ``due``."""

@@ -18,7 +18,7 @@ from danube.dispatch.ring import Ring, ring_hash
 from danube.dispatch.spans import Delivery, Explanation, Gap, ReadRequest, Span
 from danube.dispatch.turns import Turns, cut, merge, share_of
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
 __all__ = ["LossyMachine"]
 
@@ -26,8 +26,8 @@ __all__ = ["LossyMachine"]
 class LossyMachine(Machine):
     """Machine of a subscription of any type whose topic keeps nothing. Its cursor just follows the log."""
 
-    def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits) -> None:
-        super().__init__(kind, cursor, limits)
+    def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
+        super().__init__(kind, cursor, limits, policy)
         self._turns = Turns()
         self._ring = Ring()
 
@@ -132,8 +132,13 @@ class LossyMachine(Machine):
         """Do nothing: there is nothing to acknowledge."""
         return []
 
-    def nack(self, consumer_id: int | None, ranges: Sequence[int], delay_s: float, now: float) -> None:
+    def nack(
+        self, consumer_id: int | None, ranges: Sequence[int], delay_s: float | None, now: float, reason: str = ""
+    ) -> None:
         """Do nothing: there is nothing to deliver again."""
+
+    def extend(self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float) -> None:
+        """Do nothing: there are no leases."""
 
     def discard(self, ranges: Sequence[int], now: float) -> list[int]:
         """Do nothing: there is no log."""

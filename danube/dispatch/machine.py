@@ -29,7 +29,7 @@ from danube.dispatch.inflight import Member
 from danube.dispatch.spans import ConsumerState, Delivery, Description, Explanation, Gap, ReadRequest, Span
 from danube.model.errors import FailedPreconditionError, InternalError, InvalidArgumentError, LimitExceededError
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
 __all__ = ["Machine"]
 
@@ -41,11 +41,13 @@ class Machine(ABC):
         type: how consumers share the messages. Read-only.
         cursor: what is acknowledged. Only the machine changes it.
         position: next new offset to be delivered. Read-only for others.
+        policy: how it treats its messages; see :meth:`change_policy`. Read-only for others.
     """
 
-    def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits) -> None:
+    def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
         self.type = kind
         self.cursor = cursor
+        self.policy = policy
         self.position = cursor.next_live(cursor.floor)
         self._limits = limits
         self._members: dict[int, Member] = {}
@@ -65,8 +67,8 @@ class Machine(ABC):
         """All connected consumers, in the order in which they joined."""
         return list(self._members)
 
-    def join(self, consumer_id: int, name: str, now: float) -> int | None:
-        """Connect a consumer, without credit.
+    def join(self, consumer_id: int, name: str, now: float, filters: Sequence[str] = ()) -> int | None:
+        """Connect a consumer, without credit; ``filters`` are its key filters (key-shared only).
 
         A consumer that is connected under the same name is displaced at once, as by :meth:`leave`, and the new one
         takes its place in line.
@@ -171,15 +173,23 @@ class Machine(ABC):
         return self.ack([self.cursor.floor, offset + 1], consumer_id, now) if offset >= self.cursor.floor else []
 
     @abstractmethod
-    def nack(self, consumer_id: int | None, ranges: Sequence[int], delay_s: float, now: float) -> None:
-        """Have messages delivered again after ``delay_s`` seconds.
+    def nack(
+        self, consumer_id: int | None, ranges: Sequence[int], delay_s: float | None, now: float, reason: str = ""
+    ) -> None:
+        """Take note that messages have failed: have them delivered again after a pause, or treat them as poison.
 
         Args:
             consumer_id: only messages in flight at this consumer count; None: at any.
             ranges: flat; what is not in flight is ignored.
-            delay_s: 0 means at once.
+            delay_s: 0 means at once, None as the policy says.
             now: monotonic seconds.
+            reason: what a person should know about it.
         """
+
+    def extend(  # noqa: B027
+        self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float
+    ) -> None:
+        """Let what is in flight at a consumer time out ``lease_s`` seconds from now, but not earlier than it would."""
 
     @abstractmethod
     def discard(self, ranges: Sequence[int], now: float) -> list[int]:

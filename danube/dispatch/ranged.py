@@ -17,7 +17,7 @@ from danube.dispatch.machine import Machine
 from danube.dispatch.spans import Explanation, ReadRequest
 from danube.dispatch.turns import merge
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
 __all__ = ["RangedMachine"]
 
@@ -25,13 +25,15 @@ __all__ = ["RangedMachine"]
 class RangedMachine(Machine):
     """A machine that tracks ranges."""
 
-    def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, *, window: int | None) -> None:
+    def __init__(
+        self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy, *, window: int | None
+    ) -> None:
         """Build a machine; ``window`` is the most messages that are delivered and not acknowledged (None: no limit)."""
-        super().__init__(kind, cursor, limits)
+        super().__init__(kind, cursor, limits, policy)
         self._window = window
         self._unacked = 0
         """Offsets below ``position`` that are not acknowledged: in flight or waiting."""
-        self._flights = InFlight(cursor, limits.ack_timeout_s)
+        self._flights = InFlight(cursor, policy.ack_timeout_s)
         self._waiting = Waiting(cursor)
 
     @abstractmethod
@@ -83,13 +85,15 @@ class RangedMachine(Machine):
         self._unacked -= count
         return new
 
-    def nack(self, consumer_id: int | None, ranges: Sequence[int], delay_s: float, now: float) -> None:
+    def nack(
+        self, consumer_id: int | None, ranges: Sequence[int], delay_s: float | None, now: float, reason: str = ""
+    ) -> None:
         """Have ranges delivered again; see :meth:`Machine.nack`."""
         for index in range(0, len(ranges), 2):
             # At the bound a nack takes the whole flight back: neighbours may come twice, memory does not grow.
             whole = len(self._flights) + len(self._waiting) >= self._limits.max_in_flight_ranges
             released = self._flights.release(ranges[index], ranges[index + 1], consumer_id, whole=whole)
-            self._waiting.add(released, now + delay_s, now)
+            self._waiting.add(released, now + (delay_s or 0.0), now)
 
     def discard(self, ranges: Sequence[int], now: float) -> list[int]:
         """Settle ranges without a consumer; see :meth:`Machine.discard`."""

@@ -13,7 +13,7 @@ from danube.dispatch.ranged import RangedMachine
 from danube.dispatch.spans import Delivery, Span
 from danube.dispatch.turns import Turns, cut, share_of
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
 __all__ = ["SharedMachine"]
 
@@ -21,8 +21,8 @@ __all__ = ["SharedMachine"]
 class SharedMachine(RangedMachine):
     """Machine of shared subscriptions."""
 
-    def __init__(self, cursor: Cursor, limits: Limits) -> None:
-        super().__init__(SubscriptionType.SHARED, cursor, limits, window=limits.max_unacked_messages)
+    def __init__(self, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
+        super().__init__(SubscriptionType.SHARED, cursor, limits, policy, window=limits.max_unacked_messages)
         self._turns = Turns()
 
     def _credited(self, member: Member) -> None:

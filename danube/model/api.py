@@ -10,8 +10,8 @@ Streams carry tagged unions; the tag is the first element of the array.
 
 ``Consume`` (bidirectional)::
 
-    client: ConsumeOpen, then Credit | Ack | AckCumulative | Nack | FlushAcks ...
-    broker: ConsumeOpened, then Delivery | Gap | AcksFlushed | ActiveChanged ...
+    client: ConsumeOpen, then Credit | Ack | AckCumulative | Nack | FlushAcks | ExtendLease ...
+    broker: ConsumeOpened, then Delivery | Gap | AcksFlushed | ActiveChanged | CaughtUp | LeaseChanged ...
 
 Offsets, sequences and ids are unsigned 64-bit integers; times are microseconds since the epoch unless a name says
 otherwise; sets of offsets are flat lists ``[start, end, start, end, ...]`` (see :mod:`danube.model.ranges`).
@@ -19,11 +19,11 @@ otherwise; sets of offsets are flat lists ``[start, end, start, end, ...]`` (see
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionType
+from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 
 __all__ = [
     "Ack",
@@ -49,8 +49,10 @@ __all__ = [
     "Done",
     "Empty",
     "Explanation",
+    "ExtendLease",
     "FlushAcks",
     "Gap",
+    "LeaseChanged",
     "ListNamespaces",
     "ListSubscriptions",
     "ListTopics",
@@ -189,6 +191,12 @@ class ConsumeOpen(_Tagged, tag=0):
     """Where a new subscription starts: ``earliest``, ``latest`` or an offset. Ignored if it exists already."""
     start_time_us: int = 0
     """If not 0: start at the first message appended at or after this time, instead of ``start``."""
+    key_filters: list[str] = []
+    """Of a key-shared consumer: it takes only keys that match one of them (``*`` any run, ``?`` one character)."""
+    policy: dict[str, Any] = {}
+    """Fields of :class:`danube.model.SubscriptionPolicy` that a new subscription begins with; ignored if it exists."""
+    reader: bool = False
+    """Read from ``start`` without a subscription: nothing is acknowledged or remembered, and the name may be empty."""
 
 
 class Credit(_Tagged, tag=1):
@@ -211,10 +219,13 @@ class AckCumulative(_Tagged, tag=3):
 
 
 class Nack(_Tagged, tag=4):
-    """Asks for ranges to be delivered again after a delay."""
+    """Says that ranges have failed; they are delivered again, or go the way of poison."""
 
     ranges: list[int]
-    delay_ms: int = 0
+    delay_ms: int = -1
+    """Pause before the redelivery; -1: as the subscription's policy says."""
+    reason: str = ""
+    """For people, and for the dead-letter topic; cut at ``Limits.max_nack_reason_chars``."""
 
 
 class FlushAcks(_Tagged, tag=5):
@@ -223,7 +234,15 @@ class FlushAcks(_Tagged, tag=5):
     token: int
 
 
-ConsumeRequest = ConsumeOpen | Credit | Ack | AckCumulative | Nack | FlushAcks
+class ExtendLease(_Tagged, tag=6):
+    """Moves the ack timeout of ranges in flight at this consumer to ``lease_ms`` from now, never to an earlier time."""
+
+    ranges: list[int]
+    lease_ms: int = 0
+    """0: the subscription's ack timeout. At most ``Limits.max_lease_s``."""
+
+
+ConsumeRequest = ConsumeOpen | Credit | Ack | AckCumulative | Nack | FlushAcks | ExtendLease
 
 
 class ConsumeOpened(_Tagged, tag=0):
@@ -238,6 +257,10 @@ class ConsumeOpened(_Tagged, tag=0):
     """Everything below is acknowledged."""
     end_offset: int
     """The topic's end when the stream was opened."""
+    ack_timeout_s: float = 0.0
+    """After this time without an acknowledgement or an extended lease a message has failed; 0: never."""
+    start_offset: int = 0
+    """Of a reader: where it begins."""
 
 
 class Delivery(_Tagged, tag=1):
@@ -283,7 +306,13 @@ class CaughtUp(_Tagged, tag=5):
     end_offset: int
 
 
-ConsumeReply = ConsumeOpened | Delivery | Gap | AcksFlushed | ActiveChanged | CaughtUp
+class LeaseChanged(_Tagged, tag=6):
+    """The subscription's ack timeout is another one now."""
+
+    ack_timeout_s: float
+
+
+ConsumeReply = ConsumeOpened | Delivery | Gap | AcksFlushed | ActiveChanged | CaughtUp | LeaseChanged
 
 
 # --- Unary -----------------------------------------------------------------------------------------------------------
@@ -474,6 +503,10 @@ class ConsumerInfo(_Message):
     in_flight_messages: int
     delivered_messages: int
     acked_messages: int
+    credit_bytes: int = 0
+    key_filters: list[str] = []
+    suspended: bool = False
+    """It let a message time out and has said nothing since; others go before it."""
 
 
 class SubscriptionInfo(_Message):
@@ -491,6 +524,17 @@ class SubscriptionInfo(_Message):
     redelivered_messages: int
     dropped_messages: int
     consumers: list[ConsumerInfo]
+    policy: SubscriptionPolicy = SubscriptionPolicy()
+    waiting_messages: int = 0
+    """To be delivered again, or read and held back."""
+    delayed_messages: int = 0
+    """Not due yet."""
+    poisoned_messages: int = 0
+    """Failed too often, and still there."""
+    dead_lettered_messages: int = 0
+    """Copied to the dead-letter topic since the broker was started."""
+    expired_messages: int = 0
+    """Outlived their topic's ``message_ttl_s`` since the broker was started."""
 
 
 class SubscriptionList(_Message):

@@ -230,6 +230,7 @@ def encode_part(
     codec: Codec = Codec.NONE,
     schema_id: int = 0,
     schema_version: int = 0,
+    deliver_at_us: int = 0,
 ) -> bytes:
     """Encode a producer's part from bare payloads (all ``bytes``) or from :class:`Record` objects.
 
@@ -259,6 +260,7 @@ def encode_part(
         codec=codec,
         schema_id=schema_id,
         schema_version=schema_version,
+        deliver_at_us=deliver_at_us,
     )
 
 
@@ -279,6 +281,7 @@ def pack_part(
     codec: Codec = Codec.NONE,
     schema_id: int = 0,
     schema_version: int = 0,
+    deliver_at_us: int = 0,
 ) -> bytes:
     """Make a producer's part from an encoded records array; ``plain`` says that it holds bare payloads."""
     unpacked_size = len(body)
@@ -293,7 +296,7 @@ def pack_part(
             unpacked_size,
             len(body),
             publish_time_us,
-            0,
+            deliver_at_us,
             producer_id,
             producer_epoch,
             base_sequence,

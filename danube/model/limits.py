@@ -137,8 +137,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Separate unacknowledged offset ranges that one subscription keeps track of."""
     max_consumer_credit_messages: int = 10_000_000
     """Most message credit that one consumer may hold."""
-    ack_timeout_s: float = 30.0
-    """A delivered message that is not acknowledged in this time is delivered again."""
+    max_delayed_ranges: int = 100_000
+    """Delayed batches of one subscription that are not due yet; dispatch waits beyond it."""
+    max_delivery_delay_s: float = 30 * 24 * 3600.0
+    """How far ahead a message may be scheduled, and the longest pause that a nack may ask for."""
+    max_lease_s: float = 3600.0
+    """Longest lease that a consumer may ask for at a time."""
+    max_nack_reason_chars: int = 512
+    """What of a nack's reason is kept."""
+    max_key_filters: int = 64
+    """Key filters of one consumer."""
+    max_key_filter_chars: int = 256
+    """Longest key filter."""
 
     # Storage backends
     storage_attempt_timeout_s: float = 30.0

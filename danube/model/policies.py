@@ -1,13 +1,33 @@
-"""The choices that a topic or a subscription is created with."""
+"""The choices that a topic or a subscription is created with, and the policies that can be changed later."""
 
 from __future__ import annotations
 
 import enum
-from typing import Final
+import math
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-__all__ = ["EARLIEST", "LATEST", "Durability", "ProducerAccess", "Retention", "SubscriptionType"]
+from danube.model.errors import InvalidArgumentError
+from danube.model.names import validate_topic
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Backoff",
+    "Durability",
+    "PoisonPolicy",
+    "ProducerAccess",
+    "Rate",
+    "Retention",
+    "SubscriptionPolicy",
+    "SubscriptionType",
+    "TopicPolicies",
+    "Unmatched",
+    "change_policy",
+    "check_policy",
+]
 
 
 class Durability(enum.StrEnum):
@@ -45,7 +65,48 @@ class ProducerAccess(enum.StrEnum):
     """The only producer; opening it fences every older one, and shared producers are refused meanwhile."""
 
 
-class Retention(msgspec.Struct, frozen=True, array_like=True):
+class PoisonPolicy(enum.StrEnum):
+    """What becomes of a message that has failed too often."""
+
+    BLOCK = "block"
+    """It stays where it is and nothing passes it: the subscription stops (key-shared: its key) until somebody acts."""
+    DROP = "drop"
+    """It counts as acknowledged."""
+    DEAD_LETTER = "dead_letter"
+    """A copy goes to the dead-letter topic; once that is durable, it counts as acknowledged."""
+
+
+class Backoff(enum.StrEnum):
+    """How the pause before a redelivery grows with the failures of a message."""
+
+    FIXED = "fixed"
+    """It does not."""
+    EXPONENTIAL = "exponential"
+    """It doubles with each failure."""
+
+
+class Unmatched(enum.StrEnum):
+    """What becomes of a message of a key-shared subscription that the key filters of no consumer let through."""
+
+    HOLD = "hold"
+    """It waits for a consumer whose filters match."""
+    SKIP = "skip"
+    """It counts as acknowledged."""
+
+
+class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rate limit. What goes beyond it is delayed, never dropped; up to one second's worth may come at once."""
+
+    messages_per_s: float = 0.0
+    """0: no limit."""
+    bytes_per_s: float = 0.0
+    """0: no limit."""
+
+    def __bool__(self) -> bool:
+        return self.messages_per_s > 0 or self.bytes_per_s > 0
+
+
+class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a topic keeps messages. Each rule that is set takes away on its own; the default keeps everything."""
 
     max_age_s: float = 0.0
@@ -57,6 +118,115 @@ class Retention(msgspec.Struct, frozen=True, array_like=True):
 
     def __bool__(self) -> bool:
         return self.max_age_s > 0 or self.max_bytes > 0 or self.acknowledged
+
+
+class SubscriptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a subscription treats its messages. All of it can be changed while consumers are connected.
+
+    A message *fails* when it is refused (nack) or not acknowledged in time. The loss of a consumer is no failure of
+    the messages that it had: they are delivered again at once and as often as it takes.
+    """
+
+    max_redelivery_count: int = 5
+    """A message that fails more often than this is poison; -1: none ever is."""
+    ack_timeout_s: float = 30.0
+    """What is not acknowledged in this time, nor its lease extended, has failed; 0: waits for ever."""
+    backoff: Backoff = Backoff.EXPONENTIAL
+    redelivery_delay_s: float = 1.0
+    """Pause after the first failure."""
+    max_redelivery_delay_s: float = 60.0
+    """Longest pause."""
+    poison: PoisonPolicy = PoisonPolicy.BLOCK
+    dead_letter_topic: str = ""
+    """Where the copies go; empty for ``{topic}-{subscription}-dlq``."""
+    max_unacked_messages: int = 0
+    """Messages delivered and not acknowledged; 0: the broker's limit of that name (exclusive, failover: no limit)."""
+    unmatched: Unmatched = Unmatched.HOLD
+    dispatch_rate: Rate | None = None
+    """None: the topic's policy of that name."""
+
+    def redelivery_delay(self, failures: int) -> float:
+        """Return the pause in seconds after the ``failures``-th failure (1 is the first)."""
+        doublings = min(failures - 1, 60) if self.backoff is Backoff.EXPONENTIAL else 0
+        return min(self.redelivery_delay_s * 2.0**doublings, self.max_redelivery_delay_s)
+
+    def is_poison(self, failures: int) -> bool:
+        """Tell whether a message that has failed so often is not delivered again."""
+        return 0 <= self.max_redelivery_count < failures
+
+
+class TopicPolicies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Rules for topics, set for the broker, a namespace or a topic; the nearest level that says something counts.
+
+    None says nothing. Limits that are reached refuse what is new; nobody who is connected is cut off.
+    """
+
+    max_producers: int | None = None
+    """Producers connected to one topic or partition."""
+    max_subscriptions: int | None = None
+    """Subscriptions of one topic or partition."""
+    max_consumers: int | None = None
+    """Consumers connected to one topic or partition, of all subscriptions."""
+    max_consumers_per_subscription: int | None = None
+    max_message_bytes: int | None = None
+    """Largest message; never more than the broker's limit of that name."""
+    message_ttl_s: float | None = None
+    """What is not acknowledged so long after it was appended counts as acknowledged; 0: never."""
+    retention: Retention | None = None
+    publish_rate: Rate | None = None
+    """All producers of one topic or partition together."""
+    dispatch_rate: Rate | None = None
+    """Each subscription of a topic or partition that has no rate of its own."""
+
+    def over(self, lower: TopicPolicies) -> TopicPolicies:
+        """Return these policies, with those of ``lower`` where these say nothing."""
+        return TopicPolicies(
+            **{name: getattr(lower if getattr(self, name) is None else self, name) for name in self.__struct_fields__}
+        )
+
+
+P = TypeVar("P", SubscriptionPolicy, TopicPolicies)
+
+
+def change_policy(policy: P, changes: Mapping[str, Any]) -> P:
+    """Return ``policy`` with some fields changed; plain values (numbers, texts, tables) are converted and checked.
+
+    Raises:
+        InvalidArgumentError: an unknown name, or a value that cannot be.
+    """
+    try:
+        changed = msgspec.convert({**msgspec.to_builtins(policy), **changes}, type(policy), strict=True)
+    except msgspec.ValidationError as error:
+        known = ", ".join(policy.__struct_fields__)
+        raise InvalidArgumentError(f"policies: {error}; known names are {known}") from error
+    check_policy(changed)
+    return changed
+
+
+def check_policy(policy: SubscriptionPolicy | TopicPolicies) -> None:
+    """Raise InvalidArgumentError if a number cannot be."""
+    for name in policy.__struct_fields__:
+        value = getattr(policy, name)
+        if isinstance(value, Rate):
+            _not_negative(f"{name}.messages_per_s", value.messages_per_s)
+            _not_negative(f"{name}.bytes_per_s", value.bytes_per_s)
+        elif isinstance(value, Retention):
+            _not_negative(f"{name}.max_age_s", value.max_age_s)
+            _not_negative(f"{name}.max_bytes", value.max_bytes)
+        elif name == "max_redelivery_count":
+            if value < -1:
+                raise InvalidArgumentError(f"max_redelivery_count = {value} must be at least 0, or -1 for no end")
+        elif name == "max_message_bytes" and value is not None and value < 1:
+            raise InvalidArgumentError(f"max_message_bytes = {value} must be at least 1")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            _not_negative(name, value)
+    if isinstance(policy, SubscriptionPolicy) and policy.dead_letter_topic:
+        validate_topic(policy.dead_letter_topic)
+
+
+def _not_negative(name: str, value: float) -> None:
+    if not 0 <= value < math.inf:  # not a number is refused, too
+        raise InvalidArgumentError(f"{name} = {value:g} must not be negative or infinite")
 
 
 EARLIEST: Final = "earliest"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from danube.broker import BrokerConfig, load_config, parse_address, parse_size
+from danube.model import Retention
 from danube.model.errors import ConfigurationError
 from danube.model.limits import GIB, MIB
 
@@ -31,7 +32,12 @@ def test_a_file_sets_and_options_win(tmp_path: Path) -> None:
         journal_file_size = "32MiB"
         [limits]
         cache_bytes = 1000
+        max_topics = 15
+        [subscription_policy]
         ack_timeout_s = 1.5
+        poison = "drop"
+        [policies]
+        retention = { max_age_s = 10 }
         """
     )
     config = load_config(str(path), {"durability": "none", "log_level": None, "limits": {"cache_bytes": 2000}})
@@ -39,7 +45,9 @@ def test_a_file_sets_and_options_win(tmp_path: Path) -> None:
     assert config.durability == "none"
     assert not config.auto_create_topics
     assert config.journal_file_bytes == 32 * MIB
-    assert (config.limits.cache_bytes, config.limits.ack_timeout_s) == (2000, 1.5)
+    assert (config.limits.cache_bytes, config.limits.max_topics) == (2000, 15)
+    assert (config.subscription_policy.ack_timeout_s, config.subscription_policy.poison) == (1.5, "drop")
+    assert config.policies.retention == Retention(max_age_s=10)
     assert config.log_level == "info"
 
 
@@ -57,7 +65,7 @@ def test_a_file_sets_and_options_win(tmp_path: Path) -> None:
         ("journal_file_size = '1MiB'", "journal_file_size = 1048576 must exceed limits.max_batch_bytes"),
         ("journal_file_size = 'big'", "'big' is not a size"),
         ("limits = 3", "[limits] must be a table"),
-        ("[limits]\nack_timeout_s = 0", "limits.ack_timeout_s must be greater than 0"),
+        ("[limits]\nmax_lease_s = 0", "limits.max_lease_s must be greater than 0"),
         ("[limits]\nmax_topics = 'many'", "max_topics"),
         ("[limits]\nmax_message_bytes = 12582912", "max_batch_bytes must be larger"),
         ("[limits]\njournal_max_bytes = 1000", "at least two journal files"),

@@ -403,7 +403,10 @@ async def test_what_a_lost_consumer_had_goes_to_the_next(tmp_path: Path, kind: s
 
 
 async def test_a_silent_consumer_loses_its_messages_after_the_ack_timeout(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, limits={"ack_timeout_s": 0.2}) as running, running.client() as client:
+    async with (
+        running_broker(tmp_path, subscription_policy={"ack_timeout_s": 0.2}) as running,
+        running.client() as client,
+    ):
         await fill(client, 10)
         async with running.channel() as channel, raw_consumer(channel, TOPIC, kind="shared") as silent:
             silent.credit(10)
@@ -419,7 +422,10 @@ async def test_a_silent_consumer_loses_its_messages_after_the_ack_timeout(tmp_pa
 
 
 async def test_a_timed_out_key_is_delivered_again_in_order(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, limits={"ack_timeout_s": 0.2}) as running, running.client() as client:
+    async with (
+        running_broker(tmp_path, subscription_policy={"ack_timeout_s": 0.2}) as running,
+        running.client() as client,
+    ):
         await fill(client, 10)
         async with client.consumer(TOPIC, subscription="s", type="key_shared", start="earliest") as consumer:
             messages = await take(consumer, 10)

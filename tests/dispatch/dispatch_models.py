@@ -7,9 +7,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from danube.dispatch import Cursor, Span, make_subscription
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
-LIMITS = Limits(max_unacked_messages=14, max_ack_ranges=4, ack_timeout_s=10.0)
+LIMITS = Limits(max_unacked_messages=14, max_ack_ranges=4)
+POLICY = SubscriptionPolicy(ack_timeout_s=10.0)
 RECORD_BYTES = 10
 NAMES = ["ann", "bob", "cyd", "dan"]
 KEYS = st.lists(st.sampled_from("aaabbc"), min_size=1, max_size=7)
@@ -51,7 +52,7 @@ class Model(RuleBasedStateMachine):
         flat = flat_of(holes)
         cursor = Cursor(floor, ranges=zip(flat[::2], flat[1::2], strict=True))
         self.acked = set(range(floor)) | set(offsets_of(flat))
-        self.machine = make_subscription(self.kind, cursor, LIMITS)
+        self.machine = make_subscription(self.kind, cursor, LIMITS, POLICY)
         self.batches = []
         self.keys = []
         self.consumers = {}  # id -> name, in the order of joining
@@ -255,7 +256,7 @@ class Model(RuleBasedStateMachine):
             self.check_order(offset, delivery.consumer_id)
             self.waiting.pop(offset, None)
             self.delivered.add(offset)
-            self.flying[offset] = (delivery.consumer_id, self.now + LIMITS.ack_timeout_s)
+            self.flying[offset] = (delivery.consumer_id, self.now + POLICY.ack_timeout_s)
 
     def check_credit(self, delivery, messages, size):
         assert delivery.messages <= messages

@@ -15,14 +15,14 @@ from danube.model.errors import (
     SubscriptionBusyError,
 )
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
 EXCLUSIVE, FAILOVER = SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER
 SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED
 
 
-def machine_of(kind, *names, credit=1_000_000, **limits):
-    machine = make_subscription(kind, Cursor(), Limits(**limits))
+def machine_of(kind, *names, credit=1_000_000, policy=None, **limits):
+    machine = make_subscription(kind, Cursor(), Limits(**limits), SubscriptionPolicy(**policy or {}))
     for consumer_id, name in enumerate(names, 1):
         machine.join(consumer_id, name, 0.0)
         machine.credit(consumer_id, credit, 10**9)
@@ -111,7 +111,7 @@ def test_cumulative_acknowledgement():
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
 def test_an_ack_after_the_timeout_and_before_redelivery_counts(kind):
-    machine = machine_of(kind, "ann", ack_timeout_s=10.0)
+    machine = machine_of(kind, "ann", policy={"ack_timeout_s": 10.0})
     machine.offered(span(0, 4), 0.0)
     assert machine.next_deadline() == 10.0
     machine.tick(10.0)
@@ -122,7 +122,7 @@ def test_an_ack_after_the_timeout_and_before_redelivery_counts(kind):
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
 def test_timeout_zero_means_never(kind):
-    machine = machine_of(kind, "ann", ack_timeout_s=0.0)
+    machine = machine_of(kind, "ann", policy={"ack_timeout_s": 0.0})
     machine.offered(span(0, 4), 0.0)
     assert machine.next_deadline() is None
     machine.tick(1e9)
@@ -361,4 +361,4 @@ def test_deadline_books_stay_small_behind_one_stuck_message(kind):
     books = machine._deadlines if kind is KEY_SHARED else machine._flights._deadlines
     assert len(books) < 200
     assert machine.cursor.floor == 0
-    assert machine.next_deadline() == Limits().ack_timeout_s
+    assert machine.next_deadline() == SubscriptionPolicy().ack_timeout_s

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from danube.broker import BrokerConfig
 from danube.model.limits import KIB, Limits
-from danube.model.policies import Durability, Retention, SubscriptionType
+from danube.model.policies import Durability, Retention, SubscriptionPolicy, SubscriptionType
 from danube.testing.simulation.node import PORT
 from danube.testing.simulation.workload import ConsumerPlan, ProducerPlan, TopicPlan
 
@@ -129,11 +129,11 @@ def _draw_config(random: Random) -> BrokerConfig:
             segment_merge_parts=random.choice((2, 4)),
             segment_grace_s=10.0,
             segment_retry_max_s=2.0,
-            ack_timeout_s=3.0,
             max_unacked_messages=random.choice((50, 5_000)),
             storage_attempt_timeout_s=2.0,
             storage_operation_timeout_s=10.0,
             storage_max_attempts=4,
             storage_max_backoff_s=1.0,
         ),
+        subscription_policy=SubscriptionPolicy(ack_timeout_s=3.0),
     )
