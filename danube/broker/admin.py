@@ -106,7 +106,7 @@ class Administration:
             sum(topic.start_offset for topic in topics),
             sum(topic.end_offset for topic in topics),
             journal_bytes + sealed_bytes,
-            [producer for topic in topics for producer in topic.producer_infos()],
+            [producer for topic in topics for producer in topic.intake.infos()],
             sorted({name for topic in topics for name in topic.subscriptions}),
             record.created_us if record is not None else first.created_us,
             first.storage,

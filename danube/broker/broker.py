@@ -484,7 +484,7 @@ class Broker:
         topics = [self.topic(each) for each, _ in members(name, record)] if record is not None else [self.topic(name)]
         for topic in topics:
             topic.disconnect(UnavailableError(f"topic {topic.name!r} was unloaded; connect again"))
-            await topic.wait_settled()
+            await topic.intake.wait_settled()
         await self.history.seal_now(topics)
 
     async def delete_topic(self, name: str) -> None:
@@ -497,7 +497,7 @@ class Broker:
             topic = self._topics.pop(topic_name, None)
             if topic is not None:
                 topic.end(TopicNotFoundError(f"topic {topic_name!r} was deleted"))
-                await topic.wait_settled()  # what is on its way counts as needed once it is written
+                await topic.intake.wait_settled()  # what is on its way counts as needed once it is written
         if record.durability is Durability.REMOTE:
             await self.remote.deleted(name, record)
         for topic_id in record.topic_ids:

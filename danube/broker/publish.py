@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from danube.log import ProducerSession, StoredBatch, Verdict
+from danube.log import ProducerSession, StoredBatch
 from danube.model import api
 from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, Codec, check_part
 from danube.model.errors import (
@@ -27,7 +27,7 @@ from danube.wire import Context, Message, ServerStream
 
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
-    from danube.broker.topic import Topic
+    from danube.broker.producing import Intake
 
 __all__ = ["PublishStream", "publish"]
 
@@ -40,30 +40,26 @@ _LAST_CODEC = max(Codec)
 class PublishStream:
     """One open Publish stream: a producer's session on a topic, and what it has in flight."""
 
-    __slots__ = ("_acks", "_broker", "_idle", "_stream", "_waiting", "in_flight", "session", "topic")
+    __slots__ = ("_acks", "_broker", "_idle", "_intake", "_stream", "_waiting", "in_flight", "session")
 
-    def __init__(self, broker: Broker, topic: Topic, session: ProducerSession, stream: ServerStream) -> None:
+    def __init__(self, broker: Broker, intake: Intake, session: ProducerSession, stream: ServerStream) -> None:
         self._broker = broker
+        self._intake = intake
         self._stream = stream
         self._acks: list[api.AckedSequence] = []
         self._idle: trio.Event | None = None
         self._waiting = False
-        self.topic = topic
         self.session = session
         self.in_flight = 0
 
-    def settled(self, message: Message | None, batch: StoredBatch, error: DanubeError | None) -> None:
+    def settled(self, message: Message, batch: StoredBatch, error: DanubeError | None) -> None:
         """A batch of this stream has reached its durability, or the journal has failed. Called in sequence order."""
-        self.in_flight -= 1
-        if message is not None:
-            message.release()
+        message.release()
         header = batch.header
         if error is not None:
             self._refuse(header.base_sequence, error)
         else:
-            if not self._acks:
-                self._broker.to_flush.append(self)
-            self._acks.append(api.AckedSequence(header.base_sequence, batch.base_offset, header.record_count))
+            self._acknowledge(header, batch.base_offset)
         if not self.in_flight and self._idle is not None:
             self._idle.set()
 
@@ -72,8 +68,11 @@ class PublishStream:
         acks, self._acks = self._acks, []
         self._stream.send_nowait(_encode(api.PublishAcks(acks)))
 
-    def known(self, header: BatchHeader, base_offset: int) -> None:
-        """Acknowledge a repeat of a batch that is stored already, with its original offsets."""
+    def end(self, error: DanubeError | None) -> None:
+        """End the call: a newer session has taken over, or the topic is gone."""
+        self._stream.abandon(error)
+
+    def _acknowledge(self, header: BatchHeader, base_offset: int) -> None:
         if not self._acks:
             self._broker.to_flush.append(self)
         self._acks.append(api.AckedSequence(header.base_sequence, base_offset, header.record_count))
@@ -84,7 +83,7 @@ class PublishStream:
 
     def take_now(self, message: Message) -> bool:
         """Take a batch if the journal has room for it, else say False and change nothing."""
-        if self._waiting or not self.topic.try_admit(len(message.data)):
+        if self._waiting or not self._intake.try_admit(len(message.data)):
             return False
         self._take(message)
         return True
@@ -93,7 +92,7 @@ class PublishStream:
         """Take a batch when the journal has room for it; what arrives meanwhile queues behind it."""
         self._waiting = True
         try:
-            await self.topic.admit(len(message.data))
+            await self._intake.admit(len(message.data))
         except DanubeError as error:
             self._refuse(check_part(_part(message)).base_sequence, error)
             message.release()
@@ -105,27 +104,16 @@ class PublishStream:
     def _take(self, message: Message) -> None:
         part = _part(message)
         header = check_part(part)  # a wrong checksum ends the stream: nothing that follows it can be trusted
-        topic = self.topic
         try:
             self._check(header, part)
-            # Nothing waits between the verdict and the append: they belong together.
-            checked = topic.producers.check(header)
-            if checked.kind is Verdict.KNOWN:
-                self.known(header, checked.base_offset)
-                self._broker.flush()
-                message.release()
-                return
-            self.in_flight += 1
-            try:
-                if checked.kind is Verdict.NEW:
-                    topic.append(self, message, part, header)
-                else:
-                    topic.wait_for(self, message, checked)
-            except DanubeError:
-                self.in_flight -= 1
-                raise
+            known_offset = self._intake.take(self, message, part, header)
         except DanubeError as error:
             self._refuse(header.base_sequence, error)
+            message.release()
+            return
+        if known_offset is not None:
+            self._acknowledge(header, known_offset)
+            self._broker.flush()
             message.release()
 
     def _check(self, header: BatchHeader, part: bytes) -> None:
@@ -170,9 +158,9 @@ async def publish(broker: Broker, stream: ServerStream, context: Context) -> Non
     assert first is not None
     first.release()
     topic = await broker.topic_for_producer(request)
-    session = await topic.open_producer(request)
-    state = PublishStream(broker, topic, session, stream)
-    topic.attach(state, stream)
+    session = await topic.intake.open(request)
+    state = PublishStream(broker, topic.intake, session, stream)
+    topic.intake.attach(state)
     try:
         limits = broker.config.limits
         stream.send_nowait(
@@ -196,7 +184,7 @@ async def publish(broker: Broker, stream: ServerStream, context: Context) -> Non
         # What was taken is acknowledged, or refused, before the call ends, whatever ends it.
         with trio.move_on_after(broker.config.drain_timeout_s, shield=True):
             await state.wait_idle()
-        topic.detach(state)
+        topic.intake.detach(state)
 
 
 def _part(message: Message) -> bytes:

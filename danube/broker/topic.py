@@ -1,14 +1,13 @@
-"""The owner of one topic: it assigns offsets, knows the producers, and wakes the subscriptions.
+"""The owner of one topic: its log, its producers (:mod:`danube.broker.producing`), and its subscriptions.
 
-There is exactly one for each plain topic or partition, and all of it runs in one thread, so "check the sequence, assign
-the offset, submit" needs no lock as long as nothing in between waits. A durable topic writes to the journal and shows
-a batch to its subscriptions when the batch has reached the topic's durability. A topic of durability ``none`` hands it
-to them at once and keeps nothing.
+There is exactly one for each plain topic or partition. A durable topic writes to the journal and shows a batch to its
+subscriptions when the batch has reached the topic's durability. A topic of durability ``none`` hands it to them at once
+and keeps nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +16,7 @@ import trio
 from danube.broker.catalogue import SubscriptionRecord, TopicRecord
 from danube.broker.memory_log import MemoryLog
 from danube.broker.opened import OpenedBatches
-from danube.broker.publish import PublishStream
+from danube.broker.producing import Intake
 from danube.broker.settling import Settling
 from danube.broker.state import TopicSnapshot, TopicState, new_cursor
 from danube.broker.subscription import Subscription
@@ -25,11 +24,9 @@ from danube.dispatch import Cursor, make_subscription
 from danube.history import RemoteJournal, RemoteTopicState, SubscriptionDeleted, SubscriptionStored, encode_change
 from danube.log import (
     BatchCache,
-    Checked,
     Entry,
     EntryType,
     Journal,
-    ProducerSession,
     ProducerTable,
     RecoveredTopic,
     StoredBatch,
@@ -39,55 +36,24 @@ from danube.model import (
     EARLIEST,
     LATEST,
     Durability,
-    ProducerAccess,
     Retention,
     SubscriptionType,
     api,
     partition_name,
 )
-from danube.model.batch import BatchHeader
 from danube.model.errors import (
     DanubeError,
     DataLossError,
-    DurabilityMismatchError,
-    FailedPreconditionError,
     InvalidArgumentError,
     LimitExceededError,
-    ProducerFencedError,
     SubscriptionNotFoundError,
     SubscriptionTypeMismatchError,
 )
-from danube.wire import Message, ServerStream
 
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
 
 __all__ = ["Topic", "members"]
-
-
-class _Ticket:
-    """The owner of a journal entry of a batch: who is to be told when it settles."""
-
-    __slots__ = ("topic", "waiters")
-
-    def __init__(self, topic: Topic, state: PublishStream, message: Message) -> None:
-        self.topic = topic
-        self.waiters: Sequence[tuple[PublishStream, Message]] = ((state, message),)
-
-    def settled(self, entry: Entry, error: DanubeError | None) -> None:
-        """Journal: the batch has reached its durability, or never will."""
-        self.topic.settled(self, entry, error)
-
-    def stalled(self, entry: Entry, error: DanubeError) -> None:
-        """Journal: the batch waits for its storage. Who has sent it is told so, and may send it again."""
-        assert isinstance(entry.batch, StoredBatch)
-        self.tell(entry.batch, error)
-
-    def tell(self, batch: StoredBatch, error: DanubeError | None) -> None:
-        """Tell those who wait, and forget them."""
-        waiters, self.waiters = self.waiters, ()
-        for state, message in waiters:
-            state.settled(message, batch, error)
 
 
 class Topic:
@@ -108,7 +74,6 @@ class Topic:
     ) -> None:
         self._broker = broker
         self._journal = journal
-        self._streams: dict[str, tuple[PublishStream, ServerStream]] = {}
         self._creating = trio.Lock()
         self.name = name
         self.topic_id = topic_id
@@ -125,8 +90,16 @@ class Topic:
         """What its users are told once it is deleted."""
         self.failure: DanubeError | None = None
         """Set when stored data is damaged: the topic stops, loudly."""
-        self._pending: dict[StoredBatch, _Ticket] = {}
-        self._expired_us = 0
+        self.intake = Intake(
+            self,
+            producers,
+            journal,
+            broker,
+            broker.config.limits,
+            broker.seams.wall_clock_us,
+            broker.catalogue.new_id,
+        )
+        """Where producers are, and what they send."""
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} {self.durability} end={self.end_offset}>"
@@ -299,181 +272,36 @@ class Topic:
 
     # --- Producers ---
 
-    async def open_producer(self, request: api.PublishOpen) -> ProducerSession:
-        """Open or resume a producer's session; return when that is durable.
-
-        Raises:
-            DurabilityMismatchError: the producer wants another durability than the topic has.
-            ProducerFencedError: a resumed session was replaced by a newer one.
-            FailedPreconditionError: an exclusive producer has the topic.
-            LimitExceededError: too many producers.
-        """
-        if request.durability is not None and request.durability is not self.durability:
-            raise DurabilityMismatchError(
-                f"topic {self.name!r} has durability {self.durability.value!r}, not {request.durability.value!r};"
-                " durability is fixed when a topic is created"
-            )
-        limit = self._broker.config.limits.max_producers_per_topic
-        if len(self._streams) >= limit and request.producer_name not in self._streams:
-            raise LimitExceededError(f"topic {self.name!r}: limit max_producers_per_topic = {limit} is reached")
-        exclusive = request.access is ProducerAccess.EXCLUSIVE
-        holder = self._exclusive_holder()
-        if holder and not exclusive and not request.resume_epoch and holder != request.producer_name:
-            raise FailedPreconditionError(
-                f"topic {self.name!r} is held by the exclusive producer {holder!r}; open with exclusive access to"
-                " take it over, or wait until it is closed"
-            )
-        return await self._open_session(request, exclusive)
-
-    def _exclusive_holder(self) -> str:
-        """Return the name of the connected exclusive producer, if there is one."""
-        for name, (state, _) in self._streams.items():
-            if state.session.exclusive:
-                return name
-        return ""
-
-    async def _open_session(self, request: api.PublishOpen, exclusive: bool) -> ProducerSession:
-        table, now_us = self.producers, self._broker.seams.wall_clock_us()
-        self._expire_producers(now_us)
-        name = request.producer_name
-        if request.resume_epoch:
-            known = table.session_of(name)
-            if known is None:
-                raise ProducerFencedError(
-                    f"producer {name!r} of topic {self.name!r} was idle too long and is forgotten; open it again"
-                )
-            return table.resume(known.producer_id, request.resume_epoch, now_us=now_us)
-        session = table.open(
-            name, self._broker.catalogue.new_id(), exclusive=exclusive, anonymous=request.anonymous, now_us=now_us
-        )
-        self._fence()
-        if self.durability is not Durability.NONE:
-            opening = Settling()
-            payload = table.entry_of(session, now_us).encode()
-            self.submit(Entry(EntryType.PRODUCER, self.topic_id, self.durability, (payload,), opening))
-            await opening.wait()
-        # What an older session still had in flight has counted on: only now is the next sequence final.
-        while (pending := self._streams.get(name)) is not None and pending[0].in_flight:
-            await self.next_commit()
-        latest = table.session_of(name)
-        if latest is None or latest.epoch != session.epoch:
-            raise ProducerFencedError(
-                f"producer {name!r} of topic {self.name!r} was opened again while it was being opened; use one"
-                " session at a time under one name"
-            )
-        return latest
-
-    def _fence(self) -> None:
-        """End the streams whose sessions a new one has replaced."""
-        for name, (state, stream) in list(self._streams.items()):
-            if self.producers.is_fenced(state.session):
-                stream.abandon(
-                    ProducerFencedError(
-                        f"producer {name!r} of topic {self.name!r}: a newer session has taken over; this one is over"
-                    )
-                )
-
-    def _expire_producers(self, now_us: int) -> None:
-        """Forget idle producers, at most once in ten seconds."""
-        if now_us - self._expired_us > 10_000_000:
-            self._expired_us = now_us
-            self.producers.expire(now_us, {state.session.producer_id for state, _ in self._streams.values()})
-
-    def attach(self, state: PublishStream, stream: ServerStream) -> None:
-        """A producer's stream begins. One that is left from a broken connection of the same session ends."""
-        self._check_alive()
-        old = self._streams.get(state.session.name)
-        if old is not None:
-            old[1].abandon(None)
-        self._streams[state.session.name] = (state, stream)
-
-    def _check_alive(self) -> None:
+    def check_not_deleted(self) -> None:
         """Raise if the topic was deleted while somebody was about to use it."""
         if self.deleted is not None:
             raise self.deleted
 
-    def detach(self, state: PublishStream) -> None:
-        """A producer's stream has ended."""
-        current = self._streams.get(state.session.name)
-        if current is not None and current[0] is state:
-            del self._streams[state.session.name]
+    def check_alive(self) -> None:
+        """Raise if the topic was deleted, or has stopped because stored data is damaged.
+
+        Raises:
+            TopicNotFoundError: it was deleted.
+            DataLossError: it has stopped.
+        """
+        self.check_not_deleted()
+        if self.failure is not None:
+            raise self.failure
+
+    def arrived(self, batch: StoredBatch) -> None:
+        """A batch has reached its durability: show it to the subscriptions, the kept ones at the end of the commit."""
+        if isinstance(self.kept, MemoryLog):
+            for subscription in self.subscriptions.values():
+                subscription.offer(batch)
+            return
+        if self.deleted:
+            self.kept.drop()  # it was on its way when the topic went; its file must not wait for it
+        if self.subscriptions:
+            self._broker.touch(self)
 
     def producer_name(self, producer_id: int) -> str:
         """Return the name of the producer of a batch; one that is forgotten goes by its id."""
         return self.producers.name_of(producer_id) or f"{producer_id:016x}"
-
-    def producer_infos(self) -> list[api.ProducerInfo]:
-        """Return the connected producers."""
-        return [
-            api.ProducerInfo(
-                name,
-                state.session.epoch,
-                found.next_sequence if (found := self.producers.session_of(name)) is not None else 0,
-                True,
-            )
-            for name, (state, _) in sorted(self._streams.items())
-        ]
-
-    # --- Batches ---
-
-    def try_admit(self, size: int) -> bool:
-        """Whether the journal has room for a batch now.
-
-        Raises:
-            DataLossError: the topic stopped because stored data is damaged.
-            TopicNotFoundError: it was deleted.
-        """
-        self._check_alive()
-        if self.failure is not None:
-            raise self.failure
-        return self.durability is Durability.NONE or self._journal.try_admit(size)
-
-    async def admit(self, size: int) -> None:
-        """Wait until the journal has room for a batch. Raises what :meth:`danube.log.Journal.admit` raises."""
-        if not self.try_admit(size):
-            await self._journal.admit(size)
-
-    def append(self, state: PublishStream, message: Message, part: bytes, header: BatchHeader) -> None:
-        """Append a batch that :meth:`danube.log.ProducerTable.check` has found to be new."""
-        now_us = self._broker.seams.wall_clock_us()
-        if isinstance(self.kept, MemoryLog):
-            batch = self.kept.append(part, header, now_us)
-            self.producers.appended(header, batch, now_us)
-            self.producers.settled(batch)
-            for subscription in self.subscriptions.values():
-                subscription.offer(batch)
-            state.settled(message, batch, None)
-            self._broker.flush()
-            return
-        ticket = _Ticket(self, state, message)
-        batch = self.log.append(part, header, now_us, ticket)
-        self.producers.appended(header, batch, now_us)
-        self._pending[batch] = ticket
-
-    def wait_for(self, state: PublishStream, message: Message, checked: Checked) -> None:
-        """Acknowledge the repeat of a batch that is still on its way to the disk when its first copy is there."""
-        assert checked.batch is not None
-        ticket = self._pending[checked.batch]
-        ticket.waiters = (*ticket.waiters, (state, message))
-
-    def settled(self, ticket: _Ticket, entry: Entry, error: DanubeError | None) -> None:
-        """Journal: a batch has reached its durability: show it, and acknowledge it."""
-        batch = entry.batch
-        assert isinstance(batch, StoredBatch)
-        del self._pending[batch]
-        if error is None:
-            self.log.settled(entry)
-            self.producers.settled(batch)
-            if self.deleted:
-                self.log.drop()  # it was on its way when the topic went; its file must not wait for it
-            if self.subscriptions:
-                self._broker.touch(self)
-        ticket.tell(batch, error)
-
-    async def wait_settled(self) -> None:
-        """Wait until no batch is on its way to the journal."""
-        while self._pending:
-            await self._broker.next_commit()
 
     # --- Subscriptions ---
 
@@ -513,7 +341,7 @@ class Topic:
         record = await self._broker.catalogue.create_subscription(
             self.topic_id, request.subscription, request.type, start
         )
-        self._check_alive()
+        self.check_not_deleted()
         return self.restore_subscription(request.subscription, record, None)
 
     def _create_remote(self, name: str, kind: SubscriptionType, start: int) -> Subscription:
@@ -590,8 +418,7 @@ class Topic:
 
     def disconnect(self, error: DanubeError) -> None:
         """End the streams of all producers and consumers with an error."""
-        for _, stream in list(self._streams.values()):
-            stream.abandon(error)
+        self.intake.end(error)
         for subscription in self.subscriptions.values():
             subscription.end(error)
 

@@ -203,7 +203,7 @@ async def test_an_exclusive_producer_has_the_topic_for_itself(tmp_path: Path) ->
                     second.send(0, b"3")
                     assert await second.acked() == [(0, 2, 1)]
         # When it has gone, everybody may come again, and sequences go on.
-        await wait_until(lambda: not running.broker.topic(TOPIC).producer_infos())
+        await wait_until(lambda: not running.broker.topic(TOPIC).intake.infos())
         async with raw_producer(channel, TOPIC, "shared") as shared:
             assert shared.opened.next_sequence == 1
 

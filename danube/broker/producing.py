@@ -1,0 +1,361 @@
+"""Where the messages of one topic come in: producers' sessions, and batches on their way to their durability.
+
+An :class:`Intake` belongs to one plain topic or partition. Who publishes there is a :class:`Sender`: the stream of a
+connected producer, or something inside the broker that has messages of its own. Both do the same four things: open a
+session, attach, hand in batches (``admit`` or ``try_admit``, then ``take``), detach. All of it runs in one thread, so
+"check the sequence, assign the offset, submit" needs no lock, because nothing in :meth:`Intake.take` waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from danube.broker.memory_log import MemoryLog
+from danube.broker.settling import Settling
+from danube.history import RemoteJournal
+from danube.log import (
+    Checked,
+    Entry,
+    EntryType,
+    Journal,
+    ProducerSession,
+    ProducerTable,
+    StoredBatch,
+    TopicLog,
+    Verdict,
+)
+from danube.model import Durability, Limits, ProducerAccess, api
+from danube.model.batch import BatchHeader
+from danube.model.errors import (
+    DanubeError,
+    DurabilityMismatchError,
+    FailedPreconditionError,
+    LimitExceededError,
+    ProducerFencedError,
+)
+
+__all__ = ["Commits", "Fed", "Intake", "Sender"]
+
+_EXPIRY_INTERVAL_US = 10_000_000
+"""Idle producers are looked for at most this often."""
+
+
+class Sender(Protocol):
+    """Somebody who publishes to a topic under one producer's session."""
+
+    in_flight: int
+    """Batches that were taken and have not settled. The intake keeps this number; it begins with 0."""
+
+    @property
+    def session(self) -> ProducerSession:
+        """What :meth:`Intake.open` gave."""
+        ...
+
+    def settled(self, token: Any, batch: StoredBatch, error: DanubeError | None, /) -> None:
+        """A batch has reached its durability, or (``error``) will not, or not soon. Called in sequence order.
+
+        Args:
+            token: what came with the batch in :meth:`Intake.take`.
+            batch: as it was appended: ``base_offset`` is where it is.
+            error: why it is not durable; one that is retryable may still become so, and may be sent again.
+        """
+        ...
+
+    def end(self, error: DanubeError | None, /) -> None:
+        """Stop: a newer session has taken over, or the topic is gone. None: another connection of this session came."""
+        ...
+
+
+class Fed(Protocol):
+    """The topic that an intake belongs to."""
+
+    name: str
+    topic_id: int
+    durability: Durability
+    kept: TopicLog | MemoryLog
+
+    def check_alive(self) -> None:
+        """Raise if it was deleted, or has stopped because stored data is damaged."""
+        ...
+
+    def check_not_deleted(self) -> None:
+        """Raise if it was deleted."""
+        ...
+
+    def arrived(self, batch: StoredBatch) -> None:
+        """Show a batch that has reached its durability to the subscriptions."""
+        ...
+
+
+class Commits(Protocol):
+    """The rhythm of the broker."""
+
+    def flush(self) -> None:
+        """Send the acknowledgements that have gathered."""
+        ...
+
+    async def next_commit(self) -> None:
+        """Wait until the journal has settled something."""
+        ...
+
+
+class _Ticket:
+    """The owner of a journal entry of a batch: who is to be told when it settles."""
+
+    __slots__ = ("_intake", "waiters")
+
+    def __init__(self, intake: Intake, sender: Sender, token: Any) -> None:
+        self._intake = intake
+        self.waiters: Sequence[tuple[Sender, Any]] = ((sender, token),)
+
+    def settled(self, entry: Entry, error: DanubeError | None) -> None:
+        """Journal: the batch has reached its durability, or never will."""
+        self._intake.settled(self, entry, error)
+
+    def stalled(self, entry: Entry, error: DanubeError) -> None:
+        """Journal: the batch waits for its storage. Who has sent it is told so, and may send it again."""
+        assert isinstance(entry.batch, StoredBatch)
+        self.tell(entry.batch, error)
+
+    def tell(self, batch: StoredBatch, error: DanubeError | None) -> None:
+        """Tell those who wait, and forget them."""
+        waiters, self.waiters = self.waiters, ()
+        for sender, token in waiters:
+            sender.in_flight -= 1
+            sender.settled(token, batch, error)
+
+
+class Intake:
+    """See the module.
+
+    Args:
+        topic: it belongs to.
+        table: the producers that are known.
+        journal: where batches and sessions are written.
+        commits: tells when something was.
+        limits: ``max_producers_per_topic``.
+        wall_clock_us, new_id: seams.
+    """
+
+    def __init__(
+        self,
+        topic: Fed,
+        table: ProducerTable,
+        journal: Journal | RemoteJournal,
+        commits: Commits,
+        limits: Limits,
+        wall_clock_us: Callable[[], int],
+        new_id: Callable[[], int],
+    ) -> None:
+        self._topic = topic
+        self._table = table
+        self._journal = journal
+        self._commits = commits
+        self._limits = limits
+        self._clock_us = wall_clock_us
+        self._new_id = new_id
+        self._senders: dict[str, Sender] = {}
+        self._pending: dict[StoredBatch, _Ticket] = {}
+        self._expired_us = 0
+
+    # --- Sessions ---
+
+    async def open(self, request: api.PublishOpen) -> ProducerSession:
+        """Open or resume a producer's session; return when that is durable.
+
+        Raises:
+            DurabilityMismatchError: the producer wants another durability than the topic has.
+            ProducerFencedError: a resumed session was replaced by a newer one.
+            FailedPreconditionError: an exclusive producer has the topic.
+            LimitExceededError: too many producers.
+        """
+        topic = self._topic
+        if request.durability is not None and request.durability is not topic.durability:
+            raise DurabilityMismatchError(
+                f"topic {topic.name!r} has durability {topic.durability.value!r}, not {request.durability.value!r};"
+                " durability is fixed when a topic is created"
+            )
+        limit = self._limits.max_producers_per_topic
+        if len(self._senders) >= limit and request.producer_name not in self._senders:
+            raise LimitExceededError(f"topic {topic.name!r}: limit max_producers_per_topic = {limit} is reached")
+        exclusive = request.access is ProducerAccess.EXCLUSIVE
+        holder = self._exclusive_holder()
+        if holder and not exclusive and not request.resume_epoch and holder != request.producer_name:
+            raise FailedPreconditionError(
+                f"topic {topic.name!r} is held by the exclusive producer {holder!r}; open with exclusive access to"
+                " take it over, or wait until it is closed"
+            )
+        return await self._open(request, exclusive)
+
+    def _exclusive_holder(self) -> str:
+        """Return the name of the connected exclusive producer, if there is one."""
+        for name, sender in self._senders.items():
+            if sender.session.exclusive:
+                return name
+        return ""
+
+    async def _open(self, request: api.PublishOpen, exclusive: bool) -> ProducerSession:
+        topic, table, now_us = self._topic, self._table, self._clock_us()
+        self._expire(now_us)
+        name = request.producer_name
+        if request.resume_epoch:
+            known = table.session_of(name)
+            if known is None:
+                raise ProducerFencedError(
+                    f"producer {name!r} of topic {topic.name!r} was idle too long and is forgotten; open it again"
+                )
+            return table.resume(known.producer_id, request.resume_epoch, now_us=now_us)
+        session = table.open(name, self._new_id(), exclusive=exclusive, anonymous=request.anonymous, now_us=now_us)
+        self._fence()
+        if topic.durability is not Durability.NONE:
+            opening = Settling()
+            payload = table.entry_of(session, now_us).encode()
+            self._journal.submit(Entry(EntryType.PRODUCER, topic.topic_id, topic.durability, (payload,), opening))
+            await opening.wait()
+        # What an older session still had in flight has counted on: only now is the next sequence final.
+        while (pending := self._senders.get(name)) is not None and pending.in_flight:
+            await self._commits.next_commit()
+        latest = table.session_of(name)
+        if latest is None or latest.epoch != session.epoch:
+            raise ProducerFencedError(
+                f"producer {name!r} of topic {topic.name!r} was opened again while it was being opened; use one"
+                " session at a time under one name"
+            )
+        return latest
+
+    def _fence(self) -> None:
+        """End the senders whose sessions a new one has replaced."""
+        for name, sender in list(self._senders.items()):
+            if self._table.is_fenced(sender.session):
+                sender.end(
+                    ProducerFencedError(
+                        f"producer {name!r} of topic {self._topic.name!r}: a newer session has taken over; this one"
+                        " is over"
+                    )
+                )
+
+    def _expire(self, now_us: int) -> None:
+        """Forget idle producers."""
+        if now_us - self._expired_us > _EXPIRY_INTERVAL_US:
+            self._expired_us = now_us
+            self._table.expire(now_us, {sender.session.producer_id for sender in self._senders.values()})
+
+    def attach(self, sender: Sender) -> None:
+        """Somebody begins to publish. Who is left from a broken connection of the same session ends."""
+        self._topic.check_not_deleted()
+        old = self._senders.get(sender.session.name)
+        if old is not None:
+            old.end(None)
+        self._senders[sender.session.name] = sender
+
+    def detach(self, sender: Sender) -> None:
+        """Somebody has ended; one who was replaced is gone already."""
+        if self._senders.get(sender.session.name) is sender:
+            del self._senders[sender.session.name]
+
+    def end(self, error: DanubeError) -> None:
+        """End all senders."""
+        for sender in list(self._senders.values()):
+            sender.end(error)
+
+    def infos(self) -> list[api.ProducerInfo]:
+        """Return who is attached."""
+        return [
+            api.ProducerInfo(
+                name,
+                sender.session.epoch,
+                found.next_sequence if (found := self._table.session_of(name)) is not None else 0,
+                True,
+            )
+            for name, sender in sorted(self._senders.items())
+        ]
+
+    # --- Batches ---
+
+    def try_admit(self, size: int) -> bool:
+        """Whether a batch of ``size`` bytes may be taken now; it has to be before anything else runs.
+
+        Raises:
+            DataLossError: the topic stopped because stored data is damaged.
+            TopicNotFoundError: it was deleted.
+        """
+        topic = self._topic
+        topic.check_alive()
+        return topic.durability is Durability.NONE or self._journal.try_admit(size)
+
+    async def admit(self, size: int) -> None:
+        """Wait until a batch of ``size`` bytes may be taken. Raises what :meth:`danube.log.Journal.admit` raises."""
+        if not self.try_admit(size):
+            await self._journal.admit(size)
+
+    def take(self, sender: Sender, token: Any, part: bytes, header: BatchHeader) -> int | None:
+        """Take a batch that was admitted.
+
+        Args:
+            sender: whose it is; it is told by :meth:`Sender.settled`, perhaps before this returns.
+            token: comes back with that.
+            part: the producer's part; its checksum is right, and it is within the limits.
+            header: its header.
+
+        Returns:
+            None; or, for a repeat of a batch that has settled before, its offset, and nobody is told anything.
+
+        Raises:
+            ProducerFencedError, DuplicateSequenceError, SequenceGapError: see :meth:`danube.log.ProducerTable.check`.
+            DanubeError: the journal takes nothing any more.
+        """
+        checked = self._table.check(header)
+        if checked.kind is Verdict.KNOWN:
+            return checked.base_offset
+        sender.in_flight += 1
+        try:
+            if checked.kind is Verdict.NEW:
+                self._append(sender, token, part, header)
+            else:
+                self._wait_for(sender, token, checked)
+        except DanubeError:
+            sender.in_flight -= 1
+            raise
+        return None
+
+    def _append(self, sender: Sender, token: Any, part: bytes, header: BatchHeader) -> None:
+        now_us = self._clock_us()
+        log = self._topic.kept
+        if isinstance(log, MemoryLog):
+            batch = log.append(part, header, now_us)
+            self._table.appended(header, batch, now_us)
+            self._table.settled(batch)
+            self._topic.arrived(batch)
+            sender.in_flight -= 1
+            sender.settled(token, batch, None)
+            self._commits.flush()
+            return
+        ticket = _Ticket(self, sender, token)
+        batch = log.append(part, header, now_us, ticket)
+        self._table.appended(header, batch, now_us)
+        self._pending[batch] = ticket
+
+    def _wait_for(self, sender: Sender, token: Any, checked: Checked) -> None:
+        """Let the repeat of a batch that is on its way to the disk settle with its first copy."""
+        assert checked.batch is not None
+        ticket = self._pending[checked.batch]
+        ticket.waiters = (*ticket.waiters, (sender, token))
+
+    def settled(self, ticket: _Ticket, entry: Entry, error: DanubeError | None) -> None:
+        """Journal: a batch has reached its durability: show it, and acknowledge it."""
+        batch = entry.batch
+        assert isinstance(batch, StoredBatch)
+        del self._pending[batch]
+        if error is None:
+            log = self._topic.kept
+            assert isinstance(log, TopicLog)
+            log.settled(entry)
+            self._table.settled(batch)
+            self._topic.arrived(batch)
+        ticket.tell(batch, error)
+
+    async def wait_settled(self) -> None:
+        """Wait until no batch is on its way to the journal."""
+        while self._pending:
+            await self._commits.next_commit()
