@@ -19,8 +19,18 @@ from danube.dispatch.exclusive import ExclusiveMachine
 from danube.dispatch.key_shared import KeySharedMachine
 from danube.dispatch.lossy import LossyMachine
 from danube.dispatch.machine import Machine
+from danube.dispatch.reading import ReaderMachine
 from danube.dispatch.shared import SharedMachine
-from danube.dispatch.spans import ConsumerState, Delivery, Description, Explanation, Gap, ReadRequest, Span
+from danube.dispatch.spans import (
+    ConsumerState,
+    Delivery,
+    Description,
+    Explanation,
+    Gap,
+    Poisoned,
+    ReadRequest,
+    Span,
+)
 from danube.model.limits import Limits
 from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
@@ -32,11 +42,13 @@ __all__ = [
     "SharedMachine",
     "KeySharedMachine",
     "LossyMachine",
+    "ReaderMachine",
     # Values
     "Span",
     "ReadRequest",
     "Delivery",
     "Gap",
+    "Poisoned",
     "ConsumerState",
     "Description",
     "Explanation",

@@ -25,6 +25,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Start, end, consumer and delivery time of the lowest range in flight."""
     blocked: tuple[str, str] | None = None
     """State and half a sentence about a key that holds messages back."""
+    poison: str | None = None
+    """Half a sentence about what stops the whole subscription under the policy ``block``."""
+    next_delivery: float | None = None
+    """When the next delayed batch is due."""
     lossy: bool = False
     """What cannot be delivered at once is dropped."""
 
@@ -59,6 +63,8 @@ def _reason(facts: Facts) -> tuple[str, str]:
         return "no-credit", f"{who} credit; messages are dropped, {numbers.dropped_messages:,} so far"
     if facts.lossy or numbers.backlog_messages <= 0:
         return "caught-up", "caught up: everything is " + ("delivered or dropped" if facts.lossy else "acknowledged")
+    if facts.poison is not None:
+        return "blocked", facts.poison
     if facts.wants is not None and (facts.wants.redelivery or undelivered):
         what = "redelivered" if facts.wants.redelivery else "delivered"
         return "moving", f"moving: messages from offset {facts.wants.offset} on are about to be {what}"
@@ -70,10 +76,22 @@ def _reason(facts: Facts) -> tuple[str, str]:
         return "window-full", _join(facts.full, facts.blocked[1] if facts.blocked else "", _oldest(facts))
     if facts.blocked:
         return facts.blocked[0], _join(facts.blocked[1], _oldest(facts))
+    if numbers.poisoned_messages:
+        verb = "waits" if numbers.poisoned_messages == 1 else "wait"
+        subject = f"{_messages(numbers.poisoned_messages)} {verb}"
+        return "dead-lettering", _join(f"{subject} to be copied to the dead-letter topic", _oldest(facts))
     if delayed is not None and not facts.oldest:
+        verb = "waits" if numbers.waiting_messages == 1 else "wait"
         return (
             "waiting-for-retry",
-            f"{_messages(numbers.waiting_messages)} wait for redelivery, the next in {max(0.0, delayed):.1f} s",
+            f"{_messages(numbers.waiting_messages)} {verb} for redelivery, the next in {max(0.0, delayed):.1f} s",
+        )
+    if facts.next_delivery is not None and not facts.oldest:
+        verb = "waits for its" if numbers.delayed_messages == 1 else "wait for their"
+        wait = max(0.0, facts.next_delivery - facts.now)
+        return (
+            "waiting-for-delivery-time",
+            f"{_messages(numbers.delayed_messages)} {verb} delivery time, the next in {wait:.1f} s",
         )
     return "waiting-for-acks", _join("everything is delivered", _oldest(facts))
 

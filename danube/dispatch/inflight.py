@@ -30,13 +30,17 @@ class Member:
     """One connected consumer, its credit and its counters. Belongs to the machine it joined."""
 
     __slots__ = (
-        "acked", "consumer_id", "credit_bytes", "credit_messages", "delivered", "gap_end", "gap_start", "in_flight",
-        "name", "queued",
+        "acked", "consumer_id", "credit_bytes", "credit_messages", "delivered", "filters", "gap_end", "gap_start",
+        "in_flight", "name", "queued", "suspended",
     )  # fmt: skip
 
-    def __init__(self, consumer_id: int, name: str) -> None:
+    def __init__(self, consumer_id: int, name: str, filters: tuple[str, ...] = ()) -> None:
         self.consumer_id = consumer_id
         self.name = name
+        self.filters = filters
+        """Key filters; empty: every key matches."""
+        self.suspended = False
+        """It let a message time out and has said nothing since."""
         self.credit_messages = 0
         self.credit_bytes = 0
         self.in_flight = 0

@@ -13,6 +13,11 @@ Only :meth:`Machine.offered` delivers. Every other input (``join``, ``leave``, `
 :meth:`Machine.next_deadline` it calls ``tick``. There is no other wake-up, hence none to lose: if ``next_read`` returns
 a request and the batch that holds its offset is offered, something moves.
 
+Under some policies a machine acknowledges messages by itself. After any call, ``settled_itself`` tells whether it did;
+the owner then journals what :meth:`Machine.take_settled` returns. Under the policy ``dead_letter`` it sets messages
+aside, which the owner finds with :meth:`Machine.poisoned`, copies, and settles with :meth:`Machine.discard`. Of a
+failover subscription the owner asks :attr:`Machine.active` after each call: a timeout may have changed it.
+
 A batch may be offered at any time, also when the state has changed since it was asked for: what is not wanted any
 more is left out. Calls for a consumer that is gone (its frames may still be on their way) do nothing.
 
@@ -26,7 +31,8 @@ from collections.abc import Sequence
 
 from danube.dispatch.cursor import Cursor
 from danube.dispatch.inflight import Member
-from danube.dispatch.spans import ConsumerState, Delivery, Description, Explanation, Gap, ReadRequest, Span
+from danube.dispatch.spans import ConsumerState, Delivery, Description, Explanation, Gap, Poisoned, ReadRequest, Span
+from danube.dispatch.turns import merge
 from danube.model.errors import FailedPreconditionError, InternalError, InvalidArgumentError, LimitExceededError
 from danube.model.limits import Limits
 from danube.model.policies import SubscriptionPolicy, SubscriptionType
@@ -42,6 +48,7 @@ class Machine(ABC):
         cursor: what is acknowledged. Only the machine changes it.
         position: next new offset to be delivered. Read-only for others.
         policy: how it treats its messages; see :meth:`change_policy`. Read-only for others.
+        settled_itself: not empty if :meth:`take_settled` has something to return. Read-only for others.
     """
 
     def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
@@ -52,6 +59,9 @@ class Machine(ABC):
         self._limits = limits
         self._members: dict[int, Member] = {}
         """In the order in which they joined."""
+        self._suspended = 0
+        """How many of them are suspended."""
+        self.settled_itself: list[int] = []
         self._redelivered = 0
         self._dropped = 0
 
@@ -89,7 +99,7 @@ class Machine(ABC):
                 f"the subscription has {len(self._members)} consumers already; disconnect some, or raise the broker's"
                 " limit max_consumers_per_subscription"
             )
-        fresh = Member(consumer_id, name)
+        fresh = Member(consumer_id, name, tuple(filters))
         if displaced is None:
             self._members[consumer_id] = fresh
             self._joined(fresh, now)
@@ -99,18 +109,19 @@ class Machine(ABC):
             (consumer_id if member is displaced else old_id): (fresh if member is displaced else member)
             for old_id, member in self._members.items()
         }
-        self._left(displaced, now)
-        self._joined(fresh, now)
+        self._suspended -= displaced.suspended
+        self._replaced(displaced, fresh, now)
         return displaced.consumer_id
 
     def leave(self, consumer_id: int, now: float) -> None:
         """Disconnect a consumer; what it had and did not acknowledge is delivered again."""
         member = self._members.pop(consumer_id, None)
         if member is not None:
+            self._suspended -= member.suspended
             self._left(member, now)
 
     def credit(self, consumer_id: int, messages: int, size_bytes: int) -> None:
-        """Add credit. Held message credit is capped at ``max_consumer_credit_messages``.
+        """Add credit, which is a sign of life, too. Held message credit is capped at ``max_consumer_credit_messages``.
 
         Raises:
             InvalidArgumentError: a number is negative.
@@ -122,8 +133,24 @@ class Machine(ABC):
             most = self._limits.max_consumer_credit_messages
             member.credit_messages = min(member.credit_messages + messages, most)
             member.credit_bytes += size_bytes
+            if self._suspended and (messages or size_bytes):
+                self._resume(consumer_id)
             if member.has_credit:
                 self._credited(member)
+
+    def _suspend(self, member: Member) -> None:
+        """Note that a consumer let a message time out."""
+        if not member.suspended:
+            member.suspended = True
+            self._suspended += 1
+
+    def _resume(self, consumer_id: int | None) -> None:
+        """Note a sign of life of a consumer. Call it if ``_suspended`` is not 0."""
+        member = self._members.get(consumer_id) if consumer_id is not None else None
+        if member is not None and member.suspended:
+            member.suspended = False
+            self._suspended -= 1
+            self._resumed(member)
 
     def _admit(self, name: str, displaced: Member | None) -> None:  # noqa: B027 - a hook
         """Refuse a consumer by raising. Called before anything changes."""
@@ -134,8 +161,27 @@ class Machine(ABC):
     def _left(self, member: Member, now: float) -> None:  # noqa: B027 - a hook
         """A consumer is no longer in ``_members``."""
 
+    def _replaced(self, old: Member, fresh: Member, now: float) -> None:
+        """A consumer is in ``_members`` now, in the place of one of the same name."""
+        self._left(old, now)
+        self._joined(fresh, now)
+
+    def _resumed(self, member: Member) -> None:  # noqa: B027 - a hook
+        """A consumer is no longer suspended."""
+
     def _credited(self, member: Member) -> None:  # noqa: B027 - a hook
         """A consumer has got credit, and has some now."""
+
+    # --- policy ------------------------------------------------------------------------------------------------------
+
+    def change_policy(self, policy: SubscriptionPolicy, now: float) -> None:
+        """Treat messages by another policy from now on, also those that are in flight, wait or are poison."""
+        if policy != self.policy:
+            self.policy = policy
+            self._policy_changed(now)
+
+    def _policy_changed(self, now: float) -> None:  # noqa: B027 - a hook
+        """``policy`` is another one now."""
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -181,7 +227,7 @@ class Machine(ABC):
         Args:
             consumer_id: only messages in flight at this consumer count; None: at any.
             ranges: flat; what is not in flight is ignored.
-            delay_s: 0 means at once, None as the policy says.
+            delay_s: pause before the redelivery; None: as the policy says.
             now: monotonic seconds.
             reason: what a person should know about it.
         """
@@ -189,7 +235,14 @@ class Machine(ABC):
     def extend(  # noqa: B027
         self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float
     ) -> None:
-        """Let what is in flight at a consumer time out ``lease_s`` seconds from now, but not earlier than it would."""
+        """Let what is in flight at a consumer time out ``lease_s`` seconds from now, but not earlier than it would.
+
+        Args:
+            consumer_id: whose deliveries.
+            ranges: flat; what is not in flight there is ignored.
+            lease_s: seconds from ``now``.
+            now: monotonic seconds.
+        """
 
     @abstractmethod
     def discard(self, ranges: Sequence[int], now: float) -> list[int]:
@@ -199,6 +252,21 @@ class Machine(ABC):
         New offsets among them are skipped.
         """
 
+    def take_settled(self) -> list[int]:
+        """Return what the machine acknowledged by itself since the last call, flat and sorted, for the journal."""
+        flat, self.settled_itself = self.settled_itself, []
+        if len(flat) > 2:
+            flat = merge([number for pair in sorted(zip(flat[::2], flat[1::2], strict=True)) for number in pair])
+        return flat
+
+    def poisoned(self, limit: int) -> list[Poisoned]:
+        """Return what waits for its copy in the dead-letter topic: the lowest ``limit`` ranges.
+
+        They stay there until they are acknowledged after all, or :meth:`discard` is called. Empty under other policies
+        than ``dead_letter``.
+        """
+        return []
+
     @abstractmethod
     def seek(self, offset: int, now: float) -> None:
         """Move the cursor and begin again from ``offset``; everything in flight is forgotten."""
@@ -207,7 +275,7 @@ class Machine(ABC):
 
     @abstractmethod
     def tick(self, now: float) -> None:
-        """Time out what was not acknowledged in ``ack_timeout_s``."""
+        """Let happen what is due: timeouts, ends of pauses, delivery times."""
 
     @abstractmethod
     def next_deadline(self) -> float | None:
@@ -241,11 +309,23 @@ class Machine(ABC):
                     in_flight_messages=member.in_flight,
                     delivered_messages=member.delivered,
                     acked_messages=member.acked,
+                    suspended=member.suspended,
+                    key_filters=member.filters,
                 )
                 for member in self._members.values()
             ],
+            delayed_messages=self.delayed_messages(),
+            poisoned_messages=self.poisoned_messages(),
         )
 
     def waiting_messages(self) -> int:
         """Count the messages that wait for redelivery or for the owner of their key."""
+        return 0
+
+    def delayed_messages(self) -> int:
+        """Count the messages that were read and are not due yet."""
+        return 0
+
+    def poisoned_messages(self) -> int:
+        """Count the messages that have failed too often and are still there."""
         return 0

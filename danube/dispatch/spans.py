@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["ConsumerState", "Delivery", "Description", "Explanation", "Gap", "ReadRequest", "Span"]
+__all__ = ["ConsumerState", "Delivery", "Description", "Explanation", "Gap", "Poisoned", "ReadRequest", "Span"]
 
 
 class Span(NamedTuple):
@@ -26,6 +26,8 @@ class Span(NamedTuple):
     """The owner's own object; handed back in deliveries, never looked at, never kept."""
     keys: Sequence[str] | None = None
     """Effective key of each record (key-shared only; None means that all have the key ``""``)."""
+    due: float = 0.0
+    """Nothing of it is delivered before this time (monotonic seconds)."""
 
 
 class ReadRequest(NamedTuple):
@@ -46,7 +48,7 @@ class Delivery(NamedTuple):
     ranges: list[int]
     """Flat list of the offsets to deliver, in order; never empty."""
     attempt: int
-    """1 for the first delivery. It grows when a message itself failed: nack, timeout, loss of its consumer."""
+    """1 for the first delivery. More than 1 means that it may be a repeat."""
     whole: bool
     """True if ``ranges`` is the complete batch."""
     messages: int
@@ -61,6 +63,19 @@ class Gap(NamedTuple):
     consumer_id: int
     start: int
     end: int
+
+
+class Poisoned(NamedTuple):
+    """Messages that failed too often and are set aside until they are copied to the dead-letter topic."""
+
+    start: int
+    end: int
+    attempt: int
+    """How often they were delivered."""
+    failures: int
+    """How often they were refused or timed out."""
+    reason: str
+    """What was said about the last failure."""
 
 
 class ConsumerState(msgspec.Struct, frozen=True):
@@ -79,6 +94,9 @@ class ConsumerState(msgspec.Struct, frozen=True):
     """Since it joined, redeliveries included."""
     acked_messages: int
     """Acknowledged while they were in flight at this consumer."""
+    suspended: bool = False
+    """It let a message time out and has said nothing since; others go before it."""
+    key_filters: tuple[str, ...] = ()
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -100,8 +118,12 @@ class Description(msgspec.Struct, frozen=True):
     redelivered_messages: int
     """Deliveries beyond the first, since the machine was built."""
     dropped_messages: int
-    """Lost to slow or missing consumers (lossy topics only)."""
+    """Lost to slow or missing consumers (lossy topics), or given up under the poison policy ``drop``."""
     consumers: list[ConsumerState]
+    delayed_messages: int = 0
+    """Not delivered yet because they are not due."""
+    poisoned_messages: int = 0
+    """Failed too often, and still there: they block, or wait to be copied to the dead-letter topic."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -109,7 +131,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     state: str
     """One of ``moving``, ``caught-up``, ``no-consumer``, ``no-credit``, ``waiting-for-acks``, ``window-full``,
-    ``waiting-for-retry``."""
+    ``waiting-for-retry``, ``waiting-for-delivery-time``, ``blocked``, ``dead-lettering``, ``no-matching-consumer``."""
     sentence: str
     """The same for a person, with names and numbers."""
     description: Description
