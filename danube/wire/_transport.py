@@ -3,7 +3,8 @@
 Trio's SocketStream tries each call, then makes a checkpoint, then perhaps waits: three trips through the scheduler for
 an answer of 100 bytes. A connection knows better: it reads when the socket is readable and writes without waiting
 while the kernel takes the bytes. That halves the cost of a small message. TLS, simulated networks, memory
-streams and asyncio have no such socket and are used as streams.
+streams and asyncio have no such socket and are used as streams, unless a stream has a method ``as_transport`` that
+returns a better :class:`Transport`.
 """
 
 from __future__ import annotations
@@ -152,8 +153,13 @@ def _lost(exc: Exception) -> ConnectionLostError:
     return ConnectionLostError(f"the connection broke: {str(exc) or type(exc).__name__}")
 
 
-def transport_of(stream: trio.abc.Stream) -> Transport:
-    """Return the transport for an accepted stream, and take the stream over."""
+def transport_of(stream: trio.abc.Stream | anyio.abc.ByteStream) -> Transport:
+    """Return the transport for a stream, and take the stream over."""
+    own: Transport | None = stream.as_transport() if hasattr(stream, "as_transport") else None
+    if own is not None:
+        return own
+    if isinstance(stream, anyio.abc.ByteStream):
+        return AnyioTransport(stream)
     if type(stream) is trio.SocketStream and _is_real(stream.socket):
         sock = socket.socket(fileno=stream.socket.detach())
         sock.setblocking(False)

@@ -36,7 +36,7 @@ from danube.wire._events import (
     TrailersReceived,
 )
 from danube.wire._message import Message
-from danube.wire._transport import AnyioTransport, Transport, transport_of
+from danube.wire._transport import Transport, transport_of
 from danube.wire._waker import new_waker
 from danube.wire.codec import MSGPACK, Codec
 from danube.wire.connection import GrpcConnection
@@ -410,7 +410,7 @@ async def connect_channel(
 
 async def _open(host: str, port: int, connect: Connect | None) -> Transport:
     if connect is not None:
-        return AnyioTransport(await connect())
+        return transport_of(await connect())
     if trio.lowlevel.in_trio_run():
         return transport_of(await trio.open_tcp_stream(host, port))
-    return AnyioTransport(await anyio.connect_tcp(host, port))
+    return transport_of(await anyio.connect_tcp(host, port))

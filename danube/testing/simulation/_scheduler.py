@@ -18,9 +18,9 @@ from typing import TypeVar
 
 import trio
 from trio._core import _run as trio_run
-from trio.testing import MockClock
 
 from danube.model.errors import InternalError
+from danube.testing.clock import SimulatedClock
 
 __all__ = ["check_trio", "run_seeded"]
 
@@ -50,7 +50,7 @@ def run_seeded(main: Callable[[], Awaitable[T]], seed: int) -> T:
     gc.collect()
     gc.disable()
     try:
-        return trio.run(main, clock=MockClock(autojump_threshold=0.0))
+        return trio.run(main, clock=SimulatedClock())
     finally:
         if collecting:
             gc.enable()

@@ -27,9 +27,12 @@ from typing import Final
 import anyio
 import anyio.abc
 import trio
+from trio.lowlevel import Abort, RaiseCancelT, Task
 
-from danube.model.errors import ConfigurationError
+from danube.model.errors import ConfigurationError, ConnectionLostError, InternalError
+from danube.testing.clock import SimulatedClock, simulated_clock, sleep
 from danube.testing.simulation.trace import Trace
+from danube.wire._transport import Transport
 
 __all__ = ["ClientStream", "Endpoint", "Listener", "Network", "ServerStream"]
 
@@ -75,24 +78,35 @@ class Endpoint:
         """The peer has forgotten this connection and has not said so."""
         self._blind = False
         """What is sent vanishes without an answer."""
-        self.changed = trio.Event()
+        self._reader: Task | None = None
+        self._writer: Task | None = None
+        self._clock = network.clock
 
     # --- What the owner does
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Return some bytes; empty at the end."""
-        await trio.lowlevel.checkpoint()
+        """Return some bytes; empty at the end. One task at a time."""
+        waited = False
         while True:
-            now = trio.current_time()
+            now = self._clock.now
             self._check(now)
-            wait_until = self._reset_at
-            if self._arriving and not self._link.cut:
-                arrival, data = self._arriving[0]
-                if arrival <= now:
-                    return self._take(data, max_bytes)
-                wait_until = min(wait_until, arrival)
-            with trio.CancelScope(deadline=wait_until):
-                await self.changed.wait()
+            if self._arriving and not self._link.cut and self._arriving[0][0] <= now:
+                if not waited:
+                    await trio.lowlevel.checkpoint()
+                    waited = True
+                    continue
+                return self._take(self._arriving[0][1], max_bytes)
+            waited = True
+            self._reader = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._reader_gone)
+
+    def _reader_gone(self, _raise_cancel: RaiseCancelT) -> Abort:
+        self._reader = None
+        return Abort.SUCCEEDED
+
+    def _writer_gone(self, _raise_cancel: RaiseCancelT) -> Abort:
+        self._writer = None
+        return Abort.SUCCEEDED
 
     def _take(self, data: bytes, max_bytes: int) -> bytes:
         if not data:
@@ -104,24 +118,29 @@ class Endpoint:
                 self._arriving.appendleft((arrival, data[size:]))
                 data = data[:size]
         self._on_the_way -= len(data)
-        self.peer._wake()
+        self.peer._wake_writer()
         self._network.bytes_delivered += len(data)
         return data
 
+    def send_now(self, data: bytes) -> int:
+        """Send what fits into the window, as a socket does that must not wait; return how many bytes that was."""
+        self._check(self._clock.now)
+        room = WINDOW_BYTES - self.peer._on_the_way
+        if room <= 0:
+            return 0
+        self._push(data if len(data) <= room else data[:room])
+        return min(len(data), room)
+
     async def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Send everything; waits while the window is full."""
+        """Send everything; waits while the window is full. One task at a time."""
         await trio.lowlevel.checkpoint()
         left = bytes(data)
         while left:
-            self._check(trio.current_time())
-            peer = self.peer
-            room = WINDOW_BYTES - peer._on_the_way
-            if room <= 0:
-                with trio.CancelScope(deadline=self._reset_at):
-                    await self.changed.wait()
-                continue
-            self._push(left[:room])
-            left = left[room:]
+            sent = self.send_now(left)
+            left = left[sent:]
+            if not sent:
+                self._writer = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._writer_gone)
 
     def _push(self, data: bytes) -> None:
         peer = self.peer
@@ -133,13 +152,13 @@ class Endpoint:
             # Behind a cut or a dead host the bytes vanish, and repeat themselves until somebody gives up.
             peer._on_the_way += len(data)
             if peer.host.up and not self._link.cut:
-                self.break_at(trio.current_time() + 2 * self._network.latency(self._link))
+                self.break_at(self._clock.now + 2 * self._network.latency(self._link))
             return
-        arrival = max(peer._last_arrival, trio.current_time() + self._network.latency(self._link))
+        arrival = max(peer._last_arrival, self._clock.now + self._network.latency(self._link))
         peer._last_arrival = arrival
         peer._arriving.append((arrival, data))
         peer._on_the_way += len(data)
-        peer._wake()
+        self._clock.call_at(arrival, peer._wake_reader)
 
     def close(self) -> None:
         """Close both directions at once; what was sent is still delivered, as the kernel would."""
@@ -147,7 +166,7 @@ class Endpoint:
             return
         self._closed = True
         self.host.endpoints.pop(self.number, None)
-        now = trio.current_time()
+        now = self._clock.now
         if now < self._reset_at and not (self._deaf or self._blind or self.peer._closed):
             if any(arrival <= now and data for arrival, data in self._arriving):
                 # Unread bytes: the kernel says so with a reset, and what was on its way back is lost with it.
@@ -162,12 +181,17 @@ class Endpoint:
         if now >= self._reset_at:
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
+    def as_transport(self) -> Transport | None:
+        """Return this as Danube sees a socket; None if it shall see a stream."""
+        return _Socket(self) if self._network.like_sockets else None
+
     # --- What the network does
 
     def break_at(self, time_s: float) -> None:
         """Let this side notice, at a time, that the connection is reset."""
-        self._reset_at = min(self._reset_at, time_s)
-        self._wake()
+        if time_s < self._reset_at:
+            self._reset_at = time_s
+            self._clock.call_at(time_s, self._wake)
 
     def forget(self, *, silently: bool) -> None:
         """This side is gone with its host, or forgotten; the peer hears of it now, or when it sends, or never."""
@@ -178,12 +202,58 @@ class Endpoint:
         if silently:
             self.peer._deaf = True
         elif not self.peer._closed:
-            self.peer.break_at(trio.current_time() + self._network.latency(self._link))
+            self.peer.break_at(self._clock.now + self._network.latency(self._link))
         self._wake()
 
     def _wake(self) -> None:
-        self.changed.set()
-        self.changed = trio.Event()
+        self._wake_reader()
+        self._wake_writer()
+
+    def _wake_reader(self) -> None:
+        task, self._reader = self._reader, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    def _wake_writer(self) -> None:
+        task, self._writer = self._writer, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+
+class _Socket:
+    """An endpoint as Danube uses real sockets: see :class:`danube.wire._transport.SocketTransport`."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Return the next bytes; empty at the end."""
+        try:
+            return await self._endpoint.receive(max_bytes)
+        except ConnectionError as error:
+            raise _lost(error) from error
+
+    def send_now(self, data: bytes) -> int:
+        """Send what the window takes."""
+        try:
+            return self._endpoint.send_now(data)
+        except ConnectionError as error:
+            raise _lost(error) from error
+
+    async def send(self, data: memoryview) -> None:
+        """Send all of ``data``."""
+        try:
+            await self._endpoint.send(data)
+        except ConnectionError as error:
+            raise _lost(error) from error
+
+    async def close(self) -> None:
+        """Close at once."""
+        self._endpoint.close()
+
+
+def _lost(error: ConnectionError) -> ConnectionLostError:
+    return ConnectionLostError(f"the connection broke: {error}")
 
 
 class Listener(trio.abc.Listener["ServerStream"]):
@@ -240,7 +310,13 @@ class Network:
     """
 
     def __init__(self, random: Random, trace: Trace) -> None:
+        clock = simulated_clock()
+        if clock is None:
+            raise InternalError("a simulated network needs a run with a simulated clock")
+        self.clock: SimulatedClock = clock
         self.random = random
+        self.like_sockets = True
+        """Whether Danube finds sockets here, which take what fits at once; else streams, as those of TLS are."""
         self.short_reads = 0.0
         """Probability that a read returns less than there is."""
         self.bytes_delivered = 0
@@ -279,10 +355,10 @@ class Network:
         """Connect; hangs while the link is cut or the host is down, and raises OSError if nobody listens."""
         link, host = self.link(source, target), self.host(target)
         while True:
-            await trio.sleep(2 * self.latency(link))
+            await sleep(2 * self.latency(link))
             if not link.cut and host.up:
                 break
-            await trio.sleep(0.2)  # as a SYN is repeated
+            await sleep(0.2)  # as a SYN is repeated
         listener = host.listeners.get(port)
         if listener is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -311,8 +387,8 @@ class Network:
         """Break the connections of a link; both sides notice at once."""
         for endpoint in self._between(one, other):
             self._trace("reset", one, other, endpoint.number)
-            endpoint.break_at(trio.current_time())
-            endpoint.peer.break_at(trio.current_time())
+            endpoint.break_at(self.clock.now)
+            endpoint.peer.break_at(self.clock.now)
 
     def half_open(self, one: str, other: str) -> None:
         """Let something on the way forget the connections of a link: whatever is sent on them vanishes, for ever."""
@@ -344,6 +420,10 @@ class ServerStream(trio.abc.Stream):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+
+    def as_transport(self) -> Transport | None:
+        """Return the endpoint as Danube sees a socket; None where it shall see a stream."""
+        return self.endpoint.as_transport()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send everything."""
@@ -378,6 +458,10 @@ class ClientStream(anyio.abc.ByteStream):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+
+    def as_transport(self) -> Transport | None:
+        """Return the endpoint as Danube sees a socket; None where it shall see a stream."""
+        return self.endpoint.as_transport()
 
     async def send(self, item: bytes) -> None:
         """Send everything."""
