@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from danube.broker.subscription import Consumer, Subscription
+from danube.broker.consumer import Consumer
+from danube.broker.subscription import Subscription
 from danube.model import api, validate_name
 from danube.model.errors import DanubeError, InvalidArgumentError
 from danube.model.ranges import check_flat

@@ -1,0 +1,122 @@
+"""A cursor's way to the journal.
+
+Cursor changes are written like messages are: at most one entry of a subscription is on its way to the journal, and what
+is acknowledged meanwhile becomes the next one. Load makes the batches. Entries of one subscription are applied in the
+order in which they were submitted; after one that did not arrive none may follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from danube.broker.consumer import Consumer
+from danube.dispatch import Cursor, encode_entry
+from danube.log import Entry, EntryType
+from danube.model import Durability, RangeSet, api
+from danube.model.errors import DanubeError
+
+if TYPE_CHECKING:
+    from danube.broker.topic import Topic
+
+__all__ = ["CursorJournal"]
+
+
+class CursorJournal:
+    """Keeps the cursor of one subscription in the journal; that of a topic of durability ``none`` is kept nowhere."""
+
+    def __init__(self, topic: Topic, subscription_id: int, cursor: Cursor) -> None:
+        self._topic = topic
+        self._subscription_id = subscription_id
+        self._cursor = cursor
+        self._kept = topic.durability is not Durability.NONE
+        self._unsaved = RangeSet()
+        """Acknowledged, and waiting for the next entry."""
+        self._saving = False
+        self._flushes: list[tuple[Consumer, int]] = []
+        self._flushing: list[tuple[Consumer, int]] = []
+        self._lost: DanubeError | None = None
+        """Set when a cursor change did not reach the journal, which is then at its end: none after it will."""
+
+    def add(self, ranges: Sequence[int]) -> None:
+        """Write down that flat ranges were acknowledged."""
+        if not self._kept:
+            return
+        for index in range(0, len(ranges), 2):
+            self._unsaved.add(ranges[index], ranges[index + 1])
+        if not self._saving and self._lost is None:
+            self._save()
+
+    def flush(self, consumer: Consumer, token: int) -> None:
+        """Answer with AcksFlushed once all that was acknowledged is durable; end the consumer if it never will be."""
+        if self._lost is not None:
+            consumer.end(self._lost)
+            return
+        if not self._saving and not self._unsaved:
+            consumer.send(api.AcksFlushed(token))
+            return
+        self._flushes.append((consumer, token))
+        if not self._saving:
+            self._save()
+
+    def forget(self, consumer: Consumer) -> None:
+        """A consumer has gone: it waits for nothing any more."""
+        self._flushes = [item for item in self._flushes if item[0] is not consumer]
+        self._flushing = [item for item in self._flushing if item[0] is not consumer]
+
+    def snapshot(self) -> bytes:
+        """Return what a checkpoint stores of the cursor."""
+        return encode_entry(self._cursor.snapshot(self._subscription_id))
+
+    def reset(self) -> None:
+        """Write down that the cursor was moved; call it when :meth:`saved` has returned."""
+        self._unsaved.clear()
+        if self._kept:
+            self._submit(encode_entry(self._cursor.reset(self._subscription_id)))
+
+    async def saved(self) -> None:
+        """Wait until no cursor entry is on its way; raise if the last one did not arrive."""
+        while self._saving:
+            await self._topic.next_commit()
+        if self._lost is not None:
+            raise type(self._lost)(self._lost.message)
+
+    def _save(self) -> None:
+        ranges = self._unsaved.to_flat()
+        self._unsaved.clear()
+        self._submit(encode_entry(self._cursor.delta(self._subscription_id, ranges)))
+
+    def _submit(self, payload: bytes) -> None:
+        self._saving = True
+        self._flushing, self._flushes = self._flushes, []
+        topic = self._topic
+        try:
+            topic.submit(Entry(EntryType.CURSOR, topic.topic_id, topic.durability, (payload,), self))
+        except DanubeError as error:
+            self._not_saved(error)
+
+    def _not_saved(self, error: DanubeError) -> None:
+        """A cursor entry is not durable and none after it will be: who waits for that must not be told otherwise."""
+        self._saving = False
+        self._lost = error
+        waiting = self._flushing + self._flushes
+        self._flushing, self._flushes = [], []
+        for consumer, _ in waiting:
+            consumer.end(error)
+
+    # --- The journal's owner of an entry ---
+
+    def stalled(self, _entry: Entry, _error: DanubeError) -> None:
+        """A cursor entry waits for its storage: whoever has asked for it waits, too, and delivery goes on."""
+
+    def settled(self, _entry: Entry, error: DanubeError | None) -> None:
+        """A cursor entry is durable, or the journal has failed or is closing, which ends the broker."""
+        if error is not None:
+            self._not_saved(error)
+            return
+        self._saving = False
+        flushed, self._flushing = self._flushing, []
+        for consumer, token in flushed:
+            consumer.send(api.AcksFlushed(token))
+        if self._unsaved or self._flushes:
+            self._save()

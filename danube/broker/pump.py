@@ -1,0 +1,259 @@
+"""The pump: from the log of a topic, through a state machine of :mod:`danube.dispatch`, to consumers.
+
+The machine says which batch it wants to see and which messages go to whom; the pump reads the log and sends. Most work
+happens in :meth:`Pump.pump`, a plain function called wherever something changed (a commit, an ack, credit, a consumer
+that came or went): what is in the cache is delivered at once, without waking a task. Only reading from the disk and
+waiting for a deadline need a task, and it exists while consumers are connected.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from danube.broker.consumer import Consumer
+from danube.broker.delivering import encode_delivery
+from danube.dispatch import Delivery, Gap, Machine, Span
+from danube.log import StoredBatch
+from danube.model import api
+from danube.model.errors import DanubeError, DataLossError, StorageError
+
+if TYPE_CHECKING:
+    from danube.broker.topic import Topic
+
+__all__ = ["Pump"]
+
+_log = logging.getLogger("danube.subscription")
+
+_READ_BYTES = 4 * 2**20
+"""How much is read from the journal at a time for a subscription that is behind the cache."""
+_STORAGE_RETRY_S = 1.0
+"""Pause of a subscription whose history cannot be read now; the storage has its own, shorter ones before that."""
+_PUMP_BATCHES = 64
+"""After this many batches a pump lets other tasks run."""
+
+
+class Pump(ABC):
+    """Moves the messages of one topic or partition to the consumers of one machine.
+
+    Attributes:
+        topic: where the messages come from.
+        machine: who gets what.
+        consumers: the connected ones, by id.
+        failure: set when stored data is damaged: it stops, loudly.
+        waits_for: why history cannot be read now.
+    """
+
+    def __init__(self, topic: Topic, machine: Machine) -> None:
+        self.topic = topic
+        self.machine = machine
+        self.consumers: dict[int, Consumer] = {}
+        self.failure: DanubeError | None = None
+        self.waits_for: StorageError | None = None
+        self._ahead: deque[StoredBatch] = deque()
+        """What was read from the disk ahead of the machine."""
+        self._pumping = False
+        self._wake = trio.Event()
+        """Something is to be read."""
+        self._rearm = trio.Event()
+        """There is an earlier deadline."""
+        self._armed_s = math.inf
+        self._task_scope: trio.CancelScope | None = None
+
+    # --- Consumers ---
+
+    def _connected(self, consumer: Consumer) -> None:
+        """A consumer is in the machine now: it takes part."""
+        self.consumers[consumer.consumer_id] = consumer
+        if self._task_scope is None:
+            self._task_scope = trio.CancelScope()
+            self.topic.start_task(self._run, self._task_scope)
+
+    def leave(self, consumer: Consumer) -> None:
+        """Disconnect a consumer; what it had is delivered again to others. A displaced consumer is gone already."""
+        if self.consumers.pop(consumer.consumer_id, None) is None:
+            return
+        self.machine.leave(consumer.consumer_id, trio.current_time())
+        if not self.consumers:
+            self._ahead.clear()
+            if self._task_scope is not None:
+                self._task_scope.cancel()
+                self._task_scope = None
+        self.pump()
+
+    def credit(self, consumer: Consumer, messages: int, size_bytes: int) -> None:
+        """Let more be delivered to a consumer."""
+        if consumer.stream.send_buffered >= self.topic.max_send_buffer_bytes:
+            # It grants more than it reads. What it may have waits until it has read, so that its buffer stays bounded.
+            consumer.hold(self, messages, size_bytes)
+            return
+        self.machine.credit(consumer.consumer_id, messages, size_bytes)
+        self.pump()
+
+    def end(self, error: DanubeError) -> None:
+        """Disconnect every consumer with an error."""
+        for consumer in list(self.consumers.values()):
+            consumer.end(error)
+
+    # --- Moving messages ---
+
+    def pump(self) -> None:
+        """Deliver what can be delivered now from memory; leave the rest to the task."""
+        if self._pumping or not self.consumers or self.failure is not None:
+            return
+        self._pumping = True
+        try:
+            self._pump()
+        except DanubeError as error:
+            self._fail(error)
+        finally:
+            self._pumping = False
+
+    def _pump(self) -> None:
+        machine = self.machine
+        topic = self.topic
+        now = trio.current_time()
+        for _ in range(_PUMP_BATCHES):
+            request = machine.next_read(now)
+            if request is None or request.offset >= topic.end_offset:
+                break
+            batch = self._find(request.offset)
+            if batch is None:
+                self._wake.set()  # on disk: the task reads it
+                break
+            for item in machine.offered(self._span(batch), now):
+                self._send(item)
+        else:
+            self._wake.set()
+        self._tell_caught_up()
+        deadline = machine.next_deadline()
+        if deadline is not None and deadline < self._armed_s:
+            self._rearm.set()
+
+    def offer(self, batch: StoredBatch) -> None:
+        """Hand over a batch that is kept nowhere (topics of durability ``none``): now or never."""
+        for item in self.machine.offered(self._span(batch), trio.current_time()):
+            self._send(item)
+        self._tell_caught_up()
+
+    def _find(self, offset: int) -> StoredBatch | None:
+        ahead = self._ahead
+        while ahead and ahead[0].end_offset <= offset:
+            ahead.popleft()
+        if ahead and ahead[0].base_offset <= offset:
+            return ahead[0]
+        return self.topic.kept.get_cached(offset)
+
+    def _span(self, batch: StoredBatch) -> Span:
+        """Return a batch as the machine sees it."""
+        return Span(batch.base_offset, batch.end_offset, len(batch.part), batch)
+
+    def _send(self, item: Delivery | Gap) -> None:
+        consumer = self.consumers.get(item.consumer_id)
+        if consumer is None:
+            return
+        if isinstance(item, Gap):
+            consumer.send(api.Gap(item.start, item.end))
+        else:
+            self._deliver(consumer, item)
+
+    def _deliver(self, consumer: Consumer, delivery: Delivery) -> None:
+        batch: StoredBatch = delivery.token
+        if delivery.whole and delivery.attempt == 1:
+            message = batch.delivery
+            if message is None:
+                # All subscriptions that take this batch whole share one encoding.
+                message = batch.delivery = encode_delivery(batch, delivery, self._producer(batch), batch.part)
+        else:
+            message = encode_delivery(batch, delivery, self._producer(batch), batch.part)
+        consumer.stream.send_nowait(message)
+
+    def _producer(self, batch: StoredBatch) -> str:
+        return self.topic.producer_name(batch.header.producer_id)
+
+    def _tell_caught_up(self) -> None:
+        machine = self.machine
+        for consumer in self.consumers.values():
+            goal = consumer.caught_up_at
+            if goal is not None and machine.position >= goal and not machine.waiting_messages():
+                consumer.send(api.CaughtUp(goal))
+                consumer.caught_up_at = None
+
+    @abstractmethod
+    def _skip(self, ranges: Sequence[int]) -> None:
+        """Pass over flat ranges that the log no longer holds."""
+
+    # --- The tasks ---
+
+    async def _run(self, scope: trio.CancelScope) -> None:
+        """Read from the disk and wait for deadlines, while consumers are connected."""
+        with scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_time)  # of its own: a storage may be slow to answer
+                await self._keep_reading()
+                nursery.cancel_scope.cancel()
+
+    async def _keep_time(self) -> None:
+        while True:
+            deadline = self.machine.next_deadline()
+            self._armed_s = math.inf if deadline is None else deadline
+            with trio.move_on_at(self._armed_s):
+                await self._rearm.wait()
+            self._rearm = trio.Event()
+            self.machine.tick(trio.current_time())
+            self.pump()
+
+    async def _keep_reading(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            try:
+                await self._read_ahead()
+                self._storage_down(None)
+            except StorageError as error:
+                # History is out of reach, not lost: try again, and wait for it as long as it takes.
+                self._storage_down(error)
+                await trio.sleep(_STORAGE_RETRY_S)
+                self._wake.set()
+                continue
+            except DanubeError as error:
+                self._fail(error)
+                return
+            except OSError as error:
+                self._fail(DataLossError(f"the journal of topic {self.topic.name!r} cannot be read: {error}"))
+                return
+            self.pump()
+            await trio.lowlevel.checkpoint()
+
+    async def _read_ahead(self) -> None:
+        while not self.failure:
+            request = self.machine.next_read(trio.current_time())
+            if request is None or request.offset >= self.topic.end_offset or self._find(request.offset) is not None:
+                return
+            batches = await self.topic.kept.read(request.offset, _READ_BYTES)
+            if not batches:
+                return
+            self._ahead = deque(batches)
+            found = batches[0].base_offset
+            if found > request.offset:
+                # Retention, or a power loss, has taken what lies between. Nobody can acknowledge it any more.
+                self._skip([request.offset, found])
+            self.pump()
+
+    def _storage_down(self, error: StorageError | None) -> None:
+        if error is not None and self.waits_for is None:
+            _log.error("%s waits for its history, and tries again: %s", self, error)
+        elif error is None and self.waits_for is not None:
+            _log.warning("%s reads its history again", self)
+        self.waits_for = error
+
+    def _fail(self, error: DanubeError) -> None:
+        _log.error("%s stops: %s", self, error)
+        self.failure = error
+        self.end(error)
