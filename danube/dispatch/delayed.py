@@ -18,17 +18,19 @@ __all__ = ["Delayed"]
 
 
 class Delayed:
-    """The delayed ranges of one subscription. True while there are some that are not due."""
+    """The delayed ranges of one subscription."""
 
-    __slots__ = ("_heap", "_pending", "undelivered")
+    __slots__ = ("_heap", "_pending", "_undelivered", "some")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, int]] = []
         """Due time, start and end; some of it may be discarded by now."""
         self._pending = RangeSet()
         """What is not due and not discarded."""
-        self.undelivered = RangeSet()
-        """That, and what became due and was not delivered yet. Use :meth:`deliver` to change it."""
+        self._undelivered = RangeSet()
+        """That, and what became due and was not delivered yet."""
+        self.some = False
+        """True while something is here, due or not, that was not delivered. For others a cheap question."""
 
     def __len__(self) -> int:
         """Return the number of ranges that are not due; some may be discarded by now."""
@@ -40,7 +42,8 @@ class Delayed:
             heapq.heappush(self._heap, (due, pairs[0][0], pairs[-1][1]))
             for start, end in pairs:
                 self._pending.add(start, end)
-                self.undelivered.add(start, end)
+                self._undelivered.add(start, end)
+            self.some = True
 
     def take_due(self, now: float) -> list[tuple[int, int]]:
         """Remove what is due by ``now`` and return it as ranges, in order of time."""
@@ -56,21 +59,28 @@ class Delayed:
 
     def deliver(self, start: int, end: int) -> None:
         """Note the first delivery of a range that was due."""
-        self.undelivered.remove(start, end)
+        self._undelivered.remove(start, end)
+        self._tidy()
 
     def discard(self, start: int, end: int) -> int:
         """Forget what of a range is here; return how many messages of it were not due."""
         parts = list(self._pending.overlap(start, end))
         self._pending.remove(start, end)
-        self.undelivered.remove(start, end)
+        self._undelivered.remove(start, end)
+        self._tidy()
         return sum(high - low for low, high in parts)
+
+    def _tidy(self) -> None:
+        if not self._undelivered:
+            self._heap.clear()
+            self.some = False
 
     def delivered_part(self, ranges: Sequence[int]) -> list[int]:
         """Return a flat list of ranges without what was not delivered yet."""
         return [
             number
             for index in range(0, len(ranges), 2)
-            for pair in self.undelivered.gaps(ranges[index], ranges[index + 1])
+            for pair in self._undelivered.gaps(ranges[index], ranges[index + 1])
             for number in pair
         ]
 
@@ -89,4 +99,5 @@ class Delayed:
         """Forget everything (after a seek)."""
         self._heap.clear()
         self._pending.clear()
-        self.undelivered.clear()
+        self._undelivered.clear()
+        self.some = False

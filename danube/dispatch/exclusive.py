@@ -4,15 +4,24 @@ They differ in who may join. Exclusive refuses a second consumer. Failover lets 
 they joined; when the active one leaves, the next is active at once and begins with what its predecessor did not
 acknowledge.
 
-A batch is delivered whole while the active consumer has any credit, so its balance may go below zero, once.
+A failover consumer that lets a message time out is *suspended* until it says something. If another one is not, that one
+is active from then on, and gets what the first had: so nothing is stuck behind a consumer that is connected and dead.
+The first one stands by when it comes back.
+
+A batch is delivered whole while the active consumer has any credit, so its balance may go below zero, once; likewise
+while the window of unacknowledged messages, if the policy sets one, is not full.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from danube.dispatch.cursor import Cursor
+from danube.dispatch.failures import FIRST
 from danube.dispatch.inflight import Member
 from danube.dispatch.ranged import RangedMachine
 from danube.dispatch.spans import Delivery, Span
+from danube.dispatch.waiting import Redelivery
 from danube.model.errors import SubscriptionBusyError
 from danube.model.limits import Limits
 from danube.model.policies import SubscriptionPolicy, SubscriptionType
@@ -24,7 +33,7 @@ class ExclusiveMachine(RangedMachine):
     """Machine of exclusive and failover subscriptions."""
 
     def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
-        super().__init__(kind, cursor, limits, policy, window=None)
+        super().__init__(kind, cursor, limits, policy)
         self._active: Member | None = None
 
     @property
@@ -36,11 +45,40 @@ class ExclusiveMachine(RangedMachine):
         refuse_second(self.type, self._active, name)
 
     def _joined(self, member: Member, now: float) -> None:
-        self._active = next(iter(self._members.values()))
+        self._choose(now)
 
     def _left(self, member: Member, now: float) -> None:
         super()._left(member, now)
-        self._active = next(iter(self._members.values()), None)
+        self._choose(now)
+
+    def _replaced(self, old: Member, fresh: Member, now: float) -> None:
+        if self._active is old:
+            self._active = fresh
+        super()._replaced(old, fresh, now)
+
+    def _timed_out(self, members: Iterable[Member], now: float) -> None:
+        if self.type is SubscriptionType.FAILOVER:
+            for member in members:
+                self._suspend(member)
+            self._choose(now)
+
+    def _resumed(self, member: Member) -> None:
+        self._choose(0.0)  # what changes hands goes out at once, whatever the time
+
+    def _choose(self, now: float) -> None:
+        """Let the next in line be active if the active consumer is gone, or suspended while another one is not."""
+        active = self._active
+        members = self._members
+        if active is not None and active.consumer_id in members and not active.suspended:
+            return
+        chosen = next((member for member in members.values() if not member.suspended), None)
+        if chosen is None:
+            if active is not None and active.consumer_id in members:
+                return
+            chosen = next(iter(members.values()), None)
+        self._active = chosen
+        if active is not None and active is not chosen:
+            self._lost(self._flights.release_all(active), now)
 
     def _any_credit(self) -> bool:
         active = self._active
@@ -49,48 +87,65 @@ class ExclusiveMachine(RangedMachine):
     def offered(self, span: Span, now: float) -> list[Delivery]:
         """Take a batch; see :meth:`Machine.offered`."""
         member = self._active
-        if member is None or not self._any_credit():
+        if member is None or not self._any_credit() or (self._aside.items and self._blocking() is not None):
             return []
         base, end = span.base_offset, span.end_offset
         out: list[Delivery] = []
+        if self._delayed.some:
+            self._let_due(now)
         waiting = self._waiting
-        if waiting.ready or waiting.delayed:
+        if waiting.ready or waiting.paused:
             waiting.promote(now)
             while (first := waiting.peek()) is not None:
                 if not base <= first.start < end or not self._any_credit():
                     return out  # older messages go first
-                ranges: list[int] = []
-                attempt = first.attempt
-                while True:
-                    taken = waiting.take(end)
-                    for low, high in self.cursor.live(taken.start, taken.end):
-                        ranges += (low, high)
-                    following = waiting.peek()
-                    if following is None or following.start >= end or following.attempt != attempt:
-                        break
-                out.append(self._deliver(member, span, ranges, attempt, now))
+                out.append(self._redeliver(member, span, first.history.attempt, now))
         if base <= self.position < end and self._any_credit() and not self._full():
+            if span.due > now:
+                self._delay(span)
+                return out
             ranges = [number for pair in self.cursor.live(self.position, end) for number in pair]
             self.position = self.cursor.next_live(end)
             if ranges:
-                delivery = self._deliver(member, span, ranges, 1, now)
-                self._unacked += delivery.messages
-                out.append(delivery)
+                messages = 0
+                add = self._flights.add
+                for index in range(0, len(ranges), 2):
+                    start, stop = ranges[index], ranges[index + 1]
+                    add(start, stop, member, FIRST, now)
+                    messages += stop - start
+                self._unacked += messages
+                out.append(_charge(member, span, ranges, 1, messages))
         return out
 
-    def _deliver(self, member: Member, span: Span, ranges: list[int], attempt: int, now: float) -> Delivery:
+    def _redeliver(self, member: Member, span: Span, attempt: int, now: float) -> Delivery:
+        """Deliver the lowest of what waits in a batch and may go out as the same attempt."""
+        waiting, add = self._waiting, self._flights.add
+        end = span.end_offset
+        ranges: list[int] = []
         messages = 0
-        add = self._flights.add
-        for index in range(0, len(ranges), 2):
-            start, end = ranges[index], ranges[index + 1]
-            add(start, end, member, attempt, now)
-            messages += end - start
-        member.charge(messages, span.size_bytes)
+        following: Redelivery | None
+        while True:
+            taken = waiting.take(end)
+            for low, high in self.cursor.live(taken.start, taken.end):
+                ranges += (low, high)
+                add(low, high, member, taken.history, now)
+                messages += high - low
+                if attempt == 1:
+                    self._delayed.deliver(low, high)
+            following = waiting.peek()
+            if following is None or following.start >= end or following.history.attempt != attempt:
+                break
         if attempt > 1:
             self._redelivered += messages
-        base, end = span.base_offset, span.end_offset
-        whole = messages == end - base
-        return Delivery(member.consumer_id, span.token, base, ranges, attempt, whole, messages, span.size_bytes)
+        return _charge(member, span, ranges, attempt, messages)
+
+
+def _charge(member: Member, span: Span, ranges: list[int], attempt: int, messages: int) -> Delivery:
+    """Let a consumer pay for a delivery, and make it."""
+    base, size = span.base_offset, span.size_bytes
+    member.charge(messages, size)
+    whole = messages == span.end_offset - base
+    return Delivery(member.consumer_id, span.token, base, ranges, attempt, whole, messages, size)
 
 
 def refuse_second(kind: SubscriptionType, active: Member | None, name: str) -> None:

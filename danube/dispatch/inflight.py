@@ -2,25 +2,26 @@
 
 A :class:`Flight` is one contiguous range that was delivered to one consumer. Flights are disjoint and kept sorted by
 offset, so settling an acknowledged range is a binary search. Which of a flight's offsets are still open is not stored
-here: the cursor knows. A heap of deadlines finds the flights that time out; it is pruned lazily.
+here: the cursor knows.
 
-:class:`Waiting` keeps the ranges that must be delivered again: a heap by offset of those that are due, and a heap by
-time of those that are delayed. An acknowledgement does not touch it; what was acknowledged meanwhile is skipped when
-its turn comes.
+Every flight has a deadline, and a heap finds those that have passed. A lease only ever moves a deadline to a later
+time, so the heap may be behind: an entry that comes up too early goes back with the deadline that counts by then.
+Entries of flights that are over are dropped when they come up, or when they become too many.
 
 At any time an offset below the position of its subscription is in exactly one of: the cursor, a flight, the waiting
-set.
+set, the poison set aside, the delayed batches.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_right
-from typing import NamedTuple
 
 from danube.dispatch.cursor import Cursor
+from danube.dispatch.failures import History
 
-__all__ = ["Flight", "InFlight", "Member", "Redelivery", "Waiting"]
+__all__ = ["Flight", "InFlight", "Member", "Piece"]
 
 _PRUNE_AT = 64
 """Smallest deadline heap that is worth pruning."""
@@ -66,27 +67,32 @@ class Member:
 class Flight:
     """One contiguous range at one consumer."""
 
-    __slots__ = ("attempt", "end", "member", "open", "since", "start")
+    __slots__ = ("deadline", "end", "history", "leased", "member", "open", "since", "start")
 
-    def __init__(self, start: int, end: int, open_count: int, member: Member, attempt: int, since: float) -> None:
+    def __init__(
+        self, start: int, end: int, open_count: int, member: Member, history: History, since: float, deadline: float
+    ) -> None:
         self.start = start
         self.end = end
         self.open = open_count
         """Offsets of it that are not settled; 0 once the flight is over."""
         self.member = member
-        self.attempt = attempt
+        self.history = history
         self.since = since
+        self.deadline = deadline
+        """When it times out (monotonic seconds); infinite if never."""
+        self.leased = False
+        """The deadline was extended."""
+
+    def part(self, start: int, end: int, open_count: int) -> Flight:
+        """Return a flight for a part of this one."""
+        part = Flight(start, end, open_count, self.member, self.history, self.since, self.deadline)
+        part.leased = self.leased
+        return part
 
 
-class Redelivery(NamedTuple):
-    """A range that must be delivered again. Compares by its start."""
-
-    start: int
-    end: int
-    attempt: int
-    """The attempt that the next delivery will be."""
-    avoid: int | None
-    """A consumer that should rather not get it: the one that refused it."""
+Piece = tuple[int, int, Flight]
+"""Start and end of a range that was in flight and is not any more, and its flight, which is over."""
 
 
 class InFlight:
@@ -97,10 +103,11 @@ class InFlight:
     def __init__(self, cursor: Cursor, timeout_s: float) -> None:
         """Build an empty set; ``timeout_s`` 0 means that nothing times out."""
         self._cursor = cursor
-        self._timeout_s = timeout_s
+        self._timeout_s = timeout_s or math.inf
         self._starts: list[int] = []
         self._flights: list[Flight] = []
         self._deadlines: list[tuple[float, int, Flight]] = []
+        """Heap of (deadline or an earlier time, sequence, flight)."""
         self._sequence = 0
         self.messages = 0
         """Offsets in flight."""
@@ -108,26 +115,28 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._flights)
 
-    def add(self, start: int, end: int, member: Member, attempt: int, now: float) -> None:
+    def add(self, start: int, end: int, member: Member, history: History, now: float) -> None:
         """Note the delivery of ``[start, end)``, of which nothing is acknowledged or in flight."""
         count = end - start
         member.in_flight += count
         self.messages += count
-        self._insert(Flight(start, end, count, member, attempt, now))
+        self._insert(Flight(start, end, count, member, history, now, now + self._timeout_s))
 
     def _insert(self, flight: Flight) -> None:
         starts = self._starts
-        if not starts or flight.start > starts[-1]:  # new messages: the common case
-            starts.append(flight.start)
+        start = flight.start
+        if not starts or start > starts[-1]:  # new messages: the common case
+            starts.append(start)
             self._flights.append(flight)
         else:
-            index = bisect_right(starts, flight.start)
-            starts.insert(index, flight.start)
+            index = bisect_right(starts, start)
+            starts.insert(index, start)
             self._flights.insert(index, flight)
-        if self._timeout_s:
+        deadline = flight.deadline
+        if deadline < math.inf:
             self._sequence += 1
             deadlines = self._deadlines
-            heapq.heappush(deadlines, (flight.since + self._timeout_s, self._sequence, flight))
+            heapq.heappush(deadlines, (deadline, self._sequence, flight))
             if len(deadlines) > _PRUNE_AT + 2 * len(starts):
                 self._deadlines = [entry for entry in deadlines if entry[2].open]
                 heapq.heapify(self._deadlines)
@@ -171,8 +180,8 @@ class InFlight:
         if first < index:
             del starts[first:index], flights[first:index]
 
-    def release(self, start: int, end: int, consumer_id: int | None, *, whole: bool = False) -> list[Redelivery]:
-        """Take what is open of ``[start, end)`` out of flight, to be delivered again.
+    def release(self, start: int, end: int, consumer_id: int | None, *, whole: bool = False) -> list[Piece]:
+        """Take what is open of ``[start, end)`` out of flight.
 
         Args:
             start: first offset.
@@ -180,7 +189,7 @@ class InFlight:
             consumer_id: only what is in flight at this consumer; None: at any.
             whole: do not cut flights: one that is touched is released completely.
         """
-        released: list[Redelivery] = []
+        released: list[Piece] = []
         index = self._find(start)
         while index < len(self._starts) and self._starts[index] < end:
             flight = self._flights[index]
@@ -188,20 +197,54 @@ class InFlight:
                 index += 1
                 continue
             low, high = (flight.start, flight.end) if whole else (max(start, flight.start), min(end, flight.end))
-            self._drop(index, flight, low, high, released)
-            for kept_start, kept_end in ((flight.start, low), (high, flight.end)):
-                count = sum(b - a for a, b in self._cursor.live(kept_start, kept_end))
-                if count:
-                    self._insert(Flight(kept_start, kept_end, count, flight.member, flight.attempt, flight.since))
+            self._cut(index, flight, low, high)
+            self._end(flight, low, high, released)
             index = self._find(high)
         return released
 
-    def release_all(self, member: Member) -> list[Redelivery]:
+    def _cut(self, index: int, flight: Flight, low: int, high: int) -> None:
+        """Remove the flight at ``index``; what is open of it outside of ``[low, high)`` stays as flights of its own."""
+        del self._starts[index], self._flights[index]
+        for start, end in ((flight.start, low), (high, flight.end)):
+            count = sum(b - a for a, b in self._cursor.live(start, end))
+            if count:
+                self._insert(flight.part(start, end, count))
+
+    def extend(self, start: int, end: int, consumer_id: int, deadline: float, *, whole: bool = False) -> None:
+        """Move the deadline of what is in flight at a consumer to a later time; an earlier one changes nothing.
+
+        Args:
+            start: first offset.
+            end: first offset after the range.
+            consumer_id: whose flights.
+            deadline: monotonic seconds.
+            whole: do not cut flights: one that is touched is extended completely.
+        """
+        index = self._find(start)
+        while index < len(self._starts) and self._starts[index] < end:
+            flight = self._flights[index]
+            if flight.member.consumer_id == consumer_id and flight.deadline < deadline:
+                low, high = max(start, flight.start), min(end, flight.end)
+                count = flight.open if whole else sum(b - a for a, b in self._cursor.live(low, high))
+                if count == flight.open:
+                    flight.deadline = deadline
+                    flight.leased = True
+                elif count:
+                    self._cut(index, flight, low, high)
+                    flight.open = 0
+                    part = flight.part(low, high, count)
+                    part.deadline = deadline
+                    part.leased = True
+                    self._insert(part)
+                    index = self._find(low)
+            index += 1
+
+    def release_all(self, member: Member) -> list[Piece]:
         """Take everything of a consumer out of flight."""
         if not member.in_flight:
             return []
         kept: list[Flight] = []
-        released: list[Redelivery] = []
+        released: list[Piece] = []
         for flight in self._flights:
             if flight.member is member:
                 self._end(flight, flight.start, flight.end, released)
@@ -211,23 +254,43 @@ class InFlight:
         self._starts = [flight.start for flight in kept]
         return released
 
-    def expire(self, now: float) -> list[Redelivery]:
-        """Take out of flight what was delivered longer ago than the timeout."""
-        released: list[Redelivery] = []
-        deadlines = self._deadlines
-        while deadlines and (deadlines[0][0] <= now or not deadlines[0][2].open):
-            flight = heapq.heappop(deadlines)[2]
-            if flight.open:
-                index = bisect_right(self._starts, flight.start) - 1
-                self._drop(index, flight, flight.start, flight.end, released)
+    def expire(self, now: float) -> list[Piece]:
+        """Take out of flight what has passed its deadline."""
+        released: list[Piece] = []
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            flight = heapq.heappop(self._deadlines)[2]
+            index = bisect_right(self._starts, flight.start) - 1
+            del self._starts[index], self._flights[index]
+            self._end(flight, flight.start, flight.end, released)
         return released
 
     def next_deadline(self) -> float | None:
         """Return when the next flight times out."""
         deadlines = self._deadlines
-        while deadlines and not deadlines[0][2].open:
-            heapq.heappop(deadlines)
-        return deadlines[0][0] if deadlines else None
+        while deadlines:
+            noted, _, flight = deadlines[0]
+            if not flight.open:
+                heapq.heappop(deadlines)
+            elif noted < flight.deadline:
+                self._sequence += 1
+                heapq.heapreplace(deadlines, (flight.deadline, self._sequence, flight))
+            else:
+                return noted
+        return None
+
+    def change_timeout(self, timeout_s: float) -> None:
+        """Let everything time out ``timeout_s`` seconds after its delivery (0: never), but no lease end earlier."""
+        self._timeout_s = timeout_s or math.inf
+        for flight in self._flights:
+            deadline = flight.since + self._timeout_s
+            flight.deadline = max(flight.deadline, deadline) if flight.leased else deadline
+        self._deadlines = [
+            (flight.deadline, number, flight)
+            for number, flight in enumerate(self._flights)
+            if flight.deadline < math.inf
+        ]
+        self._sequence = len(self._flights)
+        heapq.heapify(self._deadlines)
 
     def clear(self) -> None:
         """Forget everything (after a seek)."""
@@ -247,91 +310,12 @@ class InFlight:
         start, end = self._cursor.live(flight.start, flight.end)[0]
         return start, end, flight
 
-    def _drop(self, index: int, flight: Flight, low: int, high: int, released: list[Redelivery]) -> None:
-        """Remove the flight at ``index``; list what is open of ``[low, high)``, the rest is the caller's."""
-        del self._starts[index], self._flights[index]
-        self._end(flight, low, high, released)
-
-    def _end(self, flight: Flight, low: int, high: int, released: list[Redelivery]) -> None:
+    def _end(self, flight: Flight, low: int, high: int, released: list[Piece]) -> None:
+        """End a flight that was removed; list what is open of ``[low, high)``, the rest is the caller's."""
         count = 0
         for start, end in self._cursor.live(low, high):
-            released.append(Redelivery(start, end, flight.attempt + 1, flight.member.consumer_id))
+            released.append((start, end, flight))
             count += end - start
         flight.open = 0
         flight.member.in_flight -= count
         self.messages -= count
-
-
-class Waiting:
-    """The ranges that must be delivered again."""
-
-    __slots__ = ("_cursor", "delayed", "ready")
-
-    def __init__(self, cursor: Cursor) -> None:
-        self._cursor = cursor
-        self.ready: list[Redelivery] = []
-        """Heap by offset. For others to see whether there is something; some may be acknowledged by now."""
-        self.delayed: list[tuple[float, Redelivery]] = []
-        """Heap by due time; the same."""
-
-    def __len__(self) -> int:
-        """Return the number of ranges; some may be acknowledged by now."""
-        return len(self.ready) + len(self.delayed)
-
-    def add(self, ranges: list[Redelivery], due: float, now: float) -> None:
-        """Add ranges that may be delivered again from ``due`` on."""
-        if due <= now:
-            for item in ranges:
-                heapq.heappush(self.ready, item)
-        else:
-            for item in ranges:
-                heapq.heappush(self.delayed, (due, item))
-
-    def promote(self, now: float) -> None:
-        """Move what is due by now to the ranges that are ready."""
-        while self.delayed and self.delayed[0][0] <= now:
-            heapq.heappush(self.ready, heapq.heappop(self.delayed)[1])
-
-    def peek(self) -> Redelivery | None:
-        """Return the lowest ready range, beginning with an offset that is not acknowledged; None if there is none."""
-        ready = self.ready
-        while ready:
-            item = ready[0]
-            start = self._cursor.next_live(item.start)
-            if start < item.end:
-                if start > item.start:
-                    item = item._replace(start=start)
-                    heapq.heapreplace(ready, item)
-                    continue
-                return item
-            heapq.heappop(ready)
-        return None
-
-    def take(self, end: int) -> Redelivery:
-        """Remove the range that :meth:`peek` returned, up to ``end``; the rest of it stays."""
-        item = self.ready[0]
-        if item.end <= end:
-            return heapq.heappop(self.ready)
-        heapq.heapreplace(self.ready, item._replace(start=end))
-        return item._replace(end=end)
-
-    def put_back(self, item: Redelivery) -> None:
-        """Return a range that was taken and not delivered."""
-        heapq.heappush(self.ready, item)
-
-    def next_due(self) -> float | None:
-        """Return when the next delayed range is due; acknowledged ones are dropped first."""
-        delayed = self.delayed
-        while delayed and not self._cursor.live(delayed[0][1].start, delayed[0][1].end):
-            heapq.heappop(delayed)
-        return delayed[0][0] if delayed else None
-
-    def messages(self) -> int:
-        """Count the offsets that wait and are not acknowledged. Walks all of them: for describing only."""
-        items = self.ready + [item for _, item in self.delayed]
-        return sum(end - start for item in items for start, end in self._cursor.live(item.start, item.end))
-
-    def clear(self) -> None:
-        """Forget everything (after a seek)."""
-        self.ready.clear()
-        self.delayed.clear()

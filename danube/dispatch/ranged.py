@@ -1,23 +1,32 @@
 """What exclusive, failover and shared machines have in common: everything but the choice of the receiver.
 
-Messages are tracked by range. New ones are delivered in order up to ``position``; what comes back (a nack, a timeout, a
-consumer that left) waits, lowest offset first, and goes before new messages. A message that is acknowledged while it
-waits is not delivered again.
+Messages are tracked by range. An offset below ``position`` is in exactly one place::
+
+    new ──┬─────────────▶ in flight ──ack──▶ acknowledged ◀── drop, discard, late ack
+          └─▶ delayed ─┐    │   ▲                              │
+              until due│    ▼   │                              │
+                       └─▶ waiting ───── too many failures ──▶ set aside (block, dead_letter)
+
+What waits and is ready goes out lowest offset first, and before new messages. A message that is acknowledged while it
+waits, or while it is set aside, is not delivered again.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from danube.dispatch.cursor import Cursor
+from danube.dispatch.delayed import Delayed
 from danube.dispatch.explain import Facts, explain
-from danube.dispatch.inflight import InFlight, Member, Waiting
+from danube.dispatch.failures import FIRST, NACKED, TIMED_OUT, retry_at
+from danube.dispatch.inflight import InFlight, Member, Piece
 from danube.dispatch.machine import Machine
-from danube.dispatch.spans import Explanation, ReadRequest
+from danube.dispatch.spans import Explanation, Poisoned, ReadRequest, Span
 from danube.dispatch.turns import merge
+from danube.dispatch.waiting import Aside, Redelivery, Waiting
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionPolicy, SubscriptionType
+from danube.model.policies import PoisonPolicy, SubscriptionPolicy, SubscriptionType
 
 __all__ = ["RangedMachine"]
 
@@ -25,53 +34,86 @@ __all__ = ["RangedMachine"]
 class RangedMachine(Machine):
     """A machine that tracks ranges."""
 
-    def __init__(
-        self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy, *, window: int | None
-    ) -> None:
-        """Build a machine; ``window`` is the most messages that are delivered and not acknowledged (None: no limit)."""
+    def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
         super().__init__(kind, cursor, limits, policy)
-        self._window = window
+        self._window = self._window_of(policy)
+        """Most messages that are delivered and not acknowledged; None: no limit."""
         self._unacked = 0
-        """Offsets below ``position`` that are not acknowledged: in flight or waiting."""
+        """Offsets below ``position`` that are not acknowledged, but for those that are not due."""
         self._flights = InFlight(cursor, policy.ack_timeout_s)
         self._waiting = Waiting(cursor)
+        self._aside = Aside(cursor)
+        self._delayed = Delayed()
+
+    def _window_of(self, policy: SubscriptionPolicy) -> int | None:
+        return policy.max_unacked_messages or None
 
     @abstractmethod
     def _any_credit(self) -> bool:
         """Tell whether some consumer may get messages now."""
 
+    # --- messages ----------------------------------------------------------------------------------------------------
+
     def next_read(self, now: float) -> ReadRequest | None:
         """Return what to read; see :meth:`Machine.next_read`."""
-        if not self._any_credit():
+        if not self._any_credit() or (self._aside.items and self._blocking() is not None):
             return None
+        if self._delayed.some:
+            self._let_due(now)
         waiting = self._waiting
-        if waiting.ready or waiting.delayed:
+        if waiting.ready or waiting.paused:
             waiting.promote(now)
             item = waiting.peek()
             if item is not None:
                 return ReadRequest(item.start, redelivery=True)
-        if self._unacked and self._full():
+        if (self._unacked or self._delayed.some) and self._full():
             return None
         return ReadRequest(self.position, False)
 
+    def _blocking(self) -> Redelivery | None:
+        """Return the poison that stops the subscription. Ask only if something is set aside."""
+        return self._aside.first() if self.policy.poison is PoisonPolicy.BLOCK else None
+
     def _full(self) -> str | None:
-        """Return which bound stops new messages, or None. Nothing is full while nothing is unacknowledged."""
-        if not self._unacked:
+        """Return which bound stops new messages, or None. Nothing is full while nothing is outstanding."""
+        if not self._unacked and not self._delayed.some:
             return None
         limits = self._limits
         if self._window is not None and self._unacked >= self._window:
             return f"the window of {self._window:,} unacknowledged messages is full (max_unacked_messages)"
         if self.cursor.range_count >= limits.max_ack_ranges:
             return f"{self.cursor.range_count:,} acknowledged ranges wait for older messages (max_ack_ranges)"
-        if len(self._flights) + len(self._waiting) >= limits.max_in_flight_ranges:
+        if self._tracked() >= limits.max_in_flight_ranges:
             return f"{limits.max_in_flight_ranges:,} separate ranges are unacknowledged (max_in_flight_ranges)"
+        if len(self._delayed) >= limits.max_delayed_ranges:
+            return f"{limits.max_delayed_ranges:,} batches wait for their delivery time (max_delayed_ranges)"
         return None
+
+    def _tracked(self) -> int:
+        return len(self._flights) + len(self._waiting) + len(self._aside)
+
+    def _delay(self, span: Span) -> None:
+        """Keep a new batch, from ``position`` on, until it is due."""
+        self._delayed.add(self.cursor.live(self.position, span.end_offset), span.due)
+        self.position = self.cursor.next_live(span.end_offset)
+
+    def _let_due(self, now: float) -> None:
+        """Let delayed messages that are due by now wait for their first delivery."""
+        for start, end in self._delayed.take_due(now):
+            self._unacked += end - start
+            self._waiting.add(Redelivery(start, end, FIRST, None, now, 0.0), now, now)
+
+    # --- acknowledgements --------------------------------------------------------------------------------------------
 
     def ack(self, ranges: Sequence[int], consumer_id: int | None, now: float) -> list[int]:
         """Acknowledge ranges; see :meth:`Machine.ack`."""
-        return self._acknowledge(ranges, force=False)
+        if self._suspended:
+            self._resume(consumer_id)
+        if self._delayed.some:
+            ranges = self._delayed.delivered_part(ranges)
+        return self._acknowledge(ranges)
 
-    def _acknowledge(self, ranges: Sequence[int], *, force: bool) -> list[int]:
+    def _acknowledge(self, ranges: Sequence[int], *, force: bool = False) -> list[int]:
         new: list[int] = []
         cursor_ack, settle, position = self.cursor.ack, self._flights.settle, self.position
         count = 0
@@ -85,18 +127,12 @@ class RangedMachine(Machine):
         self._unacked -= count
         return new
 
-    def nack(
-        self, consumer_id: int | None, ranges: Sequence[int], delay_s: float | None, now: float, reason: str = ""
-    ) -> None:
-        """Have ranges delivered again; see :meth:`Machine.nack`."""
-        for index in range(0, len(ranges), 2):
-            # At the bound a nack takes the whole flight back: neighbours may come twice, memory does not grow.
-            whole = len(self._flights) + len(self._waiting) >= self._limits.max_in_flight_ranges
-            released = self._flights.release(ranges[index], ranges[index + 1], consumer_id, whole=whole)
-            self._waiting.add(released, now + (delay_s or 0.0), now)
-
     def discard(self, ranges: Sequence[int], now: float) -> list[int]:
         """Settle ranges without a consumer; see :meth:`Machine.discard`."""
+        if self._delayed.some:
+            for index in range(0, len(ranges), 2):
+                # Those that are not due are not counted as unacknowledged: make up for what is taken off now.
+                self._unacked += self._delayed.discard(ranges[index], ranges[index + 1])
         new = self._acknowledge(ranges, force=True)
         position = self.position
         for index in range(0, len(ranges), 2):
@@ -110,27 +146,118 @@ class RangedMachine(Machine):
         self.cursor.seek(offset)
         self._flights.clear()
         self._waiting.clear()
+        self._aside.clear()
+        self._delayed.clear()
+        self.settled_itself.clear()
         self._unacked = 0
         self.position = offset
 
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def nack(
+        self, consumer_id: int | None, ranges: Sequence[int], delay_s: float | None, now: float, reason: str = ""
+    ) -> None:
+        """Have ranges delivered again; see :meth:`Machine.nack`."""
+        if self._suspended:
+            self._resume(consumer_id)
+        for index in range(0, len(ranges), 2):
+            # At the bound a nack takes the whole flight back: neighbours may come twice, memory does not grow.
+            whole = self._tracked() >= self._limits.max_in_flight_ranges
+            released = self._flights.release(ranges[index], ranges[index + 1], consumer_id, whole=whole)
+            self._failed(released, reason or NACKED, delay_s, now)
+
+    def extend(self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float) -> None:
+        """Give messages in flight more time; see :meth:`Machine.extend`."""
+        if self._suspended:
+            self._resume(consumer_id)
+        for index in range(0, len(ranges), 2):
+            whole = self._tracked() >= self._limits.max_in_flight_ranges
+            self._flights.extend(ranges[index], ranges[index + 1], consumer_id, now + lease_s, whole=whole)
+
+    def _failed(self, pieces: Iterable[Piece], reason: str, delay_s: float | None, now: float) -> None:
+        for start, end, flight in pieces:
+            history = flight.history.failed(reason)
+            self._retry(Redelivery(start, end, history, flight.member.consumer_id, now, delay_s), now)
+
+    def _lost(self, pieces: Iterable[Piece], now: float) -> None:
+        for start, end, flight in pieces:
+            history = flight.history.lost()
+            self._retry(Redelivery(start, end, history, flight.member.consumer_id, now, 0.0), now)
+
+    def _retry(self, item: Redelivery, now: float) -> None:
+        """Put what came back where it belongs: to what waits, or to the poison."""
+        due = retry_at(self.policy, item.history.failures, item.delay_s, item.since)
+        if due is not None:
+            self._waiting.add(item, due, now)
+        elif self.policy.poison is PoisonPolicy.DROP:
+            settled = self._acknowledge([item.start, item.end], force=True)
+            self.settled_itself += settled
+            self._dropped += item.end - item.start
+        else:
+            self._aside.add(item)
+
+    def poisoned(self, limit: int) -> list[Poisoned]:
+        """Return what is set aside for the dead-letter topic; see :meth:`Machine.poisoned`."""
+        if not self._aside.items or self.policy.poison is not PoisonPolicy.DEAD_LETTER:
+            return []
+        return self._aside.poisoned(limit)
+
+    def _policy_changed(self, now: float) -> None:
+        policy = self.policy
+        self._window = self._window_of(policy)
+        self._flights.change_timeout(policy.ack_timeout_s)
+        waiting = self._waiting
+        waiting.promote(now)
+        for item in waiting.take_ready():
+            if item.history.failures and policy.is_poison(item.history.failures):
+                self._retry(item, now)
+            else:
+                waiting.put_back(item)  # its pause is over, however long the new one may be
+        for item in [*waiting.take_paused(), *self._aside.take()]:
+            self._retry(item, now)
+        self.tick(now)
+
+    # --- consumers and time ------------------------------------------------------------------------------------------
+
     def _left(self, member: Member, now: float) -> None:
-        self._waiting.add(self._flights.release_all(member), now, now)
+        self._lost(self._flights.release_all(member), now)
 
     def tick(self, now: float) -> None:
-        """Time out deliveries and let delayed messages become ready."""
-        self._waiting.add(self._flights.expire(now), now, now)
+        """Let happen what is due; see :meth:`Machine.tick`."""
+        expired = self._flights.expire(now)
+        if expired:
+            self._failed(expired, TIMED_OUT, None, now)
+            self._timed_out(dict.fromkeys(flight.member for _, _, flight in expired), now)
+        self._let_due(now)
         self._waiting.promote(now)
+
+    def _timed_out(self, members: Iterable[Member], now: float) -> None:
+        """Consumers have let messages time out."""
 
     def next_deadline(self) -> float | None:
         """Return when :meth:`tick` has something to do."""
         first, second = self._flights.next_deadline(), self._waiting.next_due()
-        if first is None or second is None:
-            return second if first is None else first
-        return min(first, second)
+        if second is not None and (first is None or second < first):
+            first = second
+        if self._delayed.some:
+            second = self._delayed.next_due()
+            if second is not None and (first is None or second < first):
+                first = second
+        return first
+
+    # --- explanations ------------------------------------------------------------------------------------------------
 
     def waiting_messages(self) -> int:
         """Count the messages that wait for redelivery or for the owner of their key."""
         return self._waiting.messages()
+
+    def delayed_messages(self) -> int:
+        """Count the messages that were read and are not due yet."""
+        return self._delayed.messages()
+
+    def poisoned_messages(self) -> int:
+        """Count the messages that have failed too often and are still there."""
+        return self._aside.messages()
 
     def explain(self, now: float, end_offset: int) -> Explanation:
         """Say why the subscription moves or does not."""
@@ -143,6 +270,19 @@ class RangedMachine(Machine):
                 wants=self.next_read(now),
                 full=self._full(),
                 next_due=self._waiting.next_due(),
+                next_delivery=self._delayed.next_due(),
+                poison=self._explain_poison(),
                 oldest=oldest and (oldest[0], oldest[1], oldest[2].member.name, oldest[2].since),
             )
+        )
+
+    def _explain_poison(self) -> str | None:
+        item = self._blocking() if self._aside.items else None
+        if item is None:
+            return None
+        (start, end), *_ = self.cursor.live(item.start, item.end)
+        what = f"message {start}" if end == start + 1 else f"{end - start:,} messages from {start} on"
+        return (
+            f"{what} failed {item.history.failures} times (the last: {item.history.reason}) and the poison policy is"
+            f" {self.policy.poison}; acknowledge or skip, change the policy, or seek"
         )

@@ -8,10 +8,12 @@ overdrawn by one message. A message that was refused or timed out goes to anothe
 from __future__ import annotations
 
 from danube.dispatch.cursor import Cursor
-from danube.dispatch.inflight import Member, Redelivery
+from danube.dispatch.failures import FIRST, History
+from danube.dispatch.inflight import Member
 from danube.dispatch.ranged import RangedMachine
 from danube.dispatch.spans import Delivery, Span
 from danube.dispatch.turns import Turns, cut, share_of
+from danube.dispatch.waiting import Redelivery
 from danube.model.limits import Limits
 from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
@@ -22,8 +24,11 @@ class SharedMachine(RangedMachine):
     """Machine of shared subscriptions."""
 
     def __init__(self, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
-        super().__init__(SubscriptionType.SHARED, cursor, limits, policy, window=limits.max_unacked_messages)
+        super().__init__(SubscriptionType.SHARED, cursor, limits, policy)
         self._turns = Turns()
+
+    def _window_of(self, policy: SubscriptionPolicy) -> int:
+        return policy.max_unacked_messages or self._limits.max_unacked_messages
 
     def _credited(self, member: Member) -> None:
         self._turns.add(member)
@@ -38,18 +43,23 @@ class SharedMachine(RangedMachine):
     def offered(self, span: Span, now: float) -> list[Delivery]:
         """Take a batch; see :meth:`Machine.offered`."""
         out: list[Delivery] = []
-        if not self._turns:
+        if not self._turns or (self._aside.items and self._blocking() is not None):
             return out
         base, end = span.base_offset, span.end_offset
+        if self._delayed.some:
+            self._let_due(now)
         waiting = self._waiting
-        if waiting.ready or waiting.delayed:
+        if waiting.ready or waiting.paused:
             waiting.promote(now)
             while self._turns and (item := waiting.peek()) is not None and base <= item.start < end:
                 self._redeliver(span, waiting.take(end), now, out)
         if base <= self.position < end and self._turns and not self._full():
-            room = self._limits.max_unacked_messages - self._unacked
+            if span.due > now:
+                self._delay(span)
+                return out
+            room = self._window_of(self.policy) - self._unacked
             pairs = self.cursor.live(self.position, end)
-            done = self._deal(span, pairs, room, 1, now, out)
+            done = self._deal(span, pairs, room, FIRST, now, out)
             self._unacked += done
             self.position = self.cursor.next_live(pairs[-1][0] if pairs else end)
         return out
@@ -62,14 +72,24 @@ class SharedMachine(RangedMachine):
             self._turns.remove(avoided)
         else:
             avoided = None
-        self._redelivered += self._deal(span, pairs, None, item.attempt, now, out)
+        done = self._deal(span, pairs, None, item.history, now, out)
+        if item.history.attempt > 1:
+            self._redelivered += done
+        else:
+            self._delayed.deliver(item.start, pairs[-1][0] if pairs else item.end)
         if avoided is not None:
             self._turns.add(avoided)
         for start, end in pairs:
             self._waiting.put_back(item._replace(start=start, end=end))
 
     def _deal(
-        self, span: Span, pairs: list[tuple[int, int]], room: int | None, attempt: int, now: float, out: list[Delivery]
+        self,
+        span: Span,
+        pairs: list[tuple[int, int]],
+        room: int | None,
+        history: History,
+        now: float,
+        out: list[Delivery],
     ) -> int:
         """Deal out ``pairs``, at most ``room`` messages; leave the rest in ``pairs``, reversed; return the number."""
         pairs.reverse()
@@ -80,9 +100,11 @@ class SharedMachine(RangedMachine):
         for member, count in self._turns.deal(available if room is None else min(available, room), span):
             ranges = cut(pairs, count)
             for index in range(0, len(ranges), 2):
-                add(ranges[index], ranges[index + 1], member, attempt, now)
+                add(ranges[index], ranges[index + 1], member, history, now)
             share = share_of(span, count)
             member.charge(count, share)
             total += count
-            out.append(Delivery(member.consumer_id, span.token, base, ranges, attempt, count == size, count, share))
+            out.append(
+                Delivery(member.consumer_id, span.token, base, ranges, history.attempt, count == size, count, share)
+            )
         return total

@@ -111,7 +111,7 @@ def test_cumulative_acknowledgement():
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
 def test_an_ack_after_the_timeout_and_before_redelivery_counts(kind):
-    machine = machine_of(kind, "ann", policy={"ack_timeout_s": 10.0})
+    machine = machine_of(kind, "ann", policy={"ack_timeout_s": 10.0, "redelivery_delay_s": 0.0})
     machine.offered(span(0, 4), 0.0)
     assert machine.next_deadline() == 10.0
     machine.tick(10.0)

@@ -1,0 +1,181 @@
+"""Messages that were delivered and must be delivered again, and those that must not: ranges, never single messages.
+
+:class:`Waiting` keeps a heap by offset of the ranges that may go out now, and a heap by time of those whose pause is
+not over. :class:`Aside` keeps the poison. An acknowledgement does not touch either: what was acknowledged meanwhile is
+skipped when its turn comes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from danube.dispatch.cursor import Cursor
+from danube.dispatch.failures import History
+from danube.dispatch.spans import Poisoned
+
+__all__ = ["Aside", "Redelivery", "Waiting"]
+
+
+class Redelivery(NamedTuple):
+    """A range that must be delivered again. Compares by its start."""
+
+    start: int
+    end: int
+    history: History
+    avoid: int | None
+    """A consumer that should rather not get it: the one that had it last."""
+    since: float
+    """When it came back."""
+    delay_s: float | None
+    """The pause that was asked for; None: the policy's."""
+
+
+class Waiting:
+    """The ranges that must be delivered again."""
+
+    __slots__ = ("_cursor", "paused", "ready")
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self.ready: list[Redelivery] = []
+        """Heap by offset. For others to see whether there is something; some may be acknowledged by now."""
+        self.paused: list[tuple[float, Redelivery]] = []
+        """Heap by due time; the same."""
+
+    def __len__(self) -> int:
+        """Return the number of ranges; some may be acknowledged by now."""
+        return len(self.ready) + len(self.paused)
+
+    def add(self, item: Redelivery, due: float, now: float) -> None:
+        """Add a range that may be delivered again from ``due`` on."""
+        if due <= now:
+            heapq.heappush(self.ready, item)
+        else:
+            heapq.heappush(self.paused, (due, item))
+
+    def promote(self, now: float) -> None:
+        """Move what is due by now to the ranges that are ready."""
+        while self.paused and self.paused[0][0] <= now:
+            heapq.heappush(self.ready, heapq.heappop(self.paused)[1])
+
+    def peek(self) -> Redelivery | None:
+        """Return the lowest ready range, beginning with an offset that is not acknowledged; None if there is none."""
+        ready = self.ready
+        while ready:
+            item = ready[0]
+            start = self._cursor.next_live(item.start)
+            if start < item.end:
+                if start > item.start:
+                    item = item._replace(start=start)
+                    heapq.heapreplace(ready, item)
+                    continue
+                return item
+            heapq.heappop(ready)
+        return None
+
+    def take(self, end: int) -> Redelivery:
+        """Remove the range that :meth:`peek` returned, up to ``end``; the rest of it stays."""
+        item = self.ready[0]
+        if item.end <= end:
+            return heapq.heappop(self.ready)
+        heapq.heapreplace(self.ready, item._replace(start=end))
+        return item._replace(end=end)
+
+    def put_back(self, item: Redelivery) -> None:
+        """Return a range that was taken and not delivered."""
+        heapq.heappush(self.ready, item)
+
+    def take_paused(self) -> list[Redelivery]:
+        """Remove what is not ready and return what of it is not acknowledged: a new policy gives it new pauses."""
+        items = [item for _, item in self.paused]
+        self.paused.clear()
+        return _live(self._cursor, items)
+
+    def take_ready(self) -> list[Redelivery]:
+        """Remove what is ready and return what of it is not acknowledged."""
+        items = sorted(self.ready)
+        self.ready.clear()
+        return _live(self._cursor, items)
+
+    def next_due(self) -> float | None:
+        """Return when the next pause is over; acknowledged ranges are dropped first."""
+        paused = self.paused
+        while paused and not self._cursor.live(paused[0][1].start, paused[0][1].end):
+            heapq.heappop(paused)
+        return paused[0][0] if paused else None
+
+    def messages(self) -> int:
+        """Count the offsets that wait and are not acknowledged. Walks all of them: for describing only."""
+        return _count(self._cursor, [*self.ready, *(item for _, item in self.paused)])
+
+    def clear(self) -> None:
+        """Forget everything (after a seek)."""
+        self.ready.clear()
+        self.paused.clear()
+
+
+class Aside:
+    """The ranges that have failed too often: they block, or wait to be copied."""
+
+    __slots__ = ("_cursor", "items")
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self.items: list[Redelivery] = []
+        """By offset. For others to see whether there is something; some may be acknowledged by now."""
+
+    def __len__(self) -> int:
+        """Return the number of ranges; some may be acknowledged by now."""
+        return len(self.items)
+
+    def add(self, item: Redelivery) -> None:
+        """Set a range aside."""
+        insort(self.items, item)
+
+    def first(self) -> Redelivery | None:
+        """Return the lowest range with an offset that is not acknowledged; None if there is none."""
+        items = self.items
+        gone = 0
+        while gone < len(items) and not self._cursor.live(items[gone].start, items[gone].end):
+            gone += 1
+        del items[:gone]
+        return items[0] if items else None
+
+    def poisoned(self, limit: int) -> list[Poisoned]:
+        """Return the lowest ``limit`` ranges that are not acknowledged."""
+        found: list[Poisoned] = []
+        if self.first() is not None:
+            for start, end, history in self._parts():
+                if len(found) >= limit:
+                    break
+                found.append(Poisoned(start, end, history.attempt - 1, history.failures, history.reason))
+        return found
+
+    def _parts(self) -> Iterator[tuple[int, int, History]]:
+        for item in self.items:
+            for start, end in self._cursor.live(item.start, item.end):
+                yield start, end, item.history
+
+    def take(self) -> list[Redelivery]:
+        """Remove everything and return what of it is not acknowledged."""
+        items, self.items = self.items, []
+        return _live(self._cursor, items)
+
+    def messages(self) -> int:
+        """Count the offsets that are not acknowledged."""
+        return _count(self._cursor, self.items)
+
+    def clear(self) -> None:
+        """Forget everything (after a seek)."""
+        self.items.clear()
+
+
+def _live(cursor: Cursor, items: list[Redelivery]) -> list[Redelivery]:
+    return [item._replace(start=start, end=end) for item in items for start, end in cursor.live(item.start, item.end)]
+
+
+def _count(cursor: Cursor, items: list[Redelivery]) -> int:
+    return sum(end - start for item in items for start, end in cursor.live(item.start, item.end))
