@@ -11,6 +11,7 @@ from danube.client._consumer import Consumer
 from danube.client._message import Batch, Message
 from danube.client._options import ClientOptions, Environment
 from danube.client._producer import Producer
+from danube.client._reader import Reader
 from danube.client._receipt import OffsetRange, Pending, RangeReceipt, Receipt
 from danube.client._url import DEFAULT_PORT
 
@@ -26,6 +27,7 @@ __all__ = [
     "Pending",
     "Producer",
     "RangeReceipt",
+    "Reader",
     "Receipt",
     "connect",
 ]

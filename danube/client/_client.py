@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import copy
-import enum
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from datetime import datetime
-from typing import Literal, TypeVar
+from contextlib import asynccontextmanager
+from typing import Literal
 
 import anyio
 
-from danube.client._admin import AdminCalls, as_durability, start_position
+from danube.client._admin import as_durability
 from danube.client._connection import Connection
-from danube.client._consumer import Consumer
-from danube.client._feed import Feed
+from danube.client._consuming import ConsumeCalls, choice
 from danube.client._lane import Lane
 from danube.client._options import ClientOptions, Environment
 from danube.client._outbox import Budget, Outbox
@@ -23,22 +20,12 @@ from danube.client._tasks import background_tasks, start_all
 from danube.client._url import parse_url
 from danube.model import api
 from danube.model.batch import Codec
-from danube.model.errors import DanubeError, DeadlineExceededError, InvalidArgumentError, NotFoundError
+from danube.model.errors import InvalidArgumentError
 from danube.model.limits import MIB, Limits
-from danube.model.names import partition_name, validate_name, validate_topic
-from danube.model.policies import LATEST, Durability, ProducerAccess, SubscriptionType
+from danube.model.names import validate_name, validate_topic
+from danube.model.policies import Durability, ProducerAccess
 
 __all__ = ["Client", "connect"]
-
-E = TypeVar("E", bound=enum.Enum)
-
-_CREDIT_MESSAGES = {
-    SubscriptionType.EXCLUSIVE: 200_000,
-    SubscriptionType.FAILOVER: 200_000,
-    SubscriptionType.SHARED: 2_000,
-    SubscriptionType.KEY_SHARED: 2_000,
-}
-"""Read-ahead in messages: wide for one ordered reader, narrow where consumers share the work."""
 
 
 @asynccontextmanager
@@ -91,7 +78,7 @@ async def connect(
         yield Client(connection)
 
 
-class Client(AdminCalls):
+class Client(ConsumeCalls):
     """A connection to a broker; made by :func:`connect`. Use it in the event loop where it was made."""
 
     def __init__(self, connection: Connection) -> None:
@@ -161,7 +148,7 @@ class Client(AdminCalls):
             topic,
             base_name,
             anonymous=name is None,
-            access=_choice(ProducerAccess, "access", access),
+            access=choice(ProducerAccess, "access", access),
             durability=as_durability(durability),
             partitions=partitions,
         )
@@ -192,96 +179,3 @@ class Client(AdminCalls):
                 producer._check_flushed(timed_out=scope.cancelled_caught)
             finally:
                 producer._close()
-
-    @asynccontextmanager
-    async def consumer(
-        self,
-        topic: str,
-        *,
-        subscription: str,
-        type: SubscriptionType | str = SubscriptionType.EXCLUSIVE,  # noqa: A002 - the word of the API
-        start: str | int | datetime = LATEST,
-        name: str | None = None,
-        credit_messages: int | None = None,
-        credit_bytes: int = 16 * MIB,
-    ) -> AsyncIterator[Consumer]:
-        """Open a consumer: ``async with client.consumer("/default/orders", subscription="billing") as consumer``.
-
-        Leaving the block sends the acknowledgements and waits until they are durable, at most ``close_timeout_s`` (one
-        second if it is left by an exception).
-
-        Args:
-            topic: ``/namespace/topic``; of a partitioned topic, all partitions are consumed.
-            subscription: the name whose place in the topic the broker remembers.
-            type: ``"exclusive"``, ``"failover"``, ``"shared"`` or ``"key_shared"``.
-            start: where a new subscription starts: ``"earliest"``, ``"latest"``, an offset, or a date with time zone.
-            name: of this consumer; a consumer that comes back under its name takes over at once. None makes one up.
-            credit_messages: read-ahead of each partition in messages; None means 200,000 for exclusive and failover,
-                2,000 for shared and key_shared.
-            credit_bytes: read-ahead of each partition in bytes.
-
-        Raises:
-            SubscriptionBusyError: an exclusive subscription has a consumer already.
-            SubscriptionTypeMismatchError, TopicNotFoundError, InvalidNameError, DanubeError: the broker refuses.
-        """
-        validate_topic(topic)
-        validate_name("subscription", subscription)
-        kind = _choice(SubscriptionType, "type", type)
-        position, time_us = start_position(start)
-        messages = _CREDIT_MESSAGES[kind] if credit_messages is None else credit_messages
-        if messages < 1 or credit_bytes < 1:
-            raise InvalidArgumentError("credit_messages and credit_bytes must be at least 1")
-        if name is not None:
-            validate_name("consumer", name)
-        name = name or self._options.environment.made_up_name("consumer")
-        topics = await self._topics(topic, 0)
-        consumer = Consumer(topic, subscription, name, self._options.limits.max_batch_bytes)
-        feeds = [
-            Feed(
-                self._connection,
-                index,
-                api.ConsumeOpen(one, subscription, name, kind, position, time_us),
-                credit_messages=messages,
-                credit_bytes=credit_bytes,
-                arrived=consumer._arrived,
-                restarted=consumer._restarted,
-                wake=consumer._wake,
-            )
-            for index, one in enumerate(topics)
-        ]
-        consumer._start(feeds)
-        async with background_tasks() as group:
-            await group.start(consumer._run_sender)
-            await start_all(group, [feed.run for feed in feeds])
-            try:
-                yield consumer
-                with anyio.move_on_after(self._options.close_timeout_s) as scope:
-                    await consumer.flush_acks()
-                if scope.cancelled_caught:
-                    raise DeadlineExceededError(
-                        f"{topic}: acknowledgements not confirmed within close_timeout_s ="
-                        f" {self._options.close_timeout_s:g} s; these messages may be delivered again"
-                    )
-            except BaseException:
-                # What was acknowledged before the error should still count; if it cannot be told, the error at hand
-                # says more than that.
-                with anyio.move_on_after(min(1.0, self._options.close_timeout_s), shield=True), suppress(DanubeError):
-                    await consumer.flush_acks()
-                raise
-            finally:
-                consumer._close()
-
-    async def _topics(self, topic: str, partitions: int) -> list[str]:
-        """Return the topics behind a name; of one that does not exist yet, those that opening will create."""
-        try:
-            return (await self.lookup_topic(topic)).topics
-        except NotFoundError:
-            return [partition_name(topic, index) for index in range(partitions)] or [topic]
-
-
-def _choice(kind: type[E], option: str, value: E | str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(repr(one.value) for one in kind)
-        raise InvalidArgumentError(f"{option} {value!r} is unknown; known are {known}") from None

@@ -1,46 +1,51 @@
-"""One consume stream: deliveries in, credit and acknowledgements out.
+"""The stream of a subscription: what it delivers, and what the application says about it.
 
-A feed lives as long as its consumer; streams come and go below it. Deliveries wait in ``queue`` until the application
-takes them. Credit is granted ahead, for messages and bytes, and given back as the application takes deliveries, so a
-slow application stops the broker and nothing else. After a loss the feed opens a stream under the same consumer name,
-repeats the acknowledgements that the broker has not confirmed, and drops what it delivers again although it was
-acknowledged here.
+Acknowledgements, refusals and leases gather and go out together, once per turn of the loop. After a loss the feed
+opens a stream under the same consumer name, repeats the acknowledgements that the broker has not confirmed, and drops
+what it delivers again although it was acknowledged here.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import msgspec
 
 from danube.client._acks import AckLedger
-from danube.client._retry import Retry, ask, receive_reply
+from danube.client._inflow import Inflow, live_ranges, message_count
+from danube.client._leases import Leases, RenewalClock, chunks, clip
 from danube.model import api
 from danube.model.batch import BatchFlags, read_header
-from danube.model.errors import DanubeError, ProtocolError, SubscriptionBusyError
+from danube.model.errors import InvalidArgumentError
 from danube.model.policies import Durability
 from danube.model.ranges import RangeSet
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
-
     from danube.client._connection import Connection
-    from danube.wire.client import Channel, ClientStream
+    from danube.client._inflow import M, OpenBatch
+    from danube.client._message import BareMessage, DeliveredBatch
+    from danube.wire.client import ClientStream
 
 __all__ = ["Feed"]
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(api.ConsumeReply).decode
 
 _CONFIRM_INTERVAL_S = 1.0
 _CONFIRM_RANGES = 1_000
+_MAX_KINDS = 100
+"""Different delays and reasons, or lengths of leases, that gather; more of them are sent at once."""
+
+K = TypeVar("K", bound=Hashable)
 
 
-class Feed:
+class Feed(Inflow):
     """A topic (or one partition) as one consumer sees it."""
+
+    damage_advice = (
+        "They stay unacknowledged; connect again to have them delivered again, or skip them with ack_range()"
+    )
 
     def __init__(
         self,
@@ -48,42 +53,26 @@ class Feed:
         partition: int,
         open_message: api.ConsumeOpen,
         *,
-        credit_messages: int,
-        credit_bytes: int,
-        arrived: Callable[[Feed], None],
-        restarted: Callable[[Feed], None],
-        wake: Callable[[], None],
+        renewals: RenewalClock,
+        renew_leases: bool = False,
+        **inflow: Any,
     ) -> None:
-        self.topic = open_message.topic
-        self.partition = partition
-        self.queue: deque[api.Delivery | api.CaughtUp] = deque()
-        """What has arrived and was not taken yet."""
-        self.generation = 0
-        """Counts the streams: what was delivered on an older one may come again."""
-        self.active = False
-        self.caught_up = False
-        self.durability = Durability.DISK
+        super().__init__(connection, partition, open_message, **inflow)
+        limits = connection.options.limits
         self.flush_waiters = 0
         self.confirmed = anyio.Event()
         """Set (and replaced) when the broker confirms acknowledgements, or the feed fails."""
         self.confirmed_token = 0
-        self.gaps: deque[api.Gap] = deque(maxlen=1_000)
-        self.dropped_messages = 0
-        self.error: DanubeError | None = None
         self.ledger = AckLedger()
-        self._open_message = open_message
-        self._connection = connection
-        self._credit_messages = credit_messages
-        self._credit_bytes = credit_bytes
-        self._returned_messages = 0
-        self._returned_bytes = 0
-        self._nacks: dict[int, RangeSet] = {}
-        self.listed = False
-        """Whether this feed is in the consumer's ring of feeds that have something."""
-        self._arrived = arrived
-        self._restarted = restarted
-        self._wake = wake
-        self._stream: ClientStream | None = None
+        self.ack_timeout_s = 0.0
+        """The subscription's; 0 if nothing times out."""
+        self._limits = limits
+        self._keeps = renew_leases
+        self._leases = Leases(keep=renew_leases, max_ranges=limits.max_in_flight_ranges)
+        self._renewals = renewals
+        self._nacks: dict[tuple[int, str], RangeSet] = {}
+        self._extensions: dict[int, RangeSet] = {}
+        self._waiting: RangeSet | None = None  # what waits in `queue`, while somebody has to know
         self._filter_all = False
         self._last_token_s = 0.0
 
@@ -99,24 +88,122 @@ class Feed:
         self.ledger.add_cumulative(offset)
         self._wake()
 
-    def nack(self, ranges: list[int], delay_s: float) -> None:
-        """Ask for ranges again after a delay."""
-        pending = self._nacks.setdefault(max(0, round(delay_s * 1000)), RangeSet())
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> None:
+        """Say that ranges have failed; they come again after a delay (None: the one of the subscription's policy).
+
+        Without a stream there is nothing to say: everything that is not acknowledged comes again on the next one.
+
+        Raises:
+            InvalidArgumentError: the delay is negative, or longer than the limit.
+        """
+        longest_s = self._limits.max_delivery_delay_s
+        if delay_s is not None and not 0 <= delay_s <= longest_s:
+            raise InvalidArgumentError(
+                f"delay_s = {delay_s} is not between 0 and max_delivery_delay_s = {longest_s:g}; choose another one"
+            )
+        self._leases.settled(ranges)
+        delay_ms = -1 if delay_s is None else round(delay_s * 1000)
+        self._gather(self._nacks, (delay_ms, reason[: self._limits.max_nack_reason_chars]), ranges)
+
+    def extend(self, ranges: list[int], lease_s: float | None) -> None:
+        """Move the ack timeout of ranges to ``lease_s`` from now (None: the subscription's ack timeout).
+
+        Raises:
+            InvalidArgumentError: the lease is not more than 0, or longer than the limit.
+        """
+        longest_s = self._limits.max_lease_s
+        if lease_s is not None and not 0 < lease_s <= longest_s:
+            raise InvalidArgumentError(
+                f"lease_s = {lease_s} is not more than 0 and at most max_lease_s = {longest_s:g}; extend it repeatedly"
+            )
+        self._renewals.alive = True
+        self._gather(self._extensions, 0 if lease_s is None else max(1, round(lease_s * 1000)), ranges)
+
+    def _gather(self, table: dict[K, RangeSet], kind: K, ranges: list[int]) -> None:
+        if self._stream is None or self._stream.over:
+            return
+        gathered = table.get(kind)
+        if gathered is None:
+            if len(table) >= _MAX_KINDS:
+                self.send_gathered(anyio.current_time())
+            gathered = table[kind] = RangeSet()
         for start, end in zip(ranges[::2], ranges[1::2], strict=True):
-            pending.add(start, end)
+            gathered.add(start, end)
         self._wake()
+
+    # --- What the application takes ----------------------------------------------------------------------------------
 
     def taken(self, delivery: api.Delivery) -> None:
         """Give back the credit of a delivery that the application has taken."""
-        self._returned_messages += _message_count(delivery)
-        self._returned_bytes += delivery.charged_bytes
-        # A quarter of the window, or everything when nothing is left here: few Credit messages, and never a stall.
-        if (
-            not self.queue
-            or self._returned_messages * 4 >= self._credit_messages
-            or self._returned_bytes * 4 >= self._credit_bytes
-        ):
-            self._wake()
+        super().taken(delivery)
+        self._renewals.alive = True
+        if not self.queue:
+            self._waiting = None
+        elif self._waiting is not None:
+            for start, end in _pairs(live_ranges(delivery)):
+                self._waiting.remove(start, end)
+
+    def handed_out(self, ranges: list[int]) -> None:
+        """Take note that the application has these messages now: their timeout counts from here."""
+        if self.ack_timeout_s or self._keeps:
+            self._leases.handed_out(ranges)
+            if self._leases.overfull:
+                self.extend(self._leases.renewal([]), None)
+
+    def open(self, batch: DeliveredBatch, kind: type[M]) -> OpenBatch[M]:
+        """Begin to hand out the messages of a batch one by one."""
+        if self._keeps:
+            self.handed_out(batch.ranges)
+        return super().open(batch, kind)
+
+    def _finished(self, opened: OpenBatch[BareMessage]) -> None:
+        if not self._keeps:
+            self.handed_out(clip(opened.batch.ranges, opened.renewed_from))
+
+    def drop_waiting(self) -> None:
+        """Forget everything that has arrived and was not handed out yet."""
+        self._waiting = None
+        super().drop_waiting()
+
+    # --- Leases ------------------------------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether something has arrived and was not handed out yet."""
+        return bool(self.queue) or any(opened.next_offset is not None for opened in self.open_batches)
+
+    def moved(self) -> bool:
+        """Tell whether messages of opened batches were handed out since the last renewal."""
+        return any(opened.next_offset != opened.renewed_from for opened in self.open_batches)
+
+    def renew(self, *, waiting: bool) -> bool:
+        """Extend leases at the end of this turn: of what was handed out lately and, if asked, of what waits.
+
+        Returns whether there was something to extend.
+        """
+        if not self.ack_timeout_s:
+            return False
+        found: list[int] = []
+        let_go: list[int] = []
+        left = []
+        for opened in self.open_batches:
+            ranges, next_offset = opened.batch.ranges, opened.next_offset
+            if not self._keeps:
+                found += clip(ranges, opened.renewed_from, None if waiting else next_offset)
+            elif next_offset is not None and not waiting:
+                let_go += clip(ranges, next_offset)
+            if next_offset is not None:
+                opened.renewed_from = next_offset
+                left.append(opened)
+        self.open_batches = left
+        found += self._leases.renewal(let_go)
+        if waiting:
+            for delivery in self._deliveries():
+                found += live_ranges(delivery)
+        if not found:
+            return False
+        self._gather(self._extensions, 0, found)
+        return True
 
     # --- Sending -----------------------------------------------------------------------------------------------------
 
@@ -125,19 +212,17 @@ class Feed:
         """Whether sent acknowledgements still need a token to be confirmed."""
         return self.ledger.unconfirmed and not self.ledger.token_pending
 
-    def send_gathered(self, now_s: float) -> None:
-        """Send acknowledgements, credit and nacks that have gathered, if there is a stream."""
-        stream = self._stream
-        if stream is None or stream.over:
-            # What matters stays gathered; _attach() sends it on the next stream.
-            return
+    def _send_sayings(self, stream: ClientStream, now_s: float) -> None:
         ledger = self.ledger
         if ledger.collected:
+            self._renewals.alive = True
             ranges, cumulative = ledger.take()
             if cumulative >= 0:
                 stream.send_nowait(_encode(api.AckCumulative(cumulative)))
+                self._leases.settled([0, cumulative + 1])
             if ranges:
                 stream.send_nowait(_encode(api.Ack(ranges)))
+                self._leases.settled(ranges)
         if not ledger.token_pending and (
             self.flush_waiters
             or (
@@ -148,89 +233,59 @@ class Feed:
             self._last_token_s = now_s
             stream.send_nowait(_encode(api.FlushAcks(ledger.token())))
         if self._nacks:
-            for delay_ms, pending in self._nacks.items():
-                stream.send_nowait(_encode(api.Nack(pending.to_flat(), delay_ms)))
+            self._renewals.alive = True
+            for (delay_ms, reason), failed in self._nacks.items():
+                for ranges in chunks(failed.to_flat()):
+                    stream.send_nowait(_encode(api.Nack(ranges, delay_ms, reason)))
             self._nacks.clear()
-        if self._returned_messages or self._returned_bytes:
-            stream.send_nowait(_encode(api.Credit(self._returned_messages, self._returned_bytes)))
-            self._returned_messages = self._returned_bytes = 0
+        if self._extensions:
+            for lease_ms, extended in self._extensions.items():
+                for ranges in chunks(extended.to_flat()):
+                    stream.send_nowait(_encode(api.ExtendLease(ranges, lease_ms)))
+            self._extensions.clear()
 
     # --- The stream --------------------------------------------------------------------------------------------------
 
-    async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Keep a stream open until cancelled; ``started()`` is called when the first one is open.
-
-        An error that retrying does not help ends the feed: before ``started()`` it is raised, afterwards the consumer
-        raises it once everything that has arrived was taken.
-        """
-        retry = Retry(self._connection.options)
-        while True:
-            try:
-                channel = await self._connection.channel()
-                await self._session(channel, retry, task_status)
-            except DanubeError as error:
-                # After an outage the broker may still count this consumer's former stream as connected.
-                again = error.retryable or isinstance(error, ProtocolError)
-                again = again or (retry.succeeded_once and isinstance(error, SubscriptionBusyError))
-                if again and await retry.wait(error):
-                    continue
-                if not retry.succeeded_once:
-                    raise
-                self.error = error
-                self._notify_confirmed()
-                self._arrived(self)
-                return
-            finally:
-                self._stream = None
-
-    async def _session(self, channel: Channel, retry: Retry, task_status: TaskStatus[None]) -> None:
-        async with ask(channel, api.Method.CONSUME) as stream:
-            with retry.opening(f"opening a consumer on {self.topic}"):
-                await stream.send(_encode(self._open_message))
-                answer = await receive_reply(stream, _decode, self.topic)
-            if not isinstance(answer, api.ConsumeOpened):
-                raise ProtocolError(f"the broker answered ConsumeOpen with {type(answer).__name__}")
-            self._attach(stream, answer)
-            if not retry.succeeded_once:
-                task_status.started()
-            retry.succeeded()
-            while True:
-                self._take(await receive_reply(stream, _decode, self.topic))
-
-    def _attach(self, stream: ClientStream, answer: api.ConsumeOpened) -> None:
-        self.active = answer.active
-        self.durability = answer.durability
+    def _resume(self, answer: api.ConsumeOpened) -> None:
         self.caught_up = answer.floor >= answer.end_offset
         if self.generation and self.durability is not Durability.NONE:
             # Everything that is not acknowledged comes again, also what waits here.
-            self.queue.clear()
-            self._restarted(self)
-        self.generation += 1
+            self.drop_waiting()
+        self._set_timeout(answer.ack_timeout_s)
+        self._nacks.clear()
+        self._extensions.clear()
+        self._leases.lost()
         self._filter_all = not self.ledger.settled
         self.ledger.lost()
-        self._stream = stream
-        self._returned_messages = self._credit_messages - sum(map(_message_count, self._deliveries()))
-        self._returned_bytes = self._credit_bytes - sum(delivery.charged_bytes for delivery in self._deliveries())
-        self.send_gathered(anyio.current_time())
-        self._wake()  # the sender also has to ask, in a while, for the confirmation of what was just repeated
-        self._arrived(self)
 
-    def _deliveries(self) -> list[api.Delivery]:
-        return [item for item in self.queue if isinstance(item, api.Delivery)]
+    def _set_timeout(self, ack_timeout_s: float) -> None:
+        self.ack_timeout_s = 0.0 if self.durability is Durability.NONE else ack_timeout_s
+        if self.ack_timeout_s:
+            self._renewals.arm(anyio.current_time(), self.ack_timeout_s)
+            self._wake()
+
+    def _ended(self) -> None:
+        self._notify_confirmed()
+
+    def _deliveries(self) -> Iterator[api.Delivery]:
+        return (item for item in self.queue if isinstance(item, api.Delivery))
 
     def _take(self, reply: api.ConsumeReply) -> None:
         if isinstance(reply, api.Delivery):
             if reply.attempt > 1 or self._filter_all:
                 filtered = self._without_known(reply)
                 if filtered is None:
-                    self.taken(reply)
+                    super().taken(reply)
                     return
                 reply = filtered
             if reply.attempt > 1:
                 self.caught_up = False  # the broker says it again behind what it delivers again
-            self.queue.append(reply)
-            self._arrived(self)
-        elif isinstance(reply, api.CaughtUp):
+            if self._waiting is not None:
+                for start, end in _pairs(live_ranges(reply)):
+                    self._waiting.add(start, end)
+            if self.ack_timeout_s and self._renewals.idle:
+                self._renewals.arm(anyio.current_time(), self.ack_timeout_s)
+                self._wake()
             self.queue.append(reply)
             self._arrived(self)
         elif isinstance(reply, api.AcksFlushed):
@@ -240,14 +295,10 @@ class Feed:
             self._notify_confirmed()
             if self.flush_waiters:
                 self._wake()
-        elif isinstance(reply, api.Gap):
-            self.gaps.append(reply)
-            self.dropped_messages += reply.end - reply.start
-        elif isinstance(reply, api.ActiveChanged):
-            self.active = reply.active
-            self._arrived(self)
+        elif isinstance(reply, api.LeaseChanged):
+            self._set_timeout(reply.ack_timeout_s)
         else:
-            raise ProtocolError("the broker sent ConsumeOpened twice")
+            super()._take(reply)
 
     def _notify_confirmed(self) -> None:
         self.confirmed.set()
@@ -256,27 +307,29 @@ class Feed:
     def _without_known(self, delivery: api.Delivery) -> api.Delivery | None:
         """Return a repeated delivery without what was acknowledged here or still waits here; None if nothing is left.
 
+        What was acknowledged is acknowledged again: that it comes again may mean that the broker has forgotten it.
         A slice is passed on whole unless all of it is known: its records cannot be told apart without opening it.
         """
-        ranges = delivery.ranges or [delivery.base_offset, delivery.base_offset + _message_count(delivery)]
-        left = RangeSet(self.ledger.unacknowledged(zip(ranges[::2], ranges[1::2], strict=True)))
-        for waiting in self._deliveries():
-            known = waiting.ranges or [waiting.base_offset, waiting.base_offset + _message_count(waiting)]
-            for start, end in zip(known[::2], known[1::2], strict=True):
-                left.remove(start, end)
+        ranges = live_ranges(delivery)
+        left = RangeSet(self.ledger.unacknowledged(_pairs(ranges)))
+        for start, end in _pairs(ranges):
+            for low, high in left.gaps(start, end):
+                self.ack(low, high)
+        if self._waiting is None and self.queue:
+            self._waiting = RangeSet(pair for waiting in self._deliveries() for pair in _pairs(live_ranges(waiting)))
+        if self._waiting:
+            for low, high in [pair for start, end in left for pair in self._waiting.overlap(start, end)]:
+                left.remove(low, high)
         if not left:
             return None
         flat = left.to_flat()
         if flat == ranges or read_header(delivery.part).flags & BatchFlags.SLICE:
             return delivery
         # The credit of what is left out goes back at once; that of the rest, and of the bytes, when it is taken.
-        self._returned_messages += _message_count(delivery) - left.count()
+        self._returned_messages += message_count(delivery) - left.count()
         delivery.ranges = flat
         return delivery
 
 
-def _message_count(delivery: api.Delivery) -> int:
-    ranges = delivery.ranges
-    if ranges:
-        return sum(ranges[1::2]) - sum(ranges[::2])
-    return read_header(delivery.part).record_count
+def _pairs(flat: list[int]) -> Iterator[tuple[int, int]]:
+    return zip(flat[::2], flat[1::2], strict=True)

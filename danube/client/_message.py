@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
 
 import msgspec
 
@@ -17,14 +17,30 @@ from danube.model.batch import BatchFlags, Record, check_part, open_records
 from danube.model.errors import CorruptBatchError
 
 if TYPE_CHECKING:
-    from danube.client._feed import Feed
     from danube.model.api import Delivery
 
-__all__ = ["Batch", "Message", "open_delivery"]
+__all__ = ["BareMessage", "Batch", "DeliveredBatch", "Message", "Source", "open_delivery"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 M = TypeVar("M", bound="BareMessage")
+
+
+class Source(Protocol):
+    """Where a batch came from, and who is told what the application says about it."""
+
+    topic: str
+    partition: int
+    generation: int
+
+    def ack(self, start: int, end: int) -> None:
+        """Acknowledge ``[start, end)``."""
+
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> None:
+        """Say that ranges have failed."""
+
+    def extend(self, ranges: list[int], lease_s: float | None) -> None:
+        """Move the ack timeout of ranges."""
 
 
 class BareMessage(msgspec.Struct, gc=False, eq=False):
@@ -97,7 +113,7 @@ class DeliveredBatch:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: Source,
         delivery: Delivery,
         publish_time_us: int,
         ranges: list[int],
@@ -149,12 +165,16 @@ class DeliveredBatch:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def build(self, kind: type[M]) -> Iterator[M]:
-        """Build the messages one by one, as objects of ``kind``."""
+    def build(self, kind: type[M], offsets: Iterator[int] | None = None) -> Iterator[M]:
+        """Build the messages one by one, as objects of ``kind``.
+
+        ``offsets`` iterates over :attr:`offsets`, and shows its owner how far the building has come.
+        """
         make: Any = kind
+        where: Iterable[int] = self.offsets if offsets is None else offsets
         if self._records is None:
-            return map(make, self._payloads or (), self.offsets, repeat(self))
-        return map(make, self.payloads(), self.offsets, repeat(self), *zip(*map(_rest, self._records), strict=True))
+            return map(make, self._payloads or (), where, repeat(self))
+        return map(make, self.payloads(), where, repeat(self), *zip(*map(_rest, self._records), strict=True))
 
     def pick(self, kind: type[M], index: int | slice) -> M | list[M]:
         """Build the message at ``index``, or those of a slice, as objects of ``kind``."""
@@ -171,7 +191,7 @@ class DeliveredBatch:
         return cast("M", make(record.payload, self.offsets[index], self, *rest))
 
     @classmethod
-    def adopt(cls, other: DeliveredBatch, feed: Feed) -> Self:
+    def adopt(cls, other: DeliveredBatch, feed: Source) -> Self:
         """Return a batch of this kind with the contents of another one, acknowledging through ``feed``."""
         batch = cls.__new__(cls)
         for name in DeliveredBatch.__slots__:
@@ -197,9 +217,28 @@ class Message(BareMessage, gc=False, eq=False):
         offset = self.offset
         self._batch.feed.ack(offset, offset + 1)
 
-    async def nack(self, delay_s: float = 0.0) -> None:
-        """Ask for the message to be delivered again, after ``delay_s`` seconds."""
-        self._batch.feed.nack([self.offset, self.offset + 1], delay_s)
+    async def nack(self, delay_s: float | None = None, reason: str = "") -> None:
+        """Say that the message could not be handled: it is delivered again, or goes the way of poison.
+
+        Args:
+            delay_s: pause before it comes again; None: as the subscription's policy says.
+            reason: for people, and for the dead-letter topic.
+
+        Raises:
+            InvalidArgumentError: the delay is negative or longer than ``max_delivery_delay_s``.
+        """
+        self._batch.feed.nack([self.offset, self.offset + 1], delay_s, reason)
+
+    async def extend_lease(self, lease_s: float | None = None) -> None:
+        """Ask for more time: the message does not time out before ``lease_s`` seconds from now.
+
+        None: the subscription's ack timeout. Returns as soon as this is on its way. A message that has timed out
+        already is not brought back.
+
+        Raises:
+            InvalidArgumentError: the lease is not more than 0, or longer than ``max_lease_s``.
+        """
+        self._batch.feed.extend([self.offset, self.offset + 1], lease_s)
 
 
 class Batch(DeliveredBatch, Sequence[Message]):
@@ -223,15 +262,19 @@ class Batch(DeliveredBatch, Sequence[Message]):
         """Acknowledge all messages of the batch; as :meth:`Message.ack`."""
         self.ack_nowait()
 
-    async def nack(self, delay_s: float = 0.0) -> None:
-        """Ask for all messages of the batch to be delivered again, after ``delay_s`` seconds."""
-        self.feed.nack(self.ranges, delay_s)
+    async def nack(self, delay_s: float | None = None, reason: str = "") -> None:
+        """Say that no message of the batch could be handled; as :meth:`Message.nack`."""
+        self.feed.nack(self.ranges, delay_s, reason)
+
+    async def extend_lease(self, lease_s: float | None = None) -> None:
+        """Ask for more time for all messages of the batch; as :meth:`Message.extend_lease`."""
+        self.feed.extend(self.ranges, lease_s)
 
 
 B = TypeVar("B", bound=DeliveredBatch)
 
 
-def open_delivery(kind: type[B], feed: Feed, delivery: Delivery, max_batch_bytes: int) -> B:
+def open_delivery(kind: type[B], feed: Source, delivery: Delivery, max_batch_bytes: int) -> B:
     """Verify a delivery and open it.
 
     Raises:

@@ -399,9 +399,9 @@ class _SafeFeed:
         """Acknowledge ``[start, end)`` soon."""
         self._consumer._tell(self, start, end)
 
-    def nack(self, ranges: list[int], delay_s: float) -> None:
-        """Ask for ranges again."""
-        self._consumer._loop.call(self.feed.nack, ranges, delay_s)
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> None:
+        """Say that ranges have failed."""
+        self._consumer._loop.call(self.feed.nack, ranges, delay_s, reason)
 
 
 class Message(BareMessage, gc=False, eq=False):

@@ -141,7 +141,7 @@ async def test_nack_brings_messages_again() -> None:
                 await message.ack()
             again = await consumer.receive_batch()
             assert (list(again.offsets), again.attempt) == ([3, 4], 2)
-            await again.nack()
+            await again.nack(delay_s=0)
             await consumer.receive_batch()
         assert broker.topic(TOPIC).subscriptions["s"].nacks == [([3, 5], 250), ([3, 5], 0)]
 

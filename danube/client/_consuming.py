@@ -1,0 +1,245 @@
+"""Opening consumers and readers: a part of the client."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import msgspec
+
+from danube.client._admin import AdminCalls, start_position
+from danube.client._consumer import Consumer
+from danube.client._feed import Feed
+from danube.client._reader import Reader, Start, start_positions
+from danube.client._reader_feed import ReaderFeed
+from danube.client._tasks import background_tasks, start_all
+from danube.model import api
+from danube.model.errors import DanubeError, DeadlineExceededError, InvalidArgumentError, NotFoundError
+from danube.model.limits import MIB, Limits
+from danube.model.names import partition_name, validate_name, validate_topic
+from danube.model.policies import LATEST, SubscriptionPolicy, SubscriptionType, change_policy
+
+if TYPE_CHECKING:
+    from danube.client._options import ClientOptions
+
+__all__ = ["ConsumeCalls", "choice"]
+
+E = TypeVar("E", bound=enum.Enum)
+
+_READ_AHEAD = 200_000
+_CREDIT_MESSAGES = {
+    SubscriptionType.EXCLUSIVE: _READ_AHEAD,
+    SubscriptionType.FAILOVER: _READ_AHEAD,
+    SubscriptionType.SHARED: 2_000,
+    SubscriptionType.KEY_SHARED: 2_000,
+}
+"""Read-ahead in messages: wide for one ordered reader, narrow where consumers share the work."""
+
+
+class ConsumeCalls(AdminCalls):
+    """The part of :class:`Client` that opens consumers and readers."""
+
+    _options: ClientOptions
+
+    @asynccontextmanager
+    async def consumer(
+        self,
+        topic: str,
+        *,
+        subscription: str,
+        type: SubscriptionType | str = SubscriptionType.EXCLUSIVE,  # noqa: A002 - the word of the API
+        start: str | int | datetime = LATEST,
+        name: str | None = None,
+        credit_messages: int | None = None,
+        credit_bytes: int = 16 * MIB,
+        renew_leases: bool = False,
+        key_filters: Sequence[str] = (),
+        policy: SubscriptionPolicy | Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[Consumer]:
+        """Open a consumer: ``async with client.consumer("/default/orders", subscription="billing") as consumer``.
+
+        Leaving the block sends the acknowledgements and waits until they are durable, at most ``close_timeout_s`` (one
+        second if it is left by an exception).
+
+        Args:
+            topic: ``/namespace/topic``; of a partitioned topic, all partitions are consumed.
+            subscription: the name whose place in the topic the broker remembers.
+            type: ``"exclusive"``, ``"failover"``, ``"shared"`` or ``"key_shared"``.
+            start: where a new subscription starts: ``"earliest"``, ``"latest"``, an offset, or a date with time zone.
+            name: of this consumer; a consumer that comes back under its name takes over at once. None makes one up.
+            credit_messages: read-ahead of each partition in messages; None means 200,000 for exclusive and failover,
+                2,000 for shared and key_shared.
+            credit_bytes: read-ahead of each partition in bytes.
+            renew_leases: keep messages from timing out for as long as they are neither acknowledged nor refused.
+                Without it a message times out when it was not acknowledged within the subscription's ``ack_timeout_s``
+                (and up to a third more) of its hand-out, unless :meth:`Message.extend_lease` asks for more time.
+            key_filters: of a key_shared subscription: take only keys that match one of these (``*`` is any run of
+                characters, ``?`` is one); none takes all.
+            policy: what a subscription that this creates begins with; a mapping changes some fields of the broker's
+                default. One that exists keeps the policy it has.
+
+        Raises:
+            SubscriptionBusyError: an exclusive subscription has a consumer already.
+            SubscriptionTypeMismatchError, TopicNotFoundError, InvalidNameError, DanubeError: the broker refuses.
+        """
+        validate_topic(topic)
+        validate_name("subscription", subscription)
+        kind = choice(SubscriptionType, "type", type)
+        position, time_us = start_position(start)
+        messages = _CREDIT_MESSAGES[kind] if credit_messages is None else credit_messages
+        _check_credit(messages, credit_bytes)
+        if name is not None:
+            validate_name("consumer", name)
+        filters = _checked_filters(key_filters, kind, self._options.limits)
+        fields = _policy_fields(policy)
+        name = name or self._options.environment.made_up_name("consumer")
+        topics = await self._topics(topic, 0)
+        consumer = Consumer(topic, subscription, name, kind, self._options.limits.max_batch_bytes)
+        feeds = [
+            Feed(
+                self._connection,
+                index,
+                api.ConsumeOpen(one, subscription, name, kind, position, time_us, filters, fields),
+                renewals=consumer._renewals,
+                renew_leases=renew_leases,
+                credit_messages=messages,
+                credit_bytes=credit_bytes,
+                arrived=consumer._arrived,
+                restarted=consumer._restarted,
+                wake=consumer._wake,
+            )
+            for index, one in enumerate(topics)
+        ]
+        consumer._start(feeds)
+        async with background_tasks() as group:
+            await group.start(consumer._run_sender)
+            await start_all(group, [feed.run for feed in feeds])
+            try:
+                yield consumer
+                with anyio.move_on_after(self._options.close_timeout_s) as scope:
+                    await consumer.flush_acks()
+                if scope.cancelled_caught:
+                    raise DeadlineExceededError(
+                        f"{topic}: acknowledgements not confirmed within close_timeout_s ="
+                        f" {self._options.close_timeout_s:g} s; these messages may be delivered again"
+                    )
+            except BaseException:
+                # What was acknowledged before the error should still count; if it cannot be told, the error at hand
+                # says more than that.
+                with anyio.move_on_after(min(1.0, self._options.close_timeout_s), shield=True), suppress(DanubeError):
+                    await consumer.flush_acks()
+                raise
+            finally:
+                consumer._close()
+
+    @asynccontextmanager
+    async def reader(
+        self,
+        topic: str,
+        *,
+        start: Start = LATEST,
+        name: str | None = None,
+        credit_messages: int = _READ_AHEAD,
+        credit_bytes: int = 16 * MIB,
+    ) -> AsyncIterator[Reader]:
+        """Read a topic without a subscription: ``async with client.reader("/default/orders", start="earliest")``.
+
+        Nothing is acknowledged and the broker remembers nothing; any number of readers may read the same topic.
+
+        Args:
+            topic: ``/namespace/topic``; of a partitioned topic, all partitions are read.
+            start: ``"earliest"``, ``"latest"``, an offset, a date with time zone, or a mapping from partitions to
+                these, such as an earlier :attr:`Reader.position`.
+            name: for people who look at the broker; it need not be unique.
+            credit_messages: read-ahead of each partition in messages.
+            credit_bytes: read-ahead of each partition in bytes.
+
+        Raises:
+            TopicNotFoundError, InvalidArgumentError, InvalidNameError, DanubeError: the broker refuses.
+        """
+        validate_topic(topic)
+        _check_credit(credit_messages, credit_bytes)
+        if name is not None:
+            validate_name("consumer", name)
+        start_positions(start if not isinstance(start, Mapping) else {}, 1)  # what is wrong is told without a broker
+        topics = await self._topics(topic, 0)
+        places = start_positions(start, len(topics))
+        reader = Reader(topic, name or "", self._options.limits.max_batch_bytes)
+        feeds = [
+            ReaderFeed(
+                self._connection,
+                index,
+                api.ConsumeOpen(one, "", name or "", start=position, start_time_us=time_us, reader=True),
+                credit_messages=credit_messages,
+                credit_bytes=credit_bytes,
+                arrived=reader._arrived,
+                restarted=reader._restarted,
+                wake=reader._wake,
+            )
+            for index, (one, (position, time_us)) in enumerate(zip(topics, places, strict=True))
+        ]
+        reader._start(feeds)
+        async with background_tasks() as group:
+            await group.start(reader._run_sender)
+            await start_all(group, [feed.run for feed in feeds])
+            try:
+                yield reader
+            finally:
+                reader._close()
+
+    async def _topics(self, topic: str, partitions: int) -> list[str]:
+        """Return the topics behind a name; of one that does not exist yet, those that opening will create."""
+        try:
+            return (await self.lookup_topic(topic)).topics
+        except NotFoundError:
+            return [partition_name(topic, index) for index in range(partitions)] or [topic]
+
+
+def choice(kind: type[E], option: str, value: E | str) -> E:
+    """Return the member of ``kind`` that ``value`` means.
+
+    Raises:
+        InvalidArgumentError: there is none.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(repr(one.value) for one in kind)
+        raise InvalidArgumentError(f"{option} {value!r} is unknown; known are {known}") from None
+
+
+def _check_credit(messages: int, size_bytes: int) -> None:
+    if messages < 1 or size_bytes < 1:
+        raise InvalidArgumentError("credit_messages and credit_bytes must be at least 1")
+
+
+def _checked_filters(filters: Sequence[str], kind: SubscriptionType, limits: Limits) -> list[str]:
+    if isinstance(filters, str) or not all(type(one) is str and one for one in filters):
+        raise InvalidArgumentError(
+            f"key_filters {filters!r} is not a list of texts; give, for example, ['eu-*', 'us-?']"
+        )
+    if filters and kind is not SubscriptionType.KEY_SHARED:
+        raise InvalidArgumentError(f"key_filters are for key_shared subscriptions only, not for {kind.value}")
+    if len(filters) > limits.max_key_filters:
+        raise InvalidArgumentError(
+            f"{len(filters)} key_filters are more than max_key_filters = {limits.max_key_filters}; join some with '*'"
+        )
+    for one in filters:
+        if len(one) > limits.max_key_filter_chars:
+            raise InvalidArgumentError(
+                f"a key filter of {len(one)} characters is longer than max_key_filter_chars ="
+                f" {limits.max_key_filter_chars}"
+            )
+    return list(filters)
+
+
+def _policy_fields(policy: SubscriptionPolicy | Mapping[str, Any] | None) -> dict[str, Any]:
+    if policy is None:
+        return {}
+    fields: dict[str, Any] = msgspec.to_builtins(policy if isinstance(policy, SubscriptionPolicy) else dict(policy))
+    change_policy(SubscriptionPolicy(), fields)  # says what is wrong without asking the broker
+    return fields

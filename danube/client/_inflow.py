@@ -1,0 +1,278 @@
+"""One consume stream: deliveries in, credit out. What consumers and readers have in common.
+
+An inflow lives as long as its consumer or reader; streams come and go below it. Deliveries wait in ``queue`` until the
+application takes them. Credit is granted ahead, for messages and bytes, and given back as the application takes
+deliveries, so a slow application stops the broker and nothing else. What a new stream begins with, and what becomes
+of what has arrived on the old one, is for the subclasses: :class:`~danube.client._feed.Feed` for a subscription,
+:class:`~danube.client._reader_feed.ReaderFeed` for a reader.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from operator import length_hint
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import anyio
+import msgspec
+
+from danube.client._message import BareMessage, DeliveredBatch
+from danube.client._retry import Retry, ask, receive_reply
+from danube.model import api
+from danube.model.batch import read_header
+from danube.model.errors import DanubeError, ProtocolError, SubscriptionBusyError
+from danube.model.policies import Durability
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from danube.client._connection import Connection
+    from danube.wire.client import Channel, ClientStream
+
+__all__ = ["Inflow", "OpenBatch", "live_ranges", "message_count"]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(api.ConsumeReply).decode
+
+M = TypeVar("M", bound=BareMessage)
+M_co = TypeVar("M_co", bound=BareMessage, covariant=True)
+
+
+class OpenBatch(Generic[M_co]):
+    """A batch whose messages are handed out one by one.
+
+    How far that has come is read from the iterator over the offsets, so that it costs nothing per message.
+    """
+
+    __slots__ = ("_count", "_offsets", "batch", "messages", "renewed_from")
+
+    def __init__(self, batch: DeliveredBatch, kind: type[M_co]) -> None:
+        self.batch = batch
+        self._count = len(batch)
+        self._offsets = iter(batch.offsets)
+        self.messages: Iterator[M_co] = batch.build(kind, self._offsets)
+        self.renewed_from = batch.offsets[0]
+        """What was handed out from this offset on has had no lease renewed since."""
+
+    @property
+    def next_offset(self) -> int | None:
+        """Offset of the next message to be handed out; None if there is none left."""
+        left = length_hint(self._offsets)
+        return self.batch.offsets[self._count - left] if left else None
+
+    def drop(self) -> None:
+        """Hand out nothing more."""
+        self._offsets = iter(())
+        self.messages = iter(())
+
+
+class Inflow:
+    """A topic (or one partition) as one consumer or reader sees it."""
+
+    damage_advice = ""
+    """What an application can do about a delivery that arrived damaged."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        partition: int,
+        open_message: api.ConsumeOpen,
+        *,
+        credit_messages: int,
+        credit_bytes: int,
+        arrived: Callable[[Inflow], None],
+        restarted: Callable[[Inflow], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self.topic = open_message.topic
+        self.partition = partition
+        self.queue: deque[api.Delivery | api.CaughtUp] = deque()
+        """What has arrived and was not taken yet."""
+        self.generation = 0
+        """Counts the streams: what was delivered on an older one may come again."""
+        self.active = False
+        self.caught_up = False
+        self.durability = Durability.DISK
+        self.gaps: deque[api.Gap] = deque(maxlen=1_000)
+        self.dropped_messages = 0
+        self.error: DanubeError | None = None
+        self.open_batches: list[OpenBatch[BareMessage]] = []
+        """Batches whose messages are being handed out one by one, oldest first."""
+        self.listed = False
+        """Whether this is in the receiver's ring of those that have something."""
+        self._open_message = open_message
+        self._connection = connection
+        self._credit_messages = credit_messages
+        self._credit_bytes = credit_bytes
+        self._returned_messages = 0
+        self._returned_bytes = 0
+        self._arrived = arrived
+        self._restarted = restarted
+        self._wake = wake
+        self._stream: ClientStream | None = None
+
+    # --- What the application says -----------------------------------------------------------------------------------
+
+    def ack(self, start: int, end: int) -> None:
+        """Acknowledge ``[start, end)``."""
+        raise NotImplementedError
+
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> None:
+        """Say that ranges have failed."""
+        raise NotImplementedError
+
+    def extend(self, ranges: list[int], lease_s: float | None) -> None:
+        """Move the ack timeout of ranges."""
+        raise NotImplementedError
+
+    # --- What the application takes ----------------------------------------------------------------------------------
+
+    def taken(self, delivery: api.Delivery) -> None:
+        """Give back the credit of a delivery that the application has taken."""
+        self._returned_messages += message_count(delivery)
+        self._returned_bytes += delivery.charged_bytes
+        # A quarter of the window, or everything when nothing is left here: few Credit messages, and never a stall.
+        if (
+            not self.queue
+            or self._returned_messages * 4 >= self._credit_messages
+            or self._returned_bytes * 4 >= self._credit_bytes
+        ):
+            self._wake()
+
+    def handed_out(self, ranges: list[int]) -> None:
+        """Take note that the application has these messages now."""
+
+    def open(self, batch: DeliveredBatch, kind: type[M]) -> OpenBatch[M]:
+        """Begin to hand out the messages of a batch one by one, as objects of ``kind``."""
+        left = []
+        for one in self.open_batches:
+            if one.next_offset is None:
+                self._finished(one)
+            else:
+                left.append(one)
+        opened = OpenBatch(batch, kind)
+        self.open_batches = [*left, opened]
+        return opened
+
+    def _finished(self, opened: OpenBatch[BareMessage]) -> None:
+        """Take note that all messages of an opened batch were handed out."""
+
+    def drop_waiting(self) -> None:
+        """Forget everything that has arrived and was not handed out yet."""
+        self.queue.clear()
+        for opened in self.open_batches:
+            opened.drop()
+        self.open_batches = []
+        self._restarted(self)
+
+    # --- Sending -----------------------------------------------------------------------------------------------------
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether something was sent that has to be asked about in a while."""
+        return False
+
+    def send_gathered(self, now_s: float) -> None:
+        """Send what has gathered, if there is a stream."""
+        stream = self._stream
+        if stream is None or stream.over:
+            # What matters stays gathered; _attach() sends it on the next stream.
+            return
+        self._send_sayings(stream, now_s)
+        if self._returned_messages or self._returned_bytes:
+            stream.send_nowait(_encode(api.Credit(self._returned_messages, self._returned_bytes)))
+            self._returned_messages = self._returned_bytes = 0
+
+    def _send_sayings(self, stream: ClientStream, now_s: float) -> None:
+        """Send what there is to say besides credit."""
+
+    # --- The stream --------------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Keep a stream open until cancelled; ``started()`` is called when the first one is open.
+
+        An error that retrying does not help ends the inflow: before ``started()`` it is raised, afterwards the
+        application gets it once everything that has arrived was taken.
+        """
+        retry = Retry(self._connection.options)
+        while True:
+            try:
+                channel = await self._connection.channel()
+                await self._session(channel, retry, task_status)
+            except DanubeError as error:
+                # After an outage the broker may still count this consumer's former stream as connected.
+                again = error.retryable or isinstance(error, ProtocolError)
+                again = again or (retry.succeeded_once and isinstance(error, SubscriptionBusyError))
+                if again and await retry.wait(error):
+                    continue
+                if not retry.succeeded_once:
+                    raise
+                self.error = error
+                self._ended()
+                self._arrived(self)
+                return
+            finally:
+                self._stream = None
+
+    async def _session(self, channel: Channel, retry: Retry, task_status: TaskStatus[None]) -> None:
+        async with ask(channel, api.Method.CONSUME) as stream:
+            with retry.opening(f"opening a consumer on {self.topic}"):
+                await stream.send(_encode(self._open_message))
+                answer = await receive_reply(stream, _decode, self.topic)
+            if not isinstance(answer, api.ConsumeOpened):
+                raise ProtocolError(f"the broker answered ConsumeOpen with {type(answer).__name__}")
+            self._attach(stream, answer)
+            if not retry.succeeded_once:
+                task_status.started()
+            retry.succeeded()
+            while True:
+                reply = await receive_reply(stream, _decode, self.topic)
+                if self._stream is stream:
+                    self._take(reply)
+
+    def _attach(self, stream: ClientStream, answer: api.ConsumeOpened) -> None:
+        self.active = answer.active
+        self.durability = answer.durability
+        self._resume(answer)
+        self.generation += 1
+        self._stream = stream
+        waiting = [item for item in self.queue if isinstance(item, api.Delivery)]
+        self._returned_messages = self._credit_messages - sum(map(message_count, waiting))
+        self._returned_bytes = self._credit_bytes - sum(delivery.charged_bytes for delivery in waiting)
+        self.send_gathered(anyio.current_time())
+        self._wake()  # the sender also has to ask, in a while, for the confirmation of what was just repeated
+        self._arrived(self)
+
+    def _resume(self, answer: api.ConsumeOpened) -> None:
+        """Decide what counts of what has arrived on the last stream, now that the broker has opened the next one."""
+        raise NotImplementedError
+
+    def _ended(self) -> None:
+        """Take note that there will be no further stream."""
+
+    def _take(self, reply: api.ConsumeReply) -> None:
+        if isinstance(reply, api.Delivery | api.CaughtUp):
+            self.queue.append(reply)
+            self._arrived(self)
+        elif isinstance(reply, api.Gap):
+            self.gaps.append(reply)
+            self.dropped_messages += reply.end - reply.start
+        elif isinstance(reply, api.ActiveChanged):
+            self.active = reply.active
+            self._arrived(self)
+        elif isinstance(reply, api.ConsumeOpened):
+            raise ProtocolError("the broker sent ConsumeOpened twice")
+
+
+def message_count(delivery: api.Delivery) -> int:
+    """Return how many messages a delivery holds."""
+    ranges = delivery.ranges
+    if ranges:
+        return sum(ranges[1::2]) - sum(ranges[::2])
+    return read_header(delivery.part).record_count
+
+
+def live_ranges(delivery: api.Delivery) -> list[int]:
+    """Return the offsets of a delivery's messages as ``[start, end, start, end, ...]``."""
+    return delivery.ranges or [delivery.base_offset, delivery.base_offset + message_count(delivery)]

@@ -1,0 +1,102 @@
+"""The stream of a reader: from a place in the topic onwards, with nothing to say back but credit.
+
+What has arrived stays valid whatever happens to the stream, so a new one begins behind it: no gap and no repeat.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import anyio
+
+from danube.client._inflow import Inflow, live_ranges
+from danube.model import api
+from danube.model.errors import FailedPreconditionError
+from danube.model.policies import LATEST, Durability
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from danube.client._retry import Retry
+    from danube.wire.client import Channel
+
+__all__ = ["ReaderFeed"]
+
+
+class ReaderFeed(Inflow):
+    """A topic (or one partition) as one reader sees it."""
+
+    damage_advice = "The reader goes on behind them; seek() to read them again"
+
+    seeking = False
+    """Whether a seek was asked for and no stream has begun there yet."""
+    _next_offset = 0  # behind what has arrived
+    _scope: anyio.CancelScope | None = None
+
+    @property
+    def position(self) -> int:
+        """Offset of the next message that the application gets."""
+        for opened in self.open_batches:
+            offset = opened.next_offset
+            if offset is not None:
+                return offset
+        for item in self.queue:
+            if isinstance(item, api.Delivery):
+                return live_ranges(item)[0]
+        return self._next_offset
+
+    def seek(self, start: str | int, time_us: int) -> None:
+        """Forget what has arrived, and begin a new stream at another place."""
+        self.drop_waiting()
+        self.seeking = True
+        self.caught_up = False
+        self._open_message.start, self._open_message.start_time_us = start, time_us
+        self._stream = None  # what may still come from the old one counts no more
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def ack(self, start: int, end: int) -> NoReturn:
+        """Refuse: a reader has nothing to acknowledge."""
+        self._refuse()
+
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> NoReturn:
+        """Refuse: a reader has nothing to acknowledge."""
+        self._refuse()
+
+    def extend(self, ranges: list[int], lease_s: float | None) -> NoReturn:
+        """Refuse: nothing of a reader times out."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise FailedPreconditionError(
+            f"{self.topic}: messages of a reader are neither acknowledged nor refused, and do not time out; use"
+            " client.consumer() to consume a subscription"
+        )
+
+    async def _session(self, channel: Channel, retry: Retry, task_status: TaskStatus[None]) -> None:
+        try:
+            with anyio.CancelScope() as self._scope:
+                await super()._session(channel, retry, task_status)
+        finally:
+            self._scope = None
+
+    def _resume(self, answer: api.ConsumeOpened) -> None:
+        self.seeking = False
+        self._move_to(answer.start_offset)
+        self.caught_up = False
+        if answer.start_offset >= answer.end_offset:
+            if self.queue:
+                self.queue.append(api.CaughtUp(answer.end_offset))
+            else:
+                self.caught_up = True
+
+    def _move_to(self, offset: int) -> None:
+        """Begin the next stream at ``offset``."""
+        self._next_offset = offset
+        message = self._open_message
+        message.start, message.start_time_us = (LATEST if self.durability is Durability.NONE else offset), 0
+
+    def _take(self, reply: api.ConsumeReply) -> None:
+        if isinstance(reply, api.Delivery):
+            self._move_to(live_ranges(reply)[-1])
+        super()._take(reply)

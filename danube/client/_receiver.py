@@ -1,0 +1,255 @@
+"""Takes what inflows have received, fairly, and hands it out as messages or batches: half of a consumer or reader."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from danube.client._inflow import Inflow, OpenBatch
+from danube.client._message import Batch, Message, open_delivery
+from danube.client._tasks import copy_error
+from danube.model.api import CaughtUp
+from danube.model.errors import ClosedError, CorruptBatchError, DataLossError
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+__all__ = ["Receiver"]
+
+_TURN_MESSAGES = 500
+"""Messages handed out before other tasks of the loop get a turn."""
+
+F = TypeVar("F", bound=Inflow)
+
+
+class Receiver(Generic[F]):
+    """What :class:`danube.client.Consumer` and :class:`danube.client.Reader` have in common.
+
+    Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are taken in turn, one
+    delivery each. Several tasks may take messages from one receiver.
+    """
+
+    def __init__(self, what: str, topic: str, name: str, max_batch_bytes: int) -> None:
+        self.topic = topic
+        """The topic as it was asked for."""
+        self.name = name
+        """Name of this consumer within the subscription; a reader may have none."""
+        self._what = what
+        self._feeds: Sequence[F] = ()
+        self._max_batch_bytes = max_batch_bytes
+        self._ready: deque[F] = deque()
+        self._changed = anyio.Event()
+        self._wake_event = anyio.Event()
+        self._closed = False
+        self._open_batches: list[OpenBatch[Message]] = []
+        self._source: Iterator[Message] = iter(())
+        self._messages: Iterator[Message] = iter(())
+        self._handed_out = 0
+
+    # --- Facts -------------------------------------------------------------------------------------------------------
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that was in the topic has been taken from here."""
+        return all(feed.caught_up for feed in self._feeds)
+
+    @property
+    def dropped_messages(self) -> int:
+        """Messages of a ``none`` topic that the broker dropped because they were not taken fast enough."""
+        return sum(feed.dropped_messages for feed in self._feeds)
+
+    @property
+    def gaps(self) -> list[tuple[str, int, int]]:
+        """The last dropped ranges as ``(topic, start, end)``, at most 1,000 of each partition."""
+        return [(feed.topic, gap.start, gap.end) for feed in self._feeds for gap in feed.gaps]
+
+    # --- Receiving ---------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        message = next(self._messages, None)
+        if message is not None:
+            return message
+        return await self._next_message()
+
+    async def receive(self) -> Message:
+        """Return the next message; wait for one if need be. Cancelling loses nothing.
+
+        Raises:
+            DataLossError: a batch arrived damaged; the message names topic and offsets. The next call goes on with the
+                batch behind it.
+            DanubeError: the broker ended the subscription or the topic, or stayed away for too long.
+        """
+        message = next(self._messages, None)
+        if message is not None:
+            return message
+        return await self._next_message()
+
+    async def receive_batch(self) -> Batch:
+        """Return the next batch; wait for one if need be. Errors and cancellation as in :meth:`receive`."""
+        batch = await self._next_batch(until_caught_up=False)
+        assert batch is not None
+        self._handed(batch)
+        return batch
+
+    def batches(self, *, until_caught_up: bool = False) -> AsyncIterator[Batch]:
+        """Iterate over batches; with ``until_caught_up``, end when everything that was there has been taken."""
+        return _Batches(self, until_caught_up)
+
+    async def wait_caught_up(self) -> None:
+        """Wait until :attr:`caught_up`. Somebody has to take the messages meanwhile."""
+        await self._wait_for(lambda: self.caught_up)
+
+    async def _next_message(self) -> Message:
+        while True:
+            # Here, between two chunks of messages, the other tasks get their turn (the sender of acks, for one).
+            await anyio.lowlevel.checkpoint()
+            self._messages = islice(self._source, _TURN_MESSAGES)
+            message = next(self._messages, None)
+            if message is not None:
+                return message
+            batch = await self._next_batch(until_caught_up=False)
+            assert batch is not None
+            self._open(batch)
+
+    def _open(self, batch: Batch) -> None:
+        """Hand out the messages of a batch; after those of one that another task has opened meanwhile."""
+        left = [one for one in self._open_batches if one.next_offset is not None]
+        self._set_open([*left, self._feeds[batch.partition].open(batch, Message)])
+
+    def _set_open(self, opened: list[OpenBatch[Message]]) -> None:
+        self._open_batches = opened
+        self._source = chain.from_iterable([one.messages for one in opened])
+
+    def _handed(self, batch: Batch) -> None:
+        """Take note that the application has a whole batch."""
+        self._feeds[batch.partition].handed_out(batch.ranges)
+
+    async def _next_batch(self, *, until_caught_up: bool) -> Batch | None:
+        if self._handed_out >= _TURN_MESSAGES:
+            self._handed_out = 0
+            await anyio.lowlevel.checkpoint()
+        while True:
+            while self._ready:
+                batch = self._pop()
+                if batch is not None:
+                    self._handed_out += len(batch)
+                    return batch
+            if until_caught_up and self.caught_up:
+                return None
+            self._check()
+            self._handed_out = 0
+            await self._changed.wait()
+
+    def _pop(self) -> Batch | None:
+        """Take one delivery from the feed whose turn it is."""
+        feed = self._ready.popleft()
+        queue = feed.queue
+        item = queue.popleft()
+        if queue:
+            self._ready.append(feed)
+        else:
+            feed.listed = False
+        if isinstance(item, CaughtUp):
+            feed.caught_up = True
+            self._notify()
+            return None
+        feed.taken(item)
+        try:
+            return open_delivery(Batch, feed, item, self._max_batch_bytes)
+        except CorruptBatchError as error:
+            ranges = item.ranges
+            where = f"[{ranges[0]}, {ranges[-1]})" if ranges else f"from {item.base_offset} on"
+            raise DataLossError(
+                f"{feed.topic}: messages {where} arrived damaged: {error.message}. {feed.damage_advice}"
+            ) from error
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the {self._what} on {self.topic} is closed; open a new one")
+        for feed in self._feeds:
+            if feed.error is not None and not feed.queue:
+                raise copy_error(feed.error)
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._check()
+            await self._changed.wait()
+
+    # --- Life --------------------------------------------------------------------------------------------------------
+
+    def _start(self, feeds: Sequence[F]) -> None:
+        self._feeds = feeds
+
+    def _arrived(self, feed: Inflow) -> None:
+        if feed.queue and not feed.listed:
+            feed.listed = True
+            self._ready.append(self._feeds[feed.partition])
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def _restarted(self, feed: Inflow) -> None:
+        """Forget what waits: the broker delivers it again, or something else."""
+        if feed.listed:
+            feed.listed = False
+            self._ready.remove(self._feeds[feed.partition])
+        self._set_open([one for one in self._open_batches if one.batch.feed is not feed])
+        self._messages = iter(())
+
+    def _wake(self) -> None:
+        self._wake_event.set()
+
+    def _next_duty_s(self) -> float:
+        """Return in how many seconds something has to be sent even if nothing happens until then."""
+        return math.inf
+
+    def _do_duties(self, now_s: float) -> None:
+        """See what time it is before what has gathered is sent."""
+
+    async def _run_sender(self, *, task_status: TaskStatus[None]) -> None:
+        """Send, once per turn of the loop, what the application has said in it."""
+        task_status.started()
+        while True:
+            patience_s = self._next_duty_s()
+            if patience_s == math.inf:
+                await self._wake_event.wait()
+            else:
+                with anyio.move_on_after(max(0.0, patience_s)):
+                    await self._wake_event.wait()
+            self._wake_event = anyio.Event()
+            now_s = anyio.current_time()
+            self._do_duties(now_s)
+            for feed in self._feeds:
+                feed.send_gathered(now_s)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._notify()
+
+
+class _Batches(AsyncIterator[Batch]):
+    """What ``batches()`` returns: no generator, so that leaving the loop early needs no clean-up."""
+
+    __slots__ = ("_receiver", "_until_caught_up")
+
+    def __init__(self, receiver: Receiver[F], until_caught_up: bool) -> None:
+        self._receiver = receiver
+        self._until_caught_up = until_caught_up
+
+    async def __anext__(self) -> Batch:
+        batch = await self._receiver._next_batch(until_caught_up=self._until_caught_up)
+        if batch is None:
+            raise StopAsyncIteration
+        self._receiver._handed(batch)
+        return batch
