@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from danube.broker.storage_admin import StorageAdministration, check_retention, sealed_part_of
+from danube.broker.policy_admin import PolicyAdministration
+from danube.broker.storage_admin import StorageAdministration, sealed_part_of
 from danube.log import TopicLog
-from danube.model import api, partition_name, validate_name, validate_topic
+from danube.model import TopicPolicies, api, partition_name, validate_name, validate_topic
 from danube.model.errors import SubscriptionNotFoundError, TopicNotFoundError
+from danube.model.policies import check_policy
 from danube.model.version import __version__
 from danube.wire import Context, Method, Service, UnaryHandler
 
@@ -49,7 +51,11 @@ class Administration:
             path: Method(path=path, kind="unary", handler=handler, request_type=request)
             for path, handler, request in table
         }
-        return {**own, **StorageAdministration(self._broker, self).service()}
+        return {
+            **own,
+            **PolicyAdministration(self._broker, self).service(),
+            **StorageAdministration(self._broker, self).service(),
+        }
 
     # --- The broker ---
 
@@ -71,9 +77,14 @@ class Administration:
 
     async def create_topic(self, request: api.CreateTopic, _context: Context) -> api.TopicInfo:
         """Create a topic."""
-        check_retention(request.retention)
+        policies = TopicPolicies(retention=request.retention or None)  # without a rule it says nothing
+        check_policy(policies)
         await self._broker.create_topic(
-            request.topic, request.durability, request.partitions, request.storage, request.retention
+            request.topic,
+            request.durability,
+            request.partitions,
+            request.storage,
+            policies,
         )
         return self._topic_info(request.topic)
 
@@ -116,6 +127,7 @@ class Administration:
             sealed_bytes,
             parts,
             objects,
+            sum(len(topic.readers) for topic in topics),
         )
 
     def resolve(self, name: str) -> list[Topic]:
@@ -156,11 +168,11 @@ class Administration:
 
     async def describe_subscription(self, request: api.SubscriptionRef, _context: Context) -> api.SubscriptionList:
         """Describe a subscription, one row for each partition."""
-        return api.SubscriptionList([found.info() for found in self._find(request.topic, request.subscription)])
+        return api.SubscriptionList([found.info() for found in self.find(request.topic, request.subscription)])
 
     async def explain_subscription(self, request: api.SubscriptionRef, _context: Context) -> api.Explanation:
         """Say in a sentence (one for each partition) why the subscription moves or does not."""
-        parts = [found.explain() for found in self._find(request.topic, request.subscription)]
+        parts = [found.explain() for found in self.find(request.topic, request.subscription)]
         if len(parts) == 1:
             return parts[0]
         states = {part.state for part in parts}
@@ -173,18 +185,19 @@ class Administration:
 
     async def seek_subscription(self, request: api.SeekSubscription, _context: Context) -> api.Done:
         """Move a cursor; consumers stay connected and go on from there."""
-        subscriptions = self._find(request.topic, request.subscription)
+        subscriptions = self.find(request.topic, request.subscription)
         for found in subscriptions:
             await found.seek(await found.topic.resolve_position(request.position, request.time_us))
         return api.Done()
 
     async def delete_subscription(self, request: api.DeleteSubscription, _context: Context) -> api.Done:
         """Delete a subscription; its consumers are disconnected."""
-        for found in self._find(request.topic, request.subscription):
+        for found in self.find(request.topic, request.subscription):
             await found.topic.delete_subscription(request.subscription)
         return api.Done()
 
-    def _find(self, topic: str, subscription: str) -> list[Subscription]:
+    def find(self, topic: str, subscription: str) -> list[Subscription]:
+        """Return a subscription of a topic, or of all partitions that have it."""
         validate_topic(topic)
         validate_name("subscription", subscription)
         found = [each.subscriptions[subscription] for each in self.resolve(topic) if subscription in each.subscriptions]

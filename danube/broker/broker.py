@@ -16,19 +16,21 @@ from typing import Any
 import trio
 
 from danube.broker.admin import Administration
-from danube.broker.catalogue import Catalogue, SubscriptionRecord, TopicRecord
+from danube.broker.catalogue import Catalogue, SubscriptionRecord, TopicRecord, members
 from danube.broker.config import DEFAULT_STORAGE, BrokerConfig
 from danube.broker.consume import consume
+from danube.broker.expiry import MessageExpiry
 from danube.broker.opened import OpenedBatches
+from danube.broker.policies import PolicyBook
 from danube.broker.publish import PublishStream, publish
 from danube.broker.remote import RemoteTopics
 from danube.broker.seams import Seams, shown_address
 from danube.broker.state import RecoveryVisitor
-from danube.broker.topic import Topic, members
+from danube.broker.topic import Topic
 from danube.dispatch import Cursor
 from danube.history import History, HistoryCatalogue, Subscriptions
 from danube.log import BatchCache, Entry, Journal
-from danube.model import Durability, Retention, api, validate_name, validate_topic
+from danube.model import Durability, TopicPolicies, api, validate_name, validate_topic
 from danube.model.batch import crc32c
 from danube.model.errors import (
     DanubeError,
@@ -62,8 +64,12 @@ class Broker:
         self.journal: Journal
         self.history: History
         self.remote: RemoteTopics
+        self.policies: PolicyBook
+        self.addresses: list[str] = []
+        """Where it listens."""
         self.cache = BatchCache(config.limits.cache_bytes)
         self._topics: dict[str, Topic] = {}
+        self.expiry = MessageExpiry(self.kept_topics, seams.wall_clock_us)
         self._touched: dict[Topic, None] = {}
         self._commit = trio.Event()
         self._started_at = 0.0
@@ -105,6 +111,7 @@ class Broker:
         ):
             self.catalogue = await Catalogue.load(store, config.limits, self.seams.random, self.seams.wall_clock_us)
             await self.catalogue.sweep_orphans()
+            self.policies = PolicyBook(self.catalogue, config.policies)
             self.journal = Journal(
                 disk,
                 config.limits,
@@ -129,6 +136,7 @@ class Broker:
                 async with trio.open_nursery() as nursery:
                     self.nursery = nursery
                     await nursery.start(self.history.run)
+                    nursery.start_soon(self.expiry.run)
                     await self.remote.start(nursery, journal_nursery)
                     await self._serve(task_status)
                     nursery.cancel_scope.cancel()
@@ -196,7 +204,8 @@ class Broker:
         async with trio.open_nursery() as nursery:
             self._server = Server([streams, Administration(self).service()], limits)
             await nursery.start(self._server.run, listeners)
-            task_status.started([shown_address(listener) for listener in listeners])
+            self.addresses = [shown_address(listener) for listener in listeners]
+            task_status.started(self.addresses)
             await self._drain_wanted.wait()
             # Streams that have something in flight end when it has settled; the others end at once.
             await self._server.drain(0)
@@ -286,6 +295,8 @@ class Broker:
         self._topics[topic.name] = topic
         if topic.durability is not Durability.NONE:
             self.history.add_topic(topic)
+        if topic.message_ttl_s:
+            self.expiry.look_again()
 
     # --- What history asks ---
 
@@ -391,6 +402,10 @@ class Broker:
         """Return the topics and partitions that have a log."""
         return [topic for topic in self._topics.values() if topic.durability is not Durability.NONE]
 
+    def living(self, name: str, record: TopicRecord) -> list[Topic]:
+        """Return the topic of a record, or its partitions, as far as they have come to life."""
+        return [self._topics[each] for each, _ in members(name, record) if each in self._topics]
+
     def topic(self, name: str) -> Topic:
         """Return a plain topic or a partition.
 
@@ -435,7 +450,7 @@ class Broker:
         durability: Durability | None,
         partitions: int,
         storage: str = "",
-        retention: Retention | None = None,
+        policies: TopicPolicies | None = None,
     ) -> TopicRecord:
         """Create a topic and bring it to life."""
         storage = storage or DEFAULT_STORAGE
@@ -446,8 +461,8 @@ class Broker:
             )
         durability = durability or self.config.durability
         if durability is Durability.REMOTE:
-            return await self.remote.create(name, partitions, storage, retention)
-        record = await self.catalogue.create_topic(name, durability, partitions, storage, retention)
+            return await self.remote.create(name, partitions, storage, policies)
+        record = await self.catalogue.create_topic(name, durability, partitions, storage, policies)
         for topic_name, topic_id in members(name, record):
             self.adopt(Topic.fresh(self, topic_name, topic_id, record, self.cache))
         return record
@@ -464,15 +479,6 @@ class Broker:
             for subscription, (entry, cursor) in subscriptions.get(topic_id, {}).items():
                 topic.restore_subscription(subscription, entry, cursor)
             self.adopt(topic)
-
-    async def change_retention(self, name: str, retention: Retention) -> None:
-        """Give a topic other retention rules; they are applied in the next round."""
-        record = await self.catalogue.change_retention(name, retention)
-        if record.durability is Durability.REMOTE:
-            await self.remote.changed(name, record)
-        for topic_name, _ in members(name, record):
-            self.topic(topic_name).retention = retention
-        self.history.keep_now()
 
     async def unload_topic(self, name: str) -> None:
         """Disconnect everybody from a topic (they come back), and seal all of it.

@@ -2,6 +2,7 @@
 
 Keys::
 
+    /policies                                  TopicPolicies of the whole broker
     /namespaces/{namespace}                    NamespaceRecord
     /topics/{namespace}/{topic}                TopicRecord; a partitioned topic is one record
     /subscriptions/{topic id}/{subscription}   SubscriptionRecord
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import trio
@@ -25,8 +27,9 @@ from danube.metadata import MetadataStore, Put
 from danube.model import (
     Durability,
     Limits,
-    Retention,
+    SubscriptionPolicy,
     SubscriptionType,
+    TopicPolicies,
     partition_name,
     validate_namespace,
     validate_topic,
@@ -38,12 +41,14 @@ from danube.model.errors import (
     InvalidNameError,
     LimitExceededError,
     NamespaceNotFoundError,
+    SubscriptionNotFoundError,
     TopicNotFoundError,
 )
 from danube.model.limits import KIB
 from danube.model.names import split_partition
+from danube.model.policies import change_policy
 
-__all__ = ["Catalogue", "NamespaceRecord", "SubscriptionRecord", "TopicRecord"]
+__all__ = ["Catalogue", "NamespaceRecord", "SubscriptionRecord", "TopicRecord", "members"]
 
 _SNAPSHOTS_PER_TRANSACTION = 100
 _SNAPSHOT_BYTES_PER_TRANSACTION = 512 * KIB
@@ -54,6 +59,7 @@ class NamespaceRecord(msgspec.Struct, array_like=True):
     """A namespace."""
 
     created_us: int
+    policies: TopicPolicies = TopicPolicies()
 
 
 class TopicRecord(msgspec.Struct, array_like=True):
@@ -65,7 +71,7 @@ class TopicRecord(msgspec.Struct, array_like=True):
     created_us: int
     storage: str = "default"
     """Name of the storage that its history goes to."""
-    retention: Retention = Retention()
+    policies: TopicPolicies = TopicPolicies()
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):
@@ -76,12 +82,21 @@ class SubscriptionRecord(msgspec.Struct, array_like=True):
     start_offset: int
     """Its first cursor floor."""
     created_us: int
+    policy: SubscriptionPolicy = SubscriptionPolicy()
+
+
+def members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
+    """Return the names and ids of the topics and partitions that a record stands for."""
+    if not record.partitions:
+        return [(name, record.topic_ids[0])]
+    return [(partition_name(name, index), topic_id) for index, topic_id in enumerate(record.topic_ids)]
 
 
 _encode = msgspec.msgpack.encode
 _NAMESPACE = msgspec.msgpack.Decoder(NamespaceRecord)
 _TOPIC = msgspec.msgpack.Decoder(TopicRecord)
 _SUBSCRIPTION = msgspec.msgpack.Decoder(SubscriptionRecord)
+_POLICIES = msgspec.msgpack.Decoder(TopicPolicies)
 
 
 def _subscription_key(topic_id: int, subscription: str) -> str:
@@ -99,6 +114,8 @@ class Catalogue:
         self._lock = trio.Lock()
         self._namespaces: dict[str, NamespaceRecord] = {}
         self._topics: dict[str, TopicRecord] = {}
+        self.broker_policies = TopicPolicies()
+        """Of the whole broker, as set by command; those of the configuration come after them."""
 
     @classmethod
     async def load(
@@ -110,6 +127,9 @@ class Catalogue:
             self._namespaces[item.key.removeprefix("/namespaces/")] = _NAMESPACE.decode(item.value)
         for item in (await store.list("/topics/"))[0]:
             self._topics[item.key.removeprefix("/topics")] = _TOPIC.decode(item.value)
+        policies = await store.get("/policies")
+        if policies is not None:
+            self.broker_policies = _POLICIES.decode(policies.value)
         for name in BUILT_IN_NAMESPACES:
             if name not in self._namespaces:
                 await self.create_namespace(name)
@@ -199,7 +219,7 @@ class Catalogue:
         durability: Durability,
         partitions: int,
         storage: str = "default",
-        retention: Retention | None = None,
+        policies: TopicPolicies | None = None,
     ) -> TopicRecord:
         """Create a plain (0 partitions) or partitioned topic in one step."""
         name = validate_topic(topic)
@@ -232,7 +252,7 @@ class Catalogue:
                 ids,
                 self._clock_us(),
                 storage,
-                retention if retention is not None else Retention(),
+                policies if policies is not None else TopicPolicies(),
             )
             await self._store.put(f"/topics{topic}", _encode(record), expected_revision=0)
             self._topics[topic] = record
@@ -273,20 +293,6 @@ class Catalogue:
             # The record comes last: until then nothing of this counts.
             await self._store.put(f"/topics{topic}", _encode(record), expected_revision=0)
             self._topics[topic] = record
-
-    async def change_retention(self, topic: str, retention: Retention) -> TopicRecord:
-        """Give a plain or partitioned topic other retention rules, and return its new record."""
-        async with self._lock:
-            record = self._topics.get(topic)
-            if record is None:
-                record, _ = self.locate(topic)
-                raise FailedPreconditionError(
-                    f"topic {topic!r} is a partition; retention belongs to the partitioned topic as a whole"
-                )
-            record = msgspec.structs.replace(record, retention=retention)
-            await self._store.put(f"/topics{topic}", _encode(record))
-            self._topics[topic] = record
-            return record
 
     async def delete_topic(self, topic: str) -> TopicRecord:
         """Delete a plain or partitioned topic with all that hangs on it, and return what its record was."""
@@ -332,6 +338,84 @@ class Catalogue:
             await self._store.delete(f"/snapshots/cursors/{subscription_id:016x}")
         return len(orphans - alive) + len(cursors)
 
+    # --- Policies ---
+
+    def namespace_policies(self, name: str) -> TopicPolicies:
+        """Return what a namespace says.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist.
+        """
+        return self._namespace(name).policies
+
+    def _namespace(self, name: str) -> NamespaceRecord:
+        record = self._namespaces.get(name)
+        if record is None:
+            raise NamespaceNotFoundError(f"namespace {name!r} does not exist; list them with: danube namespaces list")
+        return record
+
+    async def change_broker_policies(self, changes: Mapping[str, Any]) -> None:
+        """Change what the broker says; ``changes`` as in :func:`danube.model.change_policy`."""
+        async with self._lock:
+            policies = change_policy(self.broker_policies, changes)
+            await self._store.put("/policies", _encode(policies))
+            self.broker_policies = policies
+
+    async def change_namespace_policies(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Change what a namespace says.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist.
+            InvalidArgumentError: see :func:`danube.model.change_policy`.
+        """
+        validate_namespace(name)
+        async with self._lock:
+            record = self._namespace(name)
+            record = msgspec.structs.replace(record, policies=change_policy(record.policies, changes))
+            await self._store.put(f"/namespaces/{name}", _encode(record))
+            self._namespaces[name] = record
+
+    async def change_topic_policies(self, topic: str, changes: Mapping[str, Any]) -> TopicRecord:
+        """Change what a plain or partitioned topic says, and return its new record.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            FailedPreconditionError: it is a partition.
+            InvalidArgumentError: see :func:`danube.model.change_policy`.
+        """
+        async with self._lock:
+            record = self._topics.get(topic)
+            if record is None:
+                self.locate(topic)
+                raise FailedPreconditionError(
+                    f"topic {topic!r} is a partition; policies belong to the partitioned topic as a whole"
+                )
+            return await self._put_policies(topic, record, change_policy(record.policies, changes))
+
+    async def replace_topic_policies(self, topic: str, policies: TopicPolicies) -> None:
+        """Let an existing topic say what a copy of its record says that counts for more."""
+        async with self._lock:
+            await self._put_policies(topic, self._topics[topic], policies)
+
+    async def _put_policies(self, topic: str, record: TopicRecord, policies: TopicPolicies) -> TopicRecord:
+        record = msgspec.structs.replace(record, policies=policies)
+        await self._store.put(f"/topics{topic}", _encode(record))
+        self._topics[topic] = record
+        return record
+
+    async def change_subscription(self, topic_id: int, name: str, record: SubscriptionRecord) -> None:
+        """Replace the record of a subscription.
+
+        Raises:
+            SubscriptionNotFoundError: it was deleted meanwhile.
+        """
+        async with self._lock:
+            key = _subscription_key(topic_id, name)
+            present = await self._store.get(key)
+            if present is None or _SUBSCRIPTION.decode(present.value).subscription_id != record.subscription_id:
+                raise SubscriptionNotFoundError(f"subscription {name!r} was deleted while its policy was being changed")
+            await self._store.put(key, _encode(record), expected_revision=present.mod_revision)
+
     # --- Subscriptions ---
 
     async def subscriptions(self) -> dict[int, dict[str, SubscriptionRecord]]:
@@ -343,10 +427,15 @@ class Catalogue:
         return found
 
     async def create_subscription(
-        self, topic_id: int, name: str, kind: SubscriptionType, start_offset: int
+        self,
+        topic_id: int,
+        name: str,
+        kind: SubscriptionType,
+        start_offset: int,
+        policy: SubscriptionPolicy = SubscriptionPolicy(),  # noqa: B008 - it cannot change
     ) -> SubscriptionRecord:
         """Store a new subscription."""
-        record = SubscriptionRecord(self.new_id(), kind, start_offset, self._clock_us())
+        record = SubscriptionRecord(self.new_id(), kind, start_offset, self._clock_us(), policy)
         await self._store.put(_subscription_key(topic_id, name), _encode(record), expected_revision=0)
         return record
 

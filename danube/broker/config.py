@@ -17,6 +17,12 @@ A file looks like this; every key is optional, an unknown one is refused with th
 
     [limits]
     journal_max_bytes = 4294967296
+
+    [policies]                          # of all topics; namespaces and topics may have their own
+    message_ttl_s = 604800
+
+    [subscription_policy]               # what new subscriptions begin with
+    max_redelivery_count = 10
 """
 
 from __future__ import annotations
@@ -30,8 +36,9 @@ from typing import Any, Final
 import msgspec
 
 from danube.model import Durability, Limits, SubscriptionPolicy, TopicPolicies, validate_name
-from danube.model.errors import ConfigurationError
+from danube.model.errors import ConfigurationError, InvalidArgumentError
 from danube.model.limits import MIB
+from danube.model.policies import check_policy
 
 __all__ = [
     "DEFAULT_PORT",
@@ -172,6 +179,10 @@ def load_config(path: str | None = None, overrides: dict[str, Any] | None = None
         settings["limits"] = limits
     _refuse_unknown(settings, BrokerConfig, where)
     _refuse_unknown(limits, Limits, f"{where}: [limits]")
+    for table, kind in (("policies", TopicPolicies), ("subscription_policy", SubscriptionPolicy)):
+        given = settings.get(table, {})
+        if isinstance(given, dict):
+            _refuse_unknown(given, kind, f"{where}: [{table}]")
     try:
         config = msgspec.convert(settings, BrokerConfig)
     except msgspec.ValidationError as error:
@@ -209,6 +220,11 @@ def _check(config: BrokerConfig) -> None:
             f" of {file_bytes} bytes"
         )
     validate_name("cluster", config.cluster)
+    for table, policy in (("policies", config.policies), ("subscription_policy", config.subscription_policy)):
+        try:
+            check_policy(policy)
+        except InvalidArgumentError as error:
+            raise ConfigurationError(f"[{table}] {error}") from error
     for name in config.storages:
         validate_name("storage", name)
         if name == DEFAULT_STORAGE:

@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import trio
+
 from danube.broker.memory_log import MemoryLog
+from danube.broker.policies import EffectivePolicies
+from danube.broker.rates import TokenBucket
 from danube.broker.settling import Settling
 from danube.history import RemoteJournal
 from danube.log import (
@@ -31,7 +35,7 @@ from danube.model.errors import (
     DanubeError,
     DurabilityMismatchError,
     FailedPreconditionError,
-    LimitExceededError,
+    InvalidArgumentError,
     ProducerFencedError,
 )
 
@@ -134,7 +138,8 @@ class Intake:
         table: the producers that are known.
         journal: where batches and sessions are written.
         commits: tells when something was.
-        limits: ``max_producers_per_topic``.
+        limits: ``max_producers_per_topic`` and ``max_message_bytes``.
+        policies: of the topic, to begin with.
         wall_clock_us, new_id: seams.
     """
 
@@ -145,6 +150,7 @@ class Intake:
         journal: Journal | RemoteJournal,
         commits: Commits,
         limits: Limits,
+        policies: EffectivePolicies,
         wall_clock_us: Callable[[], int],
         new_id: Callable[[], int],
     ) -> None:
@@ -156,13 +162,43 @@ class Intake:
         self._clock_us = wall_clock_us
         self._new_id = new_id
         self._senders: dict[str, Sender] = {}
+        self._internal: set[str] = set()
         self._pending: dict[StoredBatch, _Ticket] = {}
         self._expired_us = 0
+        self._policies: EffectivePolicies
+        self.max_message_bytes = 0
+        """Largest message, by policy and limit."""
+        self._bucket: TokenBucket | None = None
+        # Those who wait for the rate, in line; nobody overtakes them.
+        self._paced = 0
+        self._turns = trio.StrictFIFOLock()
+        self._rate_changed = trio.Event()
+        self.apply_policies(policies)
 
     # --- Sessions ---
 
-    async def open(self, request: api.PublishOpen) -> ProducerSession:
+    def apply_policies(self, policies: EffectivePolicies) -> None:
+        """Take other policies into account from now on. Nobody who is attached is cut off."""
+        self._policies = policies
+        allowed = policies.values.max_message_bytes
+        limit = self._limits.max_message_bytes
+        self.max_message_bytes = limit if allowed is None else min(allowed, limit)
+        rate = policies.values.publish_rate
+        if not rate:
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = TokenBucket(rate, trio.current_time())
+        elif self._bucket.rate != rate:
+            self._bucket.change(rate, trio.current_time())
+        self._rate_changed.set()
+        self._rate_changed = trio.Event()
+
+    async def open(self, request: api.PublishOpen, *, internal: bool = False) -> ProducerSession:
         """Open or resume a producer's session; return when that is durable.
+
+        Args:
+            request: as the producer sends it.
+            internal: whether it belongs to the broker itself: limits of how many there may be do not count for it.
 
         Raises:
             DurabilityMismatchError: the producer wants another durability than the topic has.
@@ -176,9 +212,14 @@ class Intake:
                 f"topic {topic.name!r} has durability {topic.durability.value!r}, not {request.durability.value!r};"
                 " durability is fixed when a topic is created"
             )
-        limit = self._limits.max_producers_per_topic
-        if len(self._senders) >= limit and request.producer_name not in self._senders:
-            raise LimitExceededError(f"topic {topic.name!r}: limit max_producers_per_topic = {limit} is reached")
+        if not internal and request.producer_name not in self._senders:
+            self._policies.check_room(
+                f"topic {topic.name!r}",
+                "max_producers",
+                len(self._senders) - len(self._internal),
+                "max_producers_per_topic",
+                self._limits.max_producers_per_topic,
+            )
         exclusive = request.access is ProducerAccess.EXCLUSIVE
         holder = self._exclusive_holder()
         if holder and not exclusive and not request.resume_epoch and holder != request.producer_name:
@@ -241,9 +282,16 @@ class Intake:
             self._expired_us = now_us
             self._table.expire(now_us, {sender.session.producer_id for sender in self._senders.values()})
 
-    def attach(self, sender: Sender) -> None:
-        """Somebody begins to publish. Who is left from a broken connection of the same session ends."""
+    def attach(self, sender: Sender, *, internal: bool = False) -> None:
+        """Somebody begins to publish. Who is left from a broken connection of the same session ends.
+
+        Args:
+            sender: who it is.
+            internal: see :meth:`open`.
+        """
         self._topic.check_not_deleted()
+        if internal:
+            self._internal.add(sender.session.name)
         old = self._senders.get(sender.session.name)
         if old is not None:
             old.end(None)
@@ -253,6 +301,7 @@ class Intake:
         """Somebody has ended; one who was replaced is gone already."""
         if self._senders.get(sender.session.name) is sender:
             del self._senders[sender.session.name]
+            self._internal.discard(sender.session.name)
 
     def end(self, error: DanubeError) -> None:
         """End all senders."""
@@ -273,6 +322,31 @@ class Intake:
 
     # --- Batches ---
 
+    def said_max_message_bytes(self) -> str:
+        """Return what bounds a message, for error messages."""
+        if self._policies.values.max_message_bytes == self.max_message_bytes:
+            return self._policies.said("max_message_bytes")
+        return f"limit max_message_bytes = {self.max_message_bytes}"
+
+    def check_delivery_time(self, deliver_at_us: int) -> None:
+        """Refuse a delivery time that cannot be kept.
+
+        Raises:
+            FailedPreconditionError: the topic keeps nothing that could be delivered later.
+            InvalidArgumentError: it is too far ahead.
+        """
+        topic = self._topic
+        if topic.durability is Durability.NONE:
+            raise FailedPreconditionError(
+                f"topic {topic.name!r} has durability 'none': it keeps nothing that could be delivered later"
+            )
+        delay_s = (deliver_at_us - self._clock_us()) / 1e6
+        if delay_s > self._limits.max_delivery_delay_s:
+            raise InvalidArgumentError(
+                f"batch for topic {topic.name!r} is to be delivered in {delay_s:.0f} s, limit max_delivery_delay_s ="
+                f" {self._limits.max_delivery_delay_s:g}"
+            )
+
     def try_admit(self, size: int) -> bool:
         """Whether a batch of ``size`` bytes may be taken now; it has to be before anything else runs.
 
@@ -282,12 +356,41 @@ class Intake:
         """
         topic = self._topic
         topic.check_alive()
+        bucket = self._bucket
+        if bucket is not None and (self._paced or bucket.paid_at > trio.current_time()):
+            return False
         return topic.durability is Durability.NONE or self._journal.try_admit(size)
 
     async def admit(self, size: int) -> None:
-        """Wait until a batch of ``size`` bytes may be taken. Raises what :meth:`danube.log.Journal.admit` raises."""
-        if not self.try_admit(size):
+        """Wait until a batch of ``size`` bytes may be taken, by the publish rate and by the journal.
+
+        Raises what :meth:`try_admit` and :meth:`danube.log.Journal.admit` raise.
+        """
+        if self.try_admit(size):
+            return
+        if self._bucket is None:
             await self._journal.admit(size)
+            return
+        self._paced += 1
+        try:
+            async with self._turns:
+                while True:
+                    await self._until_paid()
+                    self._topic.check_alive()
+                    if self._topic.durability is not Durability.NONE:
+                        await self._journal.admit(size)
+                    if self._is_paid():  # it may have become another rate while the journal was waited for
+                        return
+        finally:
+            self._paced -= 1
+
+    def _is_paid(self) -> bool:
+        return self._bucket is None or self._bucket.paid_at <= trio.current_time()
+
+    async def _until_paid(self) -> None:
+        while self._bucket is not None and not self._is_paid():
+            with trio.move_on_at(self._bucket.paid_at):
+                await self._rate_changed.wait()
 
     def take(self, sender: Sender, token: Any, part: bytes, header: BatchHeader) -> int | None:
         """Take a batch that was admitted.
@@ -320,6 +423,8 @@ class Intake:
         return None
 
     def _append(self, sender: Sender, token: Any, part: bytes, header: BatchHeader) -> None:
+        if self._bucket is not None:
+            self._bucket.take(header.record_count, len(part), trio.current_time())
         now_us = self._clock_us()
         log = self._topic.kept
         if isinstance(log, MemoryLog):

@@ -15,7 +15,7 @@ import trio
 
 from danube.log import ProducerSession, StoredBatch
 from danube.model import api
-from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, Codec, check_part
+from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, Codec, check_part, open_raw
 from danube.model.errors import (
     DanubeError,
     InvalidArgumentError,
@@ -132,15 +132,25 @@ class PublishStream:
             raise LimitExceededError(
                 f"batch of {header.record_count} messages is larger than max_batch_records = {limits.max_batch_records}"
             )
-        if header.record_count == 1 and header.unpacked_size > limits.max_message_bytes + PART_OVERHEAD:
-            raise MessageTooLargeError(
-                f"message of about {header.unpacked_size} bytes is larger than"
-                f" max_message_bytes = {limits.max_message_bytes}; split it, or raise the limit"
-            )
+        if header.unpacked_size > self._intake.max_message_bytes:
+            self._check_messages(header, part)
+        if header.deliver_at_us:
+            self._intake.check_delivery_time(header.deliver_at_us)
         if header.flags & _RESERVED_FLAGS:
             raise InvalidArgumentError(f"batch flags {header.flags:#x} are reserved for the broker")
         if header.codec > _LAST_CODEC:
             raise InvalidArgumentError(f"batch codec {header.codec} is unknown; known are none, lz4 and zstd")
+
+    def _check_messages(self, header: BatchHeader, part: bytes) -> None:
+        """Look at each message of a batch that is large enough to hold one that is too large."""
+        largest = header.unpacked_size
+        if header.record_count > 1:
+            largest = max(map(len, open_raw(part, header, self._broker.config.limits.max_batch_bytes)))
+        if largest > self._intake.max_message_bytes + PART_OVERHEAD:
+            raise MessageTooLargeError(
+                f"message of about {largest} bytes is larger than {self._intake.said_max_message_bytes()}; split it, or"
+                " raise that"
+            )
 
     async def wait_idle(self) -> None:
         """Wait until nothing is in flight."""
@@ -172,7 +182,7 @@ async def publish(broker: Broker, stream: ServerStream, context: Context) -> Non
                     session.next_sequence,
                     topic.durability,
                     limits.max_batch_bytes,
-                    limits.max_message_bytes,
+                    topic.intake.max_message_bytes,
                 )
             )
         )

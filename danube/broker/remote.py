@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import trio
 
-from danube.broker.catalogue import Catalogue, SubscriptionRecord, TopicRecord
+from danube.broker.catalogue import Catalogue, SubscriptionRecord, TopicRecord, members
 from danube.broker.settling import Settling
 from danube.broker.state import RecoveryVisitor
-from danube.broker.topic import Topic, members
+from danube.broker.topic import Topic
 from danube.history import (
     Bucket,
     RemoteJournal,
@@ -43,7 +43,7 @@ from danube.history import (
     survey_bucket,
 )
 from danube.log import Entry, EntryType
-from danube.model import Durability, Retention
+from danube.model import Durability, TopicPolicies
 from danube.model.errors import (
     DanubeError,
     DataLossError,
@@ -295,9 +295,12 @@ class RemoteTopics:
                 for each, number in members(topic, record):
                     await self._broker.history.drop_topic(number, each)
         for topic, record in records.items():
-            if catalogue.find(topic) is None:
+            copy = catalogue.find(topic)
+            if copy is None:
                 await catalogue.restore_topic(topic, record, {})
                 _log.warning("topic %r is back, from %s", topic, url)
+            elif copy.policies != record.policies:
+                await catalogue.replace_topic_policies(topic, record.policies)  # a change that was cut off in between
         return records
 
     def _revive(self, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered) -> None:
@@ -353,17 +356,18 @@ class RemoteTopics:
             return type(failure)(f"topic {name!r} cannot be served: {why}")
         return StorageUnavailableError(f"topic {name!r} waits for storage {record.storage!r}: {why}; try again")
 
-    async def create(self, name: str, partitions: int, storage: str, retention: Retention | None) -> TopicRecord:
+    async def create(self, name: str, partitions: int, storage: str, policies: TopicPolicies | None) -> TopicRecord:
         """Create a topic; return when that is durable in its storage.
 
         Raises what :meth:`open` raises, and StorageUnavailableError: it has to wait, and may happen later.
         """
         journal = await self.open(storage)
-        record = await self._broker.catalogue.create_topic(name, Durability.REMOTE, partitions, storage, retention)
+        record = await self._broker.catalogue.create_topic(name, Durability.REMOTE, partitions, storage, policies)
 
         def bring_to_life() -> None:
+            latest = self._broker.catalogue.find(name) or record  # its policies may have been changed meanwhile
             for each, number in members(name, record):
-                topic = Topic.remote(self._broker, each, number, record, journal, RemoteTopicState(), None)
+                topic = Topic.remote(self._broker, each, number, latest, journal, RemoteTopicState(), None)
                 self.by_id[number] = topic
                 self._broker.adopt(topic)
 

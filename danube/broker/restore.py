@@ -17,13 +17,13 @@ It goes on to its end when the client that asked for it goes away.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-import trio
 
 from danube.broker.catalogue import Catalogue, SubscriptionRecord, TopicRecord
+from danube.broker.settling import to_the_end
 from danube.broker.state import new_cursor
 from danube.dispatch import Cursor, decode_entry, encode_entry
 from danube.history import Chain, Survey, enter, survey_bucket, verify_chains
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["restore_topics"]
 
 _log = logging.getLogger("danube.broker")
-
-T = TypeVar("T")
 
 Subscriptions = dict[int, dict[str, tuple[SubscriptionRecord, Cursor]]]
 
@@ -108,7 +106,16 @@ async def restore_topics(broker: Broker, request: history_api.RestoreTopics) -> 
     await verify_chains(storage, survey, [chain for one in chosen for chain in one.chains], deep=request.deep)
     _check_damage(storage, survey, chosen)
     if not request.dry_run:
-        await _to_the_end(broker, lambda: _carry_out(broker, storage, survey, candidates, request))
+
+        async def carry_out() -> None:
+            async with broker.restoring:
+                try:
+                    await _carry_out(broker, storage, survey, candidates, request)
+                except (DanubeError, OSError) as error:
+                    _log.error("restoring was cut off, and may be repeated: %s", error)
+                    raise
+
+        await to_the_end(broker.nursery, carry_out)
     return _report(broker, storage, survey, candidates, request.dry_run)
 
 
@@ -261,27 +268,6 @@ def _some(names: Sequence[str], others: str = "others") -> str:
 
 
 # --- Doing it ---
-
-
-async def _to_the_end(broker: Broker, work: Callable[[], Awaitable[T]]) -> None:
-    """Do something in the broker's own nursery: it goes on when whoever waits for it goes away."""
-    done = trio.Event()
-    failure: list[DanubeError | OSError] = []
-
-    async def run() -> None:
-        try:
-            async with broker.restoring:
-                await work()
-        except (DanubeError, OSError) as error:
-            _log.error("restoring was cut off, and may be repeated: %s", error)
-            failure.append(error)
-        finally:
-            done.set()
-
-    broker.nursery.start_soon(run)
-    await done.wait()
-    if failure:
-        raise failure[0]
 
 
 async def _carry_out(

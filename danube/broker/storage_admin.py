@@ -6,16 +6,19 @@ them, and nothing is left half done, because a check changes nothing and a repai
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
+import msgspec
 import trio
 
+from danube.broker.policies import change_policies
 from danube.broker.restore import restore_topics
+from danube.broker.settling import to_the_end
 from danube.history import ObjectRef, StorageReport
-from danube.model import Durability, Retention, api, history_api, validate_topic
+from danube.model import Durability, TopicPolicies, api, history_api, validate_topic
 from danube.model.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from danube.model.history_api import MOST_NAMES, HistoryMethod
+from danube.model.policies import check_policy
 from danube.wire import Context, Method, Service, UnaryHandler
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from danube.broker.topic import Topic
     from danube.storage import Storage
 
-__all__ = ["StorageAdministration", "check_retention", "sealed_part_of", "sealing_figures"]
+__all__ = ["StorageAdministration", "sealed_part_of", "sealing_figures"]
 
 
 class StorageAdministration:
@@ -104,9 +107,10 @@ class StorageAdministration:
             raise InvalidArgumentError("dry_run and now exclude each other: one changes nothing, the other does")
         rules = request.retention
         if rules is not None:
-            check_retention(rules)
+            check_policy(TopicPolicies(retention=rules))
             if not request.dry_run:
-                await self._broker.change_retention(request.topic, rules)
+                changes = {"retention": msgspec.to_builtins(rules)}
+                await to_the_end(self._broker.nursery, lambda: change_policies(self._broker, request.topic, changes))
         else:
             rules = topics[0].retention
         plans = []
@@ -260,18 +264,6 @@ def sealing_figures(broker: Broker) -> history_api.SealingFigures:
         usage.used_bytes,
         usage.limit_bytes,
     )
-
-
-def check_retention(rules: Retention) -> None:
-    """Refuse rules that mean nothing.
-
-    Raises:
-        InvalidArgumentError: an age or a size below 0, or no number.
-    """
-    if not (math.isfinite(rules.max_age_s) and rules.max_age_s >= 0):
-        raise InvalidArgumentError(f"retention: max_age_s = {rules.max_age_s} must be 0 or more seconds")
-    if rules.max_bytes < 0:
-        raise InvalidArgumentError(f"retention: max_bytes = {rules.max_bytes} must be 0 or more bytes")
 
 
 def _findings(report: StorageReport, manifests: int, damaged: list[str], deep: bool) -> history_api.StorageFindings:

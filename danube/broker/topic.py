@@ -14,13 +14,17 @@ import msgspec
 import trio
 
 from danube.broker.catalogue import SubscriptionRecord, TopicRecord
+from danube.broker.dead_letters import first_policy
 from danube.broker.memory_log import MemoryLog
 from danube.broker.opened import OpenedBatches
+from danube.broker.policies import EffectivePolicies
 from danube.broker.producing import Intake
+from danube.broker.pump import Pump
+from danube.broker.reader import Reader
 from danube.broker.settling import Settling
 from danube.broker.state import TopicSnapshot, TopicState, new_cursor
 from danube.broker.subscription import Subscription
-from danube.dispatch import Cursor, make_subscription
+from danube.dispatch import Cursor, ReaderMachine, make_subscription
 from danube.history import RemoteJournal, RemoteTopicState, SubscriptionDeleted, SubscriptionStored, encode_change
 from danube.log import (
     BatchCache,
@@ -36,10 +40,11 @@ from danube.model import (
     EARLIEST,
     LATEST,
     Durability,
+    Rate,
     Retention,
+    SubscriptionPolicy,
     SubscriptionType,
     api,
-    partition_name,
 )
 from danube.model.errors import (
     DanubeError,
@@ -53,7 +58,7 @@ from danube.model.errors import (
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
 
-__all__ = ["Topic", "members"]
+__all__ = ["Topic"]
 
 
 class Topic:
@@ -69,7 +74,7 @@ class Topic:
         log: TopicLog | MemoryLog,
         producers: ProducerTable,
         storage: str,
-        retention: Retention,
+        policies: EffectivePolicies,
         journal: Journal | RemoteJournal,
     ) -> None:
         self._broker = broker
@@ -83,9 +88,11 @@ class Topic:
         """Its log: in the journal and the storages, or in memory only."""
         self.storage = storage
         """Name of the storage that its history goes to."""
-        self.retention = retention
+        self.policies = policies
         self.producers = producers
         self.subscriptions: dict[str, Subscription] = {}
+        self.readers: set[Reader] = set()
+        """Who reads it without a subscription."""
         self.deleted: DanubeError | None = None
         """What its users are told once it is deleted."""
         self.failure: DanubeError | None = None
@@ -96,6 +103,7 @@ class Topic:
             journal,
             broker,
             broker.config.limits,
+            policies,
             broker.seams.wall_clock_us,
             broker.catalogue.new_id,
         )
@@ -163,7 +171,7 @@ class Topic:
             log,
             producers,
             record.storage,
-            record.retention,
+            broker.policies.of_topic(name, record),
             broker.journal,
         )
         topic.failure = failure
@@ -206,7 +214,7 @@ class Topic:
             log,
             producers,
             record.storage,
-            record.retention,
+            broker.policies.of_topic(name, record),
             journal,
         )
 
@@ -270,6 +278,79 @@ class Topic:
         """Run a task of a subscription inside the broker's nursery."""
         self._broker.nursery.start_soon(run, scope)
 
+    # --- Policies ---
+
+    @property
+    def retention(self) -> Retention:
+        """How long it keeps messages."""
+        return self.policies.values.retention or Retention()
+
+    @property
+    def message_ttl_s(self) -> float:
+        """After how long messages that were not acknowledged expire; 0: never. Nothing is kept of ``none`` anyway."""
+        return 0.0 if self.durability is Durability.NONE else self.policies.values.message_ttl_s or 0.0
+
+    def dispatch_rate(self) -> Rate:
+        """Return the rate of each subscription that has none of its own."""
+        return self.policies.values.dispatch_rate or Rate()
+
+    def apply_policies(self, policies: EffectivePolicies) -> None:
+        """Take other policies into account from now on."""
+        self.policies = policies
+        self.intake.apply_policies(policies)
+        for subscription in self.subscriptions.values():
+            subscription.rate_changed()
+
+    def check_subscription(self) -> None:
+        """Raise LimitExceededError if no further subscription may be created."""
+        limits = self._broker.config.limits
+        self.policies.check_room(
+            f"topic {self.name!r}",
+            "max_subscriptions",
+            len(self.subscriptions),
+            "max_subscriptions_per_topic",
+            limits.max_subscriptions_per_topic,
+        )
+
+    def check_consumer(self, subscription: Subscription, name: str = "") -> None:
+        """Raise LimitExceededError if no further consumer may connect to a subscription of this topic.
+
+        Args:
+            subscription: which one.
+            name: of the consumer; one of the same name that is connected is replaced, so there will not be more.
+        """
+        present = subscription.consumers.values()
+        if any(consumer.name == name for consumer in present):
+            return
+        limits, policies = self._broker.config.limits, self.policies
+        policies.check_room(
+            f"subscription {subscription.name!r} of topic {self.name!r}",
+            "max_consumers_per_subscription",
+            len(present),
+            "max_consumers_per_subscription",
+            limits.max_consumers_per_subscription,
+        )
+        if policies.values.max_consumers is not None:
+            policies.check_room(
+                f"topic {self.name!r}",
+                "max_consumers",
+                sum(len(each.consumers) for each in self.subscriptions.values()),
+            )
+
+    async def expire_messages(self, before_us: int) -> None:
+        """Settle, in all subscriptions, what was appended before a time (microseconds since the epoch).
+
+        Raises:
+            StorageError: history cannot be read now.
+            DataLossError: it is damaged.
+        """
+        end = self.end_offset
+        if self.gone or all(floor >= end for floor in self.floors()):
+            return
+        offset = await self.kept.offset_at(before_us)
+        for subscription in list(self.subscriptions.values()):
+            subscription.expire_below(offset)
+
     # --- Producers ---
 
     def check_not_deleted(self) -> None:
@@ -291,12 +372,12 @@ class Topic:
     def arrived(self, batch: StoredBatch) -> None:
         """A batch has reached its durability: show it to the subscriptions, the kept ones at the end of the commit."""
         if isinstance(self.kept, MemoryLog):
-            for subscription in self.subscriptions.values():
-                subscription.offer(batch)
+            for pump in self.pumps():
+                pump.offer(batch)
             return
         if self.deleted:
             self.kept.drop()  # it was on its way when the topic went; its file must not wait for it
-        if self.subscriptions:
+        if self.subscriptions or self.readers:
             self._broker.touch(self)
 
     def producer_name(self, producer_id: int) -> str:
@@ -328,26 +409,25 @@ class Topic:
         return found
 
     async def _create_subscription(self, request: api.ConsumeOpen) -> Subscription:
-        limit = self._broker.config.limits.max_subscriptions_per_topic
-        if len(self.subscriptions) >= limit:
-            raise LimitExceededError(f"topic {self.name!r}: limit max_subscriptions_per_topic = {limit} is reached")
+        self.check_subscription()
+        policy = first_policy(self.name, request.subscription, self._broker.config.subscription_policy, request.policy)
         start = await self.resolve_position(request.start, request.start_time_us)
         if self.durability is Durability.NONE:
             return self.add_subscription(
-                request.subscription, self._broker.catalogue.new_id(), request.type, Cursor(start)
+                request.subscription, self._broker.catalogue.new_id(), request.type, Cursor(start), policy
             )
         if self.durability is Durability.REMOTE:
-            return self._create_remote(request.subscription, request.type, start)
+            return self._create_remote(request.subscription, request.type, start, policy)
         record = await self._broker.catalogue.create_subscription(
-            self.topic_id, request.subscription, request.type, start
+            self.topic_id, request.subscription, request.type, start, policy
         )
         self.check_not_deleted()
         return self.restore_subscription(request.subscription, record, None)
 
-    def _create_remote(self, name: str, kind: SubscriptionType, start: int) -> Subscription:
+    def _create_remote(self, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy) -> Subscription:
         # It is there before its entry is submitted: a snapshot of the journal must not know less than its commits.
         broker = self._broker
-        record = SubscriptionRecord(broker.catalogue.new_id(), kind, start, broker.seams.wall_clock_us())
+        record = SubscriptionRecord(broker.catalogue.new_id(), kind, start, broker.seams.wall_clock_us(), policy)
         found = self.restore_subscription(name, record, None)
         found.creation = Settling()
         self._submit_change(SubscriptionStored(self.topic_id, name, broker.catalogue.encode(record)), found.creation)
@@ -359,22 +439,19 @@ class Topic:
     def restore_subscription(self, name: str, record: SubscriptionRecord, cursor: Cursor | None) -> Subscription:
         """Bring a stored subscription to life: with its recovered cursor, or as a new one."""
         found = cursor if cursor is not None else new_cursor(record, self._broker.config.limits)
-        subscription = self.add_subscription(name, record.subscription_id, record.type, found)
+        subscription = self.add_subscription(name, record.subscription_id, record.type, found, record.policy)
         subscription.record = record
         if cursor is not None:
             subscription.restored()
         return subscription
 
-    def add_subscription(self, name: str, subscription_id: int, kind: SubscriptionType, cursor: Cursor) -> Subscription:
+    def add_subscription(
+        self, name: str, subscription_id: int, kind: SubscriptionType, cursor: Cursor, policy: SubscriptionPolicy
+    ) -> Subscription:
         """Register a subscription."""
-        machine = make_subscription(
-            kind,
-            cursor,
-            self._broker.config.limits,
-            self._broker.config.subscription_policy,
-            lossy=self.durability is Durability.NONE,
-        )
-        subscription = Subscription(self, name, subscription_id, kind, cursor, machine)
+        lossy = self.durability is Durability.NONE
+        machine = make_subscription(kind, cursor, self._broker.config.limits, policy, lossy=lossy)
+        subscription = Subscription(self._broker, self, name, subscription_id, kind, cursor, machine)
         self.subscriptions[name] = subscription
         return subscription
 
@@ -389,7 +466,7 @@ class Topic:
             await deletion.wait()
         elif self.durability is not Durability.NONE:
             await self._broker.catalogue.delete_subscription(self.topic_id, name, subscription.subscription_id)
-        subscription.end(SubscriptionNotFoundError(f"subscription {name!r} of topic {self.name!r} was deleted"))
+        subscription.close(SubscriptionNotFoundError(f"subscription {name!r} of topic {self.name!r} was deleted"))
 
     async def resolve_position(self, position: str | int, time_us: int) -> int:
         """Turn ``earliest``, ``latest``, an offset or (if not 0) a time into an offset within the log."""
@@ -405,26 +482,41 @@ class Topic:
             f"start position {position!r} is not valid; use 'earliest', 'latest', an offset of 0 or more, or a time"
         )
 
+    async def open_reader(self, request: api.ConsumeOpen) -> Reader:
+        """Return a reader for who reads without a subscription.
+
+        Raises:
+            LimitExceededError: too many readers.
+        """
+        limits = self._broker.config.limits
+        if len(self.readers) >= limits.max_readers_per_topic:
+            raise LimitExceededError(
+                f"topic {self.name!r}: limit max_readers_per_topic = {limits.max_readers_per_topic} is reached"
+            )
+        start = await self.resolve_position(request.start, request.start_time_us)
+        if self.durability is Durability.NONE:
+            return Reader(self, make_subscription(SubscriptionType.EXCLUSIVE, Cursor(start), limits, lossy=True))
+        return Reader(self, ReaderMachine(limits, start))
+
+    def pumps(self) -> list[Pump]:
+        """Return everything that takes messages out of the topic."""
+        return [*self.subscriptions.values(), *self.readers]
+
     def pump(self) -> None:
-        """Let every subscription deliver what it can."""
-        for subscription in self.subscriptions.values():
-            if subscription.consumers:
-                subscription.pump()
+        """Let every subscription and reader deliver what it can."""
+        for pump in self.pumps():
+            if pump.consumers:
+                pump.pump()
 
     def end(self, error: DanubeError) -> None:
         """Disconnect everybody: the topic is deleted."""
         self.deleted = error
         self.disconnect(error)
+        for subscription in self.subscriptions.values():
+            subscription.close(error)
 
     def disconnect(self, error: DanubeError) -> None:
         """End the streams of all producers and consumers with an error."""
         self.intake.end(error)
-        for subscription in self.subscriptions.values():
-            subscription.end(error)
-
-
-def members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
-    """Return the names and ids of the topics and partitions that a record stands for."""
-    if not record.partitions:
-        return [(name, record.topic_ids[0])]
-    return [(partition_name(name, index), topic_id) for index, topic_id in enumerate(record.topic_ids)]
+        for pump in self.pumps():
+            pump.end(error)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from danube.client._history_admin import HistoryCalls
+from danube.client._policy_admin import PolicyCalls
 from danube.client._retry import Retry
 from danube.model import api
 from danube.model.errors import DanubeError, InvalidArgumentError
@@ -38,7 +39,7 @@ def start_position(start: str | int | datetime) -> tuple[str | int, int]:
     raise InvalidArgumentError(f"start {start!r} is not 'earliest', 'latest', an offset >= 0 or a datetime")
 
 
-class AdminCalls(HistoryCalls):
+class AdminCalls(HistoryCalls, PolicyCalls):
     """The administrative half of :class:`Client`."""
 
     _connection: Connection

@@ -11,10 +11,11 @@ import trio
 from broker_harness import RunningBroker, read_all, running_broker, take, wait_until
 
 import danube
+from danube.broker.policies import stack
 from danube.dispatch import decode_entry
 from danube.history import read_bucket
 from danube.model.limits import KIB, MIB
-from danube.model.policies import Retention
+from danube.model.policies import Retention, TopicPolicies
 
 SEALING = {"segment_bytes": 256 * KIB, "journal_max_bytes": 16 * MIB, "segment_merge_parts": 4}
 
@@ -178,7 +179,7 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
             assert sealed(running, f"/default/{name}")[0] >= 3
 
         by_size = broker.topic("/default/size")
-        by_size.retention = Retention(max_bytes=600_000)
+        by_size.apply_policies(stack([("topic", TopicPolicies(retention=Retention(max_bytes=600_000)))]))
         plan = broker.history.plan(by_size)
         assert by_size.start_offset == plan.start_offset == 0  # a plan changes nothing
         await broker.history.expire(by_size)
@@ -187,7 +188,7 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
         assert await read_all(client, "/default/size") == payloads_of(0, 1000)[by_size.start_offset :]
 
         by_age = broker.topic("/default/age")
-        by_age.retention = Retention(max_age_s=1e-6)
+        by_age.apply_policies(stack([("topic", TopicPolicies(retention=Retention(max_age_s=1e-6)))]))
         await broker.history.expire(by_age)
         assert by_age.start_offset == by_age.end_offset == 1000
         assert await read_all(client, "/default/age") == []
@@ -195,7 +196,7 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
         assert by_age.end_offset == 1001
 
         acked = broker.topic("/default/acked")
-        acked.retention = Retention(acknowledged=True)
+        acked.apply_policies(stack([("topic", TopicPolicies(retention=Retention(acknowledged=True)))]))
         assert broker.history.plan(acked).new_start_offset == 0  # nobody has acknowledged anything
         async with client.consumer("/default/acked", subscription="s", start="earliest") as consumer:
             for message in await take(consumer, 600):
