@@ -8,7 +8,7 @@ finds.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -21,12 +21,13 @@ from danube.model.errors import DanubeError
 from danube.model.limits import Limits
 from danube.model.policies import Durability, Retention, SubscriptionType
 from danube.testing.history import Audited, History, Session
+from danube.testing.simulation._scheduler import MACHINE
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import PORT, shown_error
 from danube.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
-    from danube.client._feed import Feed
+    from danube.client._message import Source
 
 __all__ = ["Applications", "ConsumerPlan", "ProducerPlan", "TopicPlan", "read_topic"]
 
@@ -43,6 +44,8 @@ class TopicPlan(NamedTuple):
     durability: Durability
     partitions: int
     retention: Retention
+    home: str = "broker"
+    """The machine that serves it, or the first one that does."""
 
     @property
     def parts(self) -> list[str]:
@@ -83,7 +86,7 @@ class Applications:
 
     Args:
         network, history, trace: the world's.
-        target: the broker's host.
+        routes: by topic's home, the machines that may serve it, in the order in which clients try them.
         wall_clock_us: the world's clock.
         limits: of the clients.
     """
@@ -91,14 +94,14 @@ class Applications:
     def __init__(
         self,
         network: Network,
-        target: str,
+        routes: Mapping[str, Sequence[str]],
         history: History,
         trace: Trace,
         wall_clock_us: Callable[[], int],
         limits: Limits,
     ) -> None:
         self.network = network
-        self.target = target
+        self.routes = routes
         self.history = history
         self.trace = trace
         self.calm = trio.Event()
@@ -109,15 +112,15 @@ class Applications:
         self._limits = limits
 
     @asynccontextmanager
-    async def client(self, host: str, random: Random) -> AsyncIterator[Client]:
-        """Connect from a host."""
+    async def client(self, host: str, random: Random, home: str) -> AsyncIterator[Client]:
+        """Connect from a host to the broker of a home."""
         environment = Environment(
-            connect=lambda _host, port: self.network.connect(host, self.target, port),
+            connect=lambda target, port: self.network.connect(host, target, port),
             clock_us=self._wall_clock_us,
             random=random,
         )
         async with danube.connect(
-            f"danube://{self.target}:{PORT}",
+            "danube://" + ",".join(f"{name}:{PORT}" for name in self.routes[home]),
             connect_timeout_s=2.0,
             request_timeout_s=10.0,
             reconnect_max_s=1.0,
@@ -128,12 +131,13 @@ class Applications:
             yield client
 
     async def again_and_again(
-        self, host: str, random: Random, work: Callable[[Client, Random], Awaitable[bool]], life_s: float
+        self, host: str, random: Random, work: Callable[[Client, Random], Awaitable[bool]], life_s: float, home: str
     ) -> None:
         """Run ``work`` with a client until it returns True; start again after errors and crashes.
 
         A crash takes the host's connections away before anything is cancelled.
         """
+        MACHINE.set(host)
         done = False
         while not done:
             dies_in_s = random.expovariate(1 / life_s) if not self.calm.is_set() else math.inf
@@ -142,7 +146,7 @@ class Applications:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._kill, host, dies_in_s, scope, random)
                     with scope:
-                        async with self.client(host, random) as client:
+                        async with self.client(host, random, home) as client:
                             done = await work(client, random)
                     nursery.cancel_scope.cancel()
             except* DanubeError as errors:
@@ -155,7 +159,7 @@ class Applications:
         with trio.move_on_after(after_s):
             await self.calm.wait()
             return
-        self.trace("app-crash", host)
+        self.trace.fault("app-crash", host)
         self.network.crash(host, silently=random.random() < 0.3)
         scope.cancel()
 
@@ -203,7 +207,7 @@ class Applications:
                             await self.calm.wait()
             return True
 
-        await self.again_and_again(plan.name, random, work, plan.crash_after_s)
+        await self.again_and_again(plan.name, random, work, plan.crash_after_s, plan.topic.home)
 
     async def _send_many(self, producer: Producer, messages: list[_Message], key: str | None) -> None:
         try:
@@ -255,7 +259,7 @@ class Applications:
                 await taker.flush()
             return True
 
-        await self.again_and_again(plan.name, random, work, plan.leave_after_s)
+        await self.again_and_again(plan.name, random, work, plan.leave_after_s, plan.topic.home)
 
 
 class _Taker:
@@ -268,7 +272,7 @@ class _Taker:
         self._consumer = consumer
         self._random = random
         self._session: Session = history.session(plan.subscription, plan.kind, plan.topic.parts)
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, Source] = {}
         self._acked: dict[str, list[int]] = {}
         self._losses = history.power_losses
 
