@@ -158,7 +158,7 @@ class Cursor:
     @property
     def range_count(self) -> int:
         """Number of acknowledged ranges above the floor."""
-        return len(self._acked)
+        return len(self._acked._starts)
 
     @property
     def end(self) -> int:
@@ -190,10 +190,11 @@ class Cursor:
 
     def live(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the ranges of ``[start, end)`` that are not acknowledged."""
-        start = max(start, self.floor)
+        if start < self.floor:
+            start = self.floor
         if start >= end:
             return []
-        if not self._acked:
+        if not self._acked._starts:
             return [(start, end)]
         return list(self._acked.gaps(start, end))
 

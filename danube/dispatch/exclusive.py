@@ -100,19 +100,18 @@ class ExclusiveMachine(RangedMachine):
                 if not base <= first.start < end or not self._any_credit():
                     return out  # older messages go first
                 out.append(self._redeliver(member, span, first.history.attempt, now))
-        if base <= self.position < end and self._any_credit() and not self._full():
+        if base <= self.position < end and (not out or self._any_credit()) and not self._full():
             if span.due > now:
                 self._delay(span)
                 return out
-            ranges = [number for pair in self.cursor.live(self.position, end) for number in pair]
+            ranges: list[int] = []
+            messages = 0
+            for low, high in self.cursor.live(self.position, end):
+                ranges += (low, high)
+                self._flights.add(low, high, member, FIRST, now)
+                messages += high - low
             self.position = self.cursor.next_live(end)
-            if ranges:
-                messages = 0
-                add = self._flights.add
-                for index in range(0, len(ranges), 2):
-                    start, stop = ranges[index], ranges[index + 1]
-                    add(start, stop, member, FIRST, now)
-                    messages += stop - start
+            if messages:
                 self._unacked += messages
                 out.append(_charge(member, span, ranges, 1, messages))
         return out

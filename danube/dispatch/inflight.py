@@ -14,9 +14,9 @@ set, the poison set aside, the delayed batches.
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_right
+from heapq import heapify, heappop, heappush, heapreplace
 
 from danube.dispatch.cursor import Cursor
 from danube.dispatch.failures import History
@@ -98,13 +98,14 @@ Piece = tuple[int, int, Flight]
 class InFlight:
     """All flights of one subscription."""
 
-    __slots__ = ("_cursor", "_deadlines", "_flights", "_sequence", "_starts", "_timeout_s", "messages")
+    __slots__ = ("_cursor", "_deadlines", "_flights", "_sequence", "_timeout_s", "messages", "starts")
 
     def __init__(self, cursor: Cursor, timeout_s: float) -> None:
         """Build an empty set; ``timeout_s`` 0 means that nothing times out."""
         self._cursor = cursor
         self._timeout_s = timeout_s or math.inf
-        self._starts: list[int] = []
+        self.starts: list[int] = []
+        """Where the flights begin, in order. For others to see how many there are."""
         self._flights: list[Flight] = []
         self._deadlines: list[tuple[float, int, Flight]] = []
         """Heap of (deadline or an earlier time, sequence, flight)."""
@@ -112,43 +113,44 @@ class InFlight:
         self.messages = 0
         """Offsets in flight."""
 
-    def __len__(self) -> int:
-        return len(self._flights)
-
     def add(self, start: int, end: int, member: Member, history: History, now: float) -> None:
         """Note the delivery of ``[start, end)``, of which nothing is acknowledged or in flight."""
         count = end - start
         member.in_flight += count
         self.messages += count
-        self._insert(Flight(start, end, count, member, history, now, now + self._timeout_s))
-
-    def _insert(self, flight: Flight) -> None:
-        starts = self._starts
-        start = flight.start
-        if not starts or start > starts[-1]:  # new messages: the common case
+        flight = Flight(start, end, count, member, history, now, now + self._timeout_s)
+        starts = self.starts
+        if starts and start < starts[-1]:
+            self._insert(flight)
+        else:  # new messages: the common case
             starts.append(start)
             self._flights.append(flight)
-        else:
-            index = bisect_right(starts, start)
-            starts.insert(index, start)
-            self._flights.insert(index, flight)
+        self._arm(flight)
+
+    def _insert(self, flight: Flight) -> None:
+        index = bisect_right(self.starts, flight.start)
+        self.starts.insert(index, flight.start)
+        self._flights.insert(index, flight)
+
+    def _arm(self, flight: Flight) -> None:
+        """Note the deadline of a flight."""
         deadline = flight.deadline
         if deadline < math.inf:
-            self._sequence += 1
+            self._sequence = number = self._sequence + 1
             deadlines = self._deadlines
-            heapq.heappush(deadlines, (deadline, self._sequence, flight))
-            if len(deadlines) > _PRUNE_AT + 2 * len(starts):
+            heappush(deadlines, (deadline, number, flight))
+            if len(deadlines) > _PRUNE_AT + 2 * len(self.starts):
                 self._deadlines = [entry for entry in deadlines if entry[2].open]
-                heapq.heapify(self._deadlines)
+                heapify(self._deadlines)
 
     def _find(self, start: int) -> int:
         """Return the index of the first flight that ends after ``start``."""
-        index = bisect_right(self._starts, start) - 1
+        index = bisect_right(self.starts, start) - 1
         return index if index >= 0 and self._flights[index].end > start else index + 1
 
     def settle(self, start: int, end: int) -> None:
         """Note that ``[start, end)`` was newly acknowledged, whether or not all of it is in flight."""
-        starts, flights = self._starts, self._flights
+        starts, flights = self.starts, self._flights
         index = bisect_right(starts, start) - 1
         if index >= 0:
             flight = flights[index]
@@ -191,7 +193,7 @@ class InFlight:
         """
         released: list[Piece] = []
         index = self._find(start)
-        while index < len(self._starts) and self._starts[index] < end:
+        while index < len(self.starts) and self.starts[index] < end:
             flight = self._flights[index]
             if consumer_id is not None and flight.member.consumer_id != consumer_id:
                 index += 1
@@ -204,11 +206,13 @@ class InFlight:
 
     def _cut(self, index: int, flight: Flight, low: int, high: int) -> None:
         """Remove the flight at ``index``; what is open of it outside of ``[low, high)`` stays as flights of its own."""
-        del self._starts[index], self._flights[index]
+        del self.starts[index], self._flights[index]
         for start, end in ((flight.start, low), (high, flight.end)):
             count = sum(b - a for a, b in self._cursor.live(start, end))
             if count:
-                self._insert(flight.part(start, end, count))
+                part = flight.part(start, end, count)
+                self._insert(part)
+                self._arm(part)
 
     def extend(self, start: int, end: int, consumer_id: int, deadline: float, *, whole: bool = False) -> None:
         """Move the deadline of what is in flight at a consumer to a later time; an earlier one changes nothing.
@@ -221,7 +225,7 @@ class InFlight:
             whole: do not cut flights: one that is touched is extended completely.
         """
         index = self._find(start)
-        while index < len(self._starts) and self._starts[index] < end:
+        while index < len(self.starts) and self.starts[index] < end:
             flight = self._flights[index]
             if flight.member.consumer_id == consumer_id and flight.deadline < deadline:
                 low, high = max(start, flight.start), min(end, flight.end)
@@ -236,6 +240,7 @@ class InFlight:
                     part.deadline = deadline
                     part.leased = True
                     self._insert(part)
+                    self._arm(part)
                     index = self._find(low)
             index += 1
 
@@ -251,16 +256,16 @@ class InFlight:
             else:
                 kept.append(flight)
         self._flights = kept
-        self._starts = [flight.start for flight in kept]
+        self.starts = [flight.start for flight in kept]
         return released
 
     def expire(self, now: float) -> list[Piece]:
         """Take out of flight what has passed its deadline."""
         released: list[Piece] = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
-            flight = heapq.heappop(self._deadlines)[2]
-            index = bisect_right(self._starts, flight.start) - 1
-            del self._starts[index], self._flights[index]
+            flight = heappop(self._deadlines)[2]
+            index = bisect_right(self.starts, flight.start) - 1
+            del self.starts[index], self._flights[index]
             self._end(flight, flight.start, flight.end, released)
         return released
 
@@ -268,14 +273,15 @@ class InFlight:
         """Return when the next flight times out."""
         deadlines = self._deadlines
         while deadlines:
-            noted, _, flight = deadlines[0]
+            first = deadlines[0]
+            flight = first[2]
             if not flight.open:
-                heapq.heappop(deadlines)
-            elif noted < flight.deadline:
+                heappop(deadlines)
+            elif first[0] < flight.deadline:
                 self._sequence += 1
-                heapq.heapreplace(deadlines, (flight.deadline, self._sequence, flight))
+                heapreplace(deadlines, (flight.deadline, self._sequence, flight))
             else:
-                return noted
+                return first[0]
         return None
 
     def change_timeout(self, timeout_s: float) -> None:
@@ -290,14 +296,14 @@ class InFlight:
             if flight.deadline < math.inf
         ]
         self._sequence = len(self._flights)
-        heapq.heapify(self._deadlines)
+        heapify(self._deadlines)
 
     def clear(self) -> None:
         """Forget everything (after a seek)."""
         for flight in self._flights:
             flight.member.in_flight = 0
             flight.open = 0
-        self._starts.clear()
+        self.starts.clear()
         self._flights.clear()
         self._deadlines.clear()
         self.messages = 0

@@ -90,7 +90,8 @@ class RangedMachine(Machine):
         return None
 
     def _tracked(self) -> int:
-        return len(self._flights) + len(self._waiting) + len(self._aside)
+        waiting = self._waiting
+        return len(self._flights.starts) + len(waiting.ready) + len(waiting.paused) + len(self._aside.items)
 
     def _delay(self, span: Span) -> None:
         """Keep a new batch, from ``position`` on, until it is due."""
@@ -236,9 +237,11 @@ class RangedMachine(Machine):
 
     def next_deadline(self) -> float | None:
         """Return when :meth:`tick` has something to do."""
-        first, second = self._flights.next_deadline(), self._waiting.next_due()
-        if second is not None and (first is None or second < first):
-            first = second
+        first = self._flights.next_deadline()
+        if self._waiting.paused:
+            second = self._waiting.next_due()
+            if second is not None and (first is None or second < first):
+                first = second
         if self._delayed.some:
             second = self._delayed.next_due()
             if second is not None and (first is None or second < first):

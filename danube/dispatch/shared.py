@@ -37,6 +37,10 @@ class SharedMachine(RangedMachine):
         self._turns.remove(member)
         super()._left(member, now)
 
+    def _room(self) -> int:
+        assert self._window is not None
+        return self._window - self._unacked
+
     def _any_credit(self) -> bool:
         return len(self._turns) > 0
 
@@ -57,7 +61,7 @@ class SharedMachine(RangedMachine):
             if span.due > now:
                 self._delay(span)
                 return out
-            room = self._window_of(self.policy) - self._unacked
+            room = self._room()
             pairs = self.cursor.live(self.position, end)
             done = self._deal(span, pairs, room, FIRST, now, out)
             self._unacked += done
@@ -95,6 +99,7 @@ class SharedMachine(RangedMachine):
         pairs.reverse()
         available = sum(end - start for start, end in pairs)
         total = 0
+        attempt = history.attempt
         base, size = span.base_offset, span.end_offset - span.base_offset
         add = self._flights.add
         for member, count in self._turns.deal(available if room is None else min(available, room), span):
@@ -104,7 +109,5 @@ class SharedMachine(RangedMachine):
             share = share_of(span, count)
             member.charge(count, share)
             total += count
-            out.append(
-                Delivery(member.consumer_id, span.token, base, ranges, history.attempt, count == size, count, share)
-            )
+            out.append(Delivery(member.consumer_id, span.token, base, ranges, attempt, count == size, count, share))
         return total

@@ -200,7 +200,7 @@ def test_bookkeeping_is_bounded_and_a_nack_at_the_bound_takes_the_whole_flight()
     machine.offered(span(0, 100), 0.0)
     for offset in range(0, 100, 2):
         machine.nack(1, [offset, offset + 1], 5.0, 0.0)
-    tracked = len(machine._flights) + len(machine._waiting)
+    tracked = machine._tracked()
     assert tracked <= 5
     assert machine.describe(100).in_flight_messages + machine.describe(100).waiting_messages == 100
     assert machine.next_read(0.0) is None
