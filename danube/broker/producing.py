@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import trio
-
 from danube.broker.memory_log import MemoryLog
+from danube.broker.pacing import Pace
 from danube.broker.policies import EffectivePolicies
-from danube.broker.rates import TokenBucket
 from danube.broker.settling import Settling
 from danube.history import RemoteJournal
 from danube.log import (
@@ -168,11 +166,7 @@ class Intake:
         self._policies: EffectivePolicies
         self.max_message_bytes = 0
         """Largest message, by policy and limit."""
-        self._bucket: TokenBucket | None = None
-        # Those who wait for the rate, in line; nobody overtakes them.
-        self._paced = 0
-        self._turns = trio.StrictFIFOLock()
-        self._rate_changed = trio.Event()
+        self._pace: Pace | None = None
         self.apply_policies(policies)
 
     # --- Sessions ---
@@ -184,14 +178,12 @@ class Intake:
         limit = self._limits.max_message_bytes
         self.max_message_bytes = limit if allowed is None else min(allowed, limit)
         rate = policies.values.publish_rate
-        if not rate:
-            self._bucket = None
-        elif self._bucket is None:
-            self._bucket = TokenBucket(rate, trio.current_time())
-        elif self._bucket.rate != rate:
-            self._bucket.change(rate, trio.current_time())
-        self._rate_changed.set()
-        self._rate_changed = trio.Event()
+        if self._pace is not None:
+            self._pace.change(rate)
+            if not rate:
+                self._pace = None
+        elif rate:
+            self._pace = Pace(rate)
 
     async def open(self, request: api.PublishOpen, *, internal: bool = False) -> ProducerSession:
         """Open or resume a producer's session; return when that is durable.
@@ -356,8 +348,7 @@ class Intake:
         """
         topic = self._topic
         topic.check_alive()
-        bucket = self._bucket
-        if bucket is not None and (self._paced or bucket.paid_at > trio.current_time()):
+        if self._pace is not None and not self._pace.is_free:
             return False
         return topic.durability is Durability.NONE or self._journal.try_admit(size)
 
@@ -368,29 +359,18 @@ class Intake:
         """
         if self.try_admit(size):
             return
-        if self._bucket is None:
+        pace = self._pace
+        if pace is None:
             await self._journal.admit(size)
             return
-        self._paced += 1
-        try:
-            async with self._turns:
-                while True:
-                    await self._until_paid()
-                    self._topic.check_alive()
-                    if self._topic.durability is not Durability.NONE:
-                        await self._journal.admit(size)
-                    if self._is_paid():  # it may have become another rate while the journal was waited for
-                        return
-        finally:
-            self._paced -= 1
-
-    def _is_paid(self) -> bool:
-        return self._bucket is None or self._bucket.paid_at <= trio.current_time()
-
-    async def _until_paid(self) -> None:
-        while self._bucket is not None and not self._is_paid():
-            with trio.move_on_at(self._bucket.paid_at):
-                await self._rate_changed.wait()
+        async with pace.turn():
+            while True:
+                await pace.until_paid()
+                self._topic.check_alive()
+                if self._topic.durability is not Durability.NONE:
+                    await self._journal.admit(size)
+                if pace.is_paid:  # else it has become another rate while the journal was waited for
+                    return
 
     def take(self, sender: Sender, token: Any, part: bytes, header: BatchHeader) -> int | None:
         """Take a batch that was admitted.
@@ -423,8 +403,8 @@ class Intake:
         return None
 
     def _append(self, sender: Sender, token: Any, part: bytes, header: BatchHeader) -> None:
-        if self._bucket is not None:
-            self._bucket.take(header.record_count, len(part), trio.current_time())
+        if self._pace is not None:
+            self._pace.take(header.record_count, len(part))
         now_us = self._clock_us()
         log = self._topic.kept
         if isinstance(log, MemoryLog):
