@@ -1,4 +1,4 @@
-"""The Consume call: one long-lived stream for each consumer of a topic or partition.
+"""The Consume call: one long-lived stream for each consumer of a topic or partition, and for each reader.
 
 The handler reads what the consumer says (credit, acknowledgements); deliveries are sent by the subscription's pump,
 from wherever something changed.
@@ -6,15 +6,17 @@ from wherever something changed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from danube.broker.consumer import Consumer
+from danube.broker.reader import Reader
 from danube.broker.subscription import Subscription
-from danube.model import api, validate_name
-from danube.model.errors import DanubeError, InvalidArgumentError
+from danube.model import Limits, SubscriptionType, api, validate_name
+from danube.model.errors import DanubeError, FailedPreconditionError, InvalidArgumentError
 from danube.model.ranges import check_flat
 from danube.wire import Context, Message, ServerStream
 
@@ -34,15 +36,21 @@ async def consume(broker: Broker, stream: ServerStream, context: Context) -> Non
         raise InvalidArgumentError("a Consume stream begins with ConsumeOpen")
     assert first is not None
     first.release()
-    validate_name("subscription", request.subscription)
-    validate_name("consumer", request.consumer_name)
+    consumer_id = broker.next_consumer_id()
+    name = request.consumer_name
+    if request.reader and not name:
+        name = f"reader-{consumer_id}"
+    validate_name("consumer", name)
+    if not request.reader:
+        validate_name("subscription", request.subscription)
+    key_filters = _key_filters(request, broker.config.limits)
     topic = broker.topic(request.topic)
-    subscription = await topic.subscribe(request)
+    found = await topic.open_reader(request) if request.reader else await topic.subscribe(request)
     failure: DanubeError | None = None
     async with trio.open_nursery() as nursery:
-        consumer = Consumer(broker.next_consumer_id(), request.consumer_name, stream, nursery, topic.end_offset)
+        consumer = Consumer(consumer_id, name, stream, nursery, topic.end_offset, key_filters)
         try:
-            await _converse(stream, subscription, consumer)
+            await _converse(stream, found, consumer, broker.config.limits)
         except DanubeError as error:  # out of the nursery as itself, not in a group
             failure = error
         nursery.cancel_scope.cancel()
@@ -50,29 +58,68 @@ async def consume(broker: Broker, stream: ServerStream, context: Context) -> Non
         raise failure
 
 
-async def _converse(stream: ServerStream, subscription: Subscription, consumer: Consumer) -> None:
-    topic = subscription.topic
-    subscription.join(consumer)
-    try:
-        consumer.send(
-            api.ConsumeOpened(
-                topic.topic_id,
-                consumer.consumer_id,
-                topic.durability,
-                subscription.is_active(consumer),
-                subscription.cursor.floor,
-                topic.end_offset,
-            )
+def _key_filters(request: api.ConsumeOpen, limits: Limits) -> tuple[str, ...]:
+    filters = request.key_filters
+    if not filters:
+        return ()
+    if request.reader or request.type is not SubscriptionType.KEY_SHARED:
+        raise InvalidArgumentError("key filters are for consumers of key-shared subscriptions; leave them out")
+    if len(filters) > limits.max_key_filters:
+        raise InvalidArgumentError(
+            f"{len(filters)} key filters are more than max_key_filters = {limits.max_key_filters}; use wider patterns"
         )
-        subscription.pump()
+    for pattern in filters:
+        if not pattern:
+            raise InvalidArgumentError("a key filter cannot be empty; '*' lets every key through")
+        if len(pattern) > limits.max_key_filter_chars:
+            raise InvalidArgumentError(
+                f"a key filter of {len(pattern)} characters is longer than"
+                f" max_key_filter_chars = {limits.max_key_filter_chars}"
+            )
+    return tuple(filters)
+
+
+async def _converse(stream: ServerStream, found: Subscription | Reader, consumer: Consumer, limits: Limits) -> None:
+    topic = found.topic
+    obey: Callable[[api.ConsumeRequest], None]
+    if isinstance(found, Reader):
+        reader = found
+        reader.join(consumer)
+        obey = lambda request: _obey_reader(reader, consumer, request)  # noqa: E731
+        answer = api.ConsumeOpened(
+            topic.topic_id,
+            consumer.consumer_id,
+            topic.durability,
+            True,
+            reader.start_offset,
+            topic.end_offset,
+            start_offset=reader.start_offset,
+        )
+    else:
+        subscription = found
+        topic.check_consumer(subscription, consumer.name)
+        subscription.join(consumer)
+        obey = lambda request: _obey(subscription, consumer, request, limits)  # noqa: E731
+        answer = api.ConsumeOpened(
+            topic.topic_id,
+            consumer.consumer_id,
+            topic.durability,
+            subscription.is_active(consumer),
+            subscription.cursor.floor,
+            topic.end_offset,
+            subscription.policy.ack_timeout_s,
+        )
+    try:
+        consumer.send(answer)
+        found.pump()
         while (message := await stream.receive()) is not None:
             message.release()
-            _obey(subscription, consumer, _decode(message))
+            obey(_decode(message))
     finally:
-        subscription.leave(consumer)
+        found.leave(consumer)
 
 
-def _obey(subscription: Subscription, consumer: Consumer, request: api.ConsumeRequest) -> None:
+def _obey(subscription: Subscription, consumer: Consumer, request: api.ConsumeRequest, limits: Limits) -> None:
     match request:
         case api.Ack(ranges):
             check_flat(ranges, "Ack")
@@ -83,17 +130,42 @@ def _obey(subscription: Subscription, consumer: Consumer, request: api.ConsumeRe
             if offset < 0:
                 raise InvalidArgumentError(f"AckCumulative: the offset {offset} is negative")
             subscription.ack_cumulative(consumer, offset)
-        case api.Nack(ranges, delay_ms):
+        case api.Nack(ranges, delay_ms, reason):
             check_flat(ranges, "Nack")
-            if delay_ms < -1:
-                raise InvalidArgumentError(f"Nack: the delay of {delay_ms} ms is negative")
-            subscription.nack(consumer, ranges, None if delay_ms < 0 else delay_ms / 1000)
-        case api.ExtendLease(ranges):
+            delay_s = None if delay_ms == -1 else _seconds(delay_ms, "Nack: the delay", "max_delivery_delay_s", limits)
+            subscription.nack(consumer, ranges, delay_s, reason[: limits.max_nack_reason_chars])
+        case api.ExtendLease(ranges, lease_ms):
             check_flat(ranges, "ExtendLease")
+            lease_s = _seconds(lease_ms, "ExtendLease: the lease", "max_lease_s", limits)
+            subscription.extend(consumer, ranges, lease_s or None)
         case api.FlushAcks(token):
             subscription.flush_acks(consumer, token)
         case api.ConsumeOpen():
             raise InvalidArgumentError("ConsumeOpen is only the first message of a Consume stream")
+
+
+def _seconds(milliseconds: int, what: str, limit: str, limits: Limits) -> float:
+    if milliseconds < 0:
+        raise InvalidArgumentError(f"{what} of {milliseconds} ms is negative")
+    most: float = getattr(limits, limit)
+    if milliseconds > most * 1000:
+        raise InvalidArgumentError(f"{what} of {milliseconds / 1000:g} s is longer than {limit} = {most:g}")
+    return milliseconds / 1000
+
+
+def _obey_reader(reader: Reader, consumer: Consumer, request: api.ConsumeRequest) -> None:
+    match request:
+        case api.Credit(messages, size_bytes):
+            reader.credit(consumer, messages, size_bytes)
+        case api.FlushAcks(token):
+            reader.flush_acks(consumer, token)
+        case api.ConsumeOpen():
+            raise InvalidArgumentError("ConsumeOpen is only the first message of a Consume stream")
+        case _:
+            raise FailedPreconditionError(
+                f"a reader cannot send {type(request).__name__}: it has no subscription, so nothing is acknowledged;"
+                " open a consumer instead"
+            )
 
 
 def _decode(message: Message | None) -> api.ConsumeRequest:

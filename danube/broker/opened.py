@@ -14,6 +14,7 @@ import msgspec
 from danube.log import StoredBatch
 from danube.model import Limits
 from danube.model.batch import BatchFlags, open_raw
+from danube.model.errors import CorruptBatchError
 
 __all__ = ["OpenedBatch", "OpenedBatches"]
 
@@ -39,12 +40,19 @@ class OpenedBatch:
         self._keys: list[str] | None = None
 
     def keys(self, default: str) -> Sequence[str]:
-        """Return the effective key of every record; one without a key has ``default`` (its producer's name)."""
+        """Return the effective key of every record; one without a key has ``default`` (its producer's name).
+
+        Raises:
+            CorruptBatchError: a record does not decode.
+        """
         if self._keys is None:
             if self.batch.header.flags & BatchFlags.PAYLOADS_ONLY:
                 self._keys = [default] * len(self.raws)
             else:
-                self._keys = [_KEYED.decode(raw).key or default for raw in self.raws]
+                try:
+                    self._keys = [_KEYED.decode(raw).key or default for raw in self.raws]
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    raise CorruptBatchError(f"batch records do not decode: {error}") from error
         return self._keys
 
     def take(self, ranges: Sequence[int]) -> list[msgspec.Raw]:

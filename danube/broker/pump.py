@@ -19,6 +19,7 @@ import trio
 
 from danube.broker.consumer import Consumer
 from danube.broker.delivering import encode_delivery
+from danube.broker.rates import TokenBucket
 from danube.dispatch import Delivery, Gap, Machine, Span
 from danube.log import StoredBatch
 from danube.model import api
@@ -58,6 +59,10 @@ class Pump(ABC):
         self.waits_for: StorageError | None = None
         self._ahead: deque[StoredBatch] = deque()
         """What was read from the disk ahead of the machine."""
+        self._bucket: TokenBucket | None = None
+        """Limits the rate of deliveries."""
+        self.paced_until = math.inf
+        """When that rate lets the next batch go; infinite if nothing waits for it."""
         self._pumping = False
         self._wake = trio.Event()
         """Something is to be read."""
@@ -118,6 +123,8 @@ class Pump(ABC):
     def _pump(self) -> None:
         machine = self.machine
         topic = self.topic
+        bucket = self._bucket
+        self.paced_until = math.inf
         now = trio.current_time()
         for _ in range(_PUMP_BATCHES):
             request = machine.next_read(now)
@@ -127,20 +134,32 @@ class Pump(ABC):
             if batch is None:
                 self._wake.set()  # on disk: the task reads it
                 break
-            for item in machine.offered(self._span(batch), now):
-                self._send(item)
+            if bucket is not None and bucket.paid_at > now:
+                self.paced_until = bucket.paid_at
+                break
+            span = self._span(batch, now)
+            if span is None:
+                continue
+            for item in machine.offered(span, now):
+                self._send(item, now)
         else:
             self._wake.set()
         self._tell_caught_up()
-        deadline = machine.next_deadline()
-        if deadline is not None and deadline < self._armed_s:
+        if self._next_deadline() < self._armed_s:
             self._rearm.set()
+
+    def _next_deadline(self) -> float:
+        deadline = self.machine.next_deadline()
+        return min(self.paced_until, math.inf if deadline is None else deadline)
 
     def offer(self, batch: StoredBatch) -> None:
         """Hand over a batch that is kept nowhere (topics of durability ``none``): now or never."""
-        for item in self.machine.offered(self._span(batch), trio.current_time()):
-            self._send(item)
-        self._tell_caught_up()
+        now = trio.current_time()
+        span = self._span(batch, now)
+        if span is not None:
+            for item in self.machine.offered(span, now):
+                self._send(item, now)
+            self._tell_caught_up()
 
     def _find(self, offset: int) -> StoredBatch | None:
         ahead = self._ahead
@@ -150,18 +169,20 @@ class Pump(ABC):
             return ahead[0]
         return self.topic.kept.get_cached(offset)
 
-    def _span(self, batch: StoredBatch) -> Span:
-        """Return a batch as the machine sees it."""
+    def _span(self, batch: StoredBatch, now: float) -> Span | None:
+        """Return a batch as the machine sees it; None if it was settled instead."""
         return Span(batch.base_offset, batch.end_offset, len(batch.part), batch)
 
-    def _send(self, item: Delivery | Gap) -> None:
+    def _send(self, item: Delivery | Gap, now: float) -> None:
         consumer = self.consumers.get(item.consumer_id)
         if consumer is None:
             return
         if isinstance(item, Gap):
             consumer.send(api.Gap(item.start, item.end))
-        else:
-            self._deliver(consumer, item)
+            return
+        if self._bucket is not None:
+            self._bucket.take(item.messages, item.size_bytes, now)
+        self._deliver(consumer, item)
 
     def _deliver(self, consumer: Consumer, delivery: Delivery) -> None:
         batch: StoredBatch = delivery.token
@@ -201,8 +222,7 @@ class Pump(ABC):
 
     async def _keep_time(self) -> None:
         while True:
-            deadline = self.machine.next_deadline()
-            self._armed_s = math.inf if deadline is None else deadline
+            self._armed_s = self._next_deadline()
             with trio.move_on_at(self._armed_s):
                 await self._rearm.wait()
             self._rearm = trio.Event()

@@ -1,8 +1,8 @@
 """A subscription at work: the shell around one pure state machine of :mod:`danube.dispatch`.
 
-:class:`danube.broker.pump.Pump` moves the messages; what is added here is what a subscription has and a plain reading of
-the log has not: acknowledgements and a cursor that is kept (:mod:`danube.broker.cursor_journal`), several consumers who
-take turns, and deliveries that are parts of a batch.
+:class:`danube.broker.pump.Pump` moves the messages. What is added here is what a subscription has and a plain reading
+of the log has not: acknowledgements, and a cursor that is kept (:mod:`danube.broker.cursor_journal`); a policy for what
+fails; several consumers who take turns, and deliveries that are parts of a batch.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ import trio
 
 from danube.broker.consumer import Consumer
 from danube.broker.cursor_journal import CursorJournal
+from danube.broker.dead_letters import DeadLetters, check_dead_letters
 from danube.broker.delivering import encode_delivery
 from danube.broker.pump import Pump
+from danube.broker.rates import TokenBucket
+from danube.broker.telling import explanation_of, info_of
 from danube.dispatch import Cursor, Delivery, Machine, Span
 from danube.log import StoredBatch
-from danube.model import SubscriptionType, api
+from danube.model import Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, api
 from danube.model.batch import slice_part
-from danube.model.errors import ConsumerDisplacedError, CorruptBatchError
+from danube.model.errors import ConsumerDisplacedError, DanubeError, InvalidArgumentError
 
 if TYPE_CHECKING:
+    from danube.broker.broker import Broker
     from danube.broker.catalogue import SubscriptionRecord
     from danube.broker.settling import Settling
     from danube.broker.topic import Topic
@@ -32,12 +36,22 @@ __all__ = ["Subscription"]
 
 _log = logging.getLogger("danube.subscription")
 
+_UNREADABLE_PAUSE_S = 1.0
+"""Pause before a batch is tried again that cannot be opened, if the policy has none and never gives up."""
+
 
 class Subscription(Pump):
     """One subscription of one topic or partition."""
 
     def __init__(
-        self, topic: Topic, name: str, subscription_id: int, kind: SubscriptionType, cursor: Cursor, machine: Machine
+        self,
+        broker: Broker,
+        topic: Topic,
+        name: str,
+        subscription_id: int,
+        kind: SubscriptionType,
+        cursor: Cursor,
+        machine: Machine,
     ) -> None:
         super().__init__(topic, machine)
         self.name = name
@@ -48,11 +62,20 @@ class Subscription(Pump):
         """Settles when a subscription of durability ``remote`` is durable; None for one that was restored."""
         self.record: SubscriptionRecord | None = None
         """Its durable record; None for one that lives in memory."""
+        self.dead_letters = DeadLetters(broker, self)
+        self.expired_messages = 0
+        """Outlived the topic's ``message_ttl_s`` since the broker was started."""
         self._journal = CursorJournal(topic, subscription_id, cursor)
+        self._wall_clock_us = broker.seams.wall_clock_us
         self._active: int | None = None
         self._slices = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+        self._lossy = topic.durability is Durability.NONE
         self._former_end = 0
         """What lies below may have been delivered before the broker was started again."""
+        self._unreadable: tuple[int, str] | None = None
+        """Base offset of the batch that was found last that cannot be opened, and why."""
+        self._sends_dead_letters = False
+        self._policy_applied()
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name} of {self.topic.name} {self.kind} floor={self.cursor.floor}>"
@@ -72,8 +95,9 @@ class Subscription(Pump):
         """
         if self.failure is not None:
             raise self.failure
-        displaced = self.machine.join(consumer.consumer_id, consumer.name, trio.current_time())
-        self._active = self.machine.active
+        displaced = self.machine.join(
+            consumer.consumer_id, consumer.name, trio.current_time(), filters=consumer.key_filters
+        )
         if displaced is not None:
             old = self.consumers.pop(displaced, None)
             if old is not None:
@@ -83,6 +107,8 @@ class Subscription(Pump):
                         " give each consumer a name of its own"
                     )
                 )
+        if self.machine.active == consumer.consumer_id:  # which the answer to ConsumeOpen says
+            self._change_active(told=True)
         self._connected(consumer)
 
     def leave(self, consumer: Consumer) -> None:
@@ -90,21 +116,72 @@ class Subscription(Pump):
         self._journal.forget(consumer)
         super().leave(consumer)
 
-    def pump(self) -> None:
-        """Deliver what can be delivered now from memory; leave the rest to the tasks."""
-        if self.machine.active != self._active:
-            self._tell_active()
-        super().pump()
-
-    def _tell_active(self) -> None:
-        """Tell a failover consumer that was on standby that it is its turn."""
-        active = self._active = self.machine.active
-        if active is not None:
+    def _change_active(self, *, told: bool = False) -> None:
+        """Tell failover consumers who is on standby now, and whose turn it is (unless that one was told)."""
+        former, active = self._active, self.machine.active
+        self._active = active
+        if former is not None and former in self.consumers:
+            self.consumers[former].send(api.ActiveChanged(False))
+        if active is not None and not told:
             self.consumers[active].send(api.ActiveChanged(True))
 
     def is_active(self, consumer: Consumer) -> bool:
         """Whether messages go to this consumer (False for a failover consumer that stands by)."""
         return self.machine.active in (None, consumer.consumer_id)
+
+    def close(self, error: DanubeError) -> None:
+        """The subscription is deleted: disconnect its consumers with an error, and do nothing more."""
+        self.dead_letters.close()
+        self.end(error)
+
+    # --- Policy ---
+
+    @property
+    def policy(self) -> SubscriptionPolicy:
+        """How it treats its messages."""
+        return self.machine.policy
+
+    def check_policy(self, policy: SubscriptionPolicy) -> None:
+        """Raise InvalidArgumentError if it cannot have this policy."""
+        check_dead_letters(self.topic.name, self.name, policy)
+
+    def change_policy(self, policy: SubscriptionPolicy) -> None:
+        """Treat messages by another policy from now on, also those that were delivered before.
+
+        Raises:
+            InvalidArgumentError: it cannot have this policy, and keeps the one it has.
+        """
+        self.check_policy(policy)
+        former = self.policy
+        self.machine.change_policy(policy, trio.current_time())
+        if policy.ack_timeout_s != former.ack_timeout_s:
+            for consumer in self.consumers.values():
+                consumer.send(api.LeaseChanged(policy.ack_timeout_s))
+        self._policy_applied()
+        self.dead_letters.changed()
+        self.pump()
+
+    def _policy_applied(self) -> None:
+        self._sends_dead_letters = self.policy.poison is PoisonPolicy.DEAD_LETTER and not self._lossy
+        self.rate_changed()
+
+    @property
+    def rate(self) -> Rate | None:
+        """How fast it delivers at most; None: no limit."""
+        return self._bucket.rate if self._bucket is not None else None
+
+    def rate_changed(self) -> None:
+        """The policy of the subscription or the topic may say something else about the rate of deliveries."""
+        rate = self.policy.dispatch_rate
+        if rate is None:
+            rate = self.topic.dispatch_rate()
+        if not rate or self._lossy:  # what is not delivered at once is lost there, and that is no way to delay it
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = TokenBucket(rate, trio.current_time())
+        elif rate != self._bucket.rate:
+            self._bucket.change(rate, trio.current_time())
+        self.pump()
 
     # --- What consumers say ---
 
@@ -138,12 +215,31 @@ class Subscription(Pump):
             self._journal.add(ranges)
         self.pump()
 
-    def _skip(self, ranges: Sequence[int]) -> None:
-        self._acked(self.machine.discard(ranges, trio.current_time()))
+    def settle(self, ranges: Sequence[int]) -> list[int]:
+        """Count flat ranges as acknowledged though no consumer did it; return what was not so before."""
+        settled = self.machine.discard(ranges, trio.current_time())
+        self._acked(settled)
+        return settled
 
-    def nack(self, consumer: Consumer, ranges: Sequence[int], delay_s: float | None) -> None:
-        """Deliver flat ranges again after a delay."""
-        self.machine.nack(consumer.consumer_id, ranges, delay_s, trio.current_time())
+    def expire_below(self, offset: int) -> None:
+        """Settle everything below an offset, delivered or not: it has outlived the topic's ``message_ttl_s``."""
+        floor = self.cursor.floor
+        if offset > floor:
+            self._count_expired(self.settle([floor, offset]))
+
+    def _count_expired(self, settled: Sequence[int]) -> None:
+        self.expired_messages += sum(settled[1::2]) - sum(settled[::2])
+
+    def nack(self, consumer: Consumer, ranges: Sequence[int], delay_s: float | None, reason: str) -> None:
+        """Take note that flat ranges have failed; ``delay_s`` None: the pause is as the policy says."""
+        self.machine.nack(consumer.consumer_id, ranges, delay_s, trio.current_time(), reason)
+        self.pump()
+
+    def extend(self, consumer: Consumer, ranges: Sequence[int], lease_s: float | None) -> None:
+        """Move the ack timeout of flat ranges to ``lease_s`` seconds from now; None: the policy's ack timeout."""
+        if lease_s is None:
+            lease_s = self.policy.ack_timeout_s
+        self.machine.extend(consumer.consumer_id, ranges, lease_s, trio.current_time())
         self.pump()
 
     def flush_acks(self, consumer: Consumer, token: int) -> None:
@@ -170,73 +266,76 @@ class Subscription(Pump):
         self.pump()
         await self._journal.saved()
 
-    # --- Deliveries ---
+    # --- Moving messages ---
 
-    def _span(self, batch: StoredBatch) -> Span:
+    def pump(self) -> None:
+        """Deliver what can be delivered now from memory; leave the rest to the tasks."""
+        machine = self.machine
+        if machine.active != self._active:
+            self._change_active()
+        super().pump()
+        if machine.settled_itself:
+            self._journal.add(machine.take_settled())
+        if self._sends_dead_letters:
+            self.dead_letters.look()
+
+    def _skip(self, ranges: Sequence[int]) -> None:
+        self.settle(ranges)
+
+    def _span(self, batch: StoredBatch, now: float) -> Span | None:
+        header = batch.header
+        due = 0.0
+        ttl_s = self.topic.message_ttl_s
+        if header.deliver_at_us or ttl_s:
+            now_us = self._wall_clock_us()
+            if ttl_s and batch.append_time_us + ttl_s * 1e6 < now_us and not self._lossy:
+                self._count_expired(self.settle([batch.base_offset, batch.end_offset]))
+                return None
+            if header.deliver_at_us > now_us:
+                due = now + (header.deliver_at_us - now_us) / 1e6
         keys = None
         if self.kind is SubscriptionType.KEY_SHARED:
             try:
                 opened = self.topic.opened.open(self.topic.topic_id, batch)
-                keys = opened.keys(self.topic.producer_name(batch.header.producer_id))
-            except CorruptBatchError as error:
-                _log.error("%s, batch at %d: %s", self, batch.base_offset, error)
-        return Span(batch.base_offset, batch.end_offset, len(batch.part), batch, keys)
+                keys = opened.keys(self.topic.producer_name(header.producer_id))
+            except InvalidArgumentError as error:
+                self._unreadable = (batch.base_offset, str(error))
+        return Span(batch.base_offset, batch.end_offset, len(batch.part), batch, keys, due)
 
     def _deliver(self, consumer: Consumer, delivery: Delivery) -> None:
         if delivery.attempt > 1 and consumer.caught_up_at is None:
             consumer.caught_up_at = 0  # what others have left over belongs to what was there: say it again behind it
-        if self._slices and not delivery.whole:
-            batch: StoredBatch = delivery.token
-            part = self._slice(batch, delivery.ranges)
-            consumer.stream.send_nowait(encode_delivery(batch, delivery, self._producer(batch), part))
-        else:
+        if not self._slices:
             super()._deliver(consumer, delivery)
+            return
+        batch: StoredBatch = delivery.token
+        if self._unreadable is not None and self._unreadable[0] == batch.base_offset:
+            self._give_up(consumer, delivery, self._unreadable[1])
+        elif delivery.whole:
+            super()._deliver(consumer, delivery)
+        else:
+            try:
+                opened = self.topic.opened.open(self.topic.topic_id, batch)
+            except InvalidArgumentError as error:
+                self._give_up(consumer, delivery, str(error))
+            else:
+                part = slice_part(batch.header, opened.take(delivery.ranges))
+                consumer.stream.send_nowait(encode_delivery(batch, delivery, self._producer(batch), part))
 
-    def _slice(self, batch: StoredBatch, ranges: Sequence[int]) -> bytes:
-        try:
-            opened = self.topic.opened.open(self.topic.topic_id, batch)
-        except CorruptBatchError:
-            # The producer made records that do not decode. The part goes out whole: the consumer's client reports it.
-            return batch.part
-        return slice_part(batch.header, opened.take(ranges))
+    def _give_up(self, consumer: Consumer, delivery: Delivery, reason: str) -> None:
+        """A batch that cannot be opened cannot be delivered in parts: it fails, until its policy takes it away."""
+        _log.error("%s cannot deliver the batch at %d: %s", self, delivery.base_offset, reason)
+        now, policy = trio.current_time(), self.policy
+        endless = policy.max_redelivery_count < 0 and not policy.redelivery_delay_s
+        self.machine.credit(consumer.consumer_id, delivery.messages, delivery.size_bytes)  # it got nothing for it
+        self.machine.nack(consumer.consumer_id, delivery.ranges, _UNREADABLE_PAUSE_S if endless else None, now, reason)
 
     # --- Telling ---
 
     def info(self) -> api.SubscriptionInfo:
         """Return the subscription as it stands."""
-        facts = self.machine.describe(self.topic.end_offset)
-        return api.SubscriptionInfo(
-            self.topic.name,
-            self.name,
-            self.kind,
-            facts.floor,
-            facts.position,
-            self.topic.end_offset,
-            facts.backlog_messages,
-            facts.in_flight_messages,
-            facts.acked_ranges,
-            facts.redelivered_messages,
-            facts.dropped_messages,
-            [
-                api.ConsumerInfo(
-                    state.name,
-                    state.consumer_id,
-                    state.active,
-                    state.credit_messages,
-                    state.in_flight_messages,
-                    state.delivered_messages,
-                    state.acked_messages,
-                )
-                for state in facts.consumers
-            ],
-        )
+        return info_of(self)
 
     def explain(self) -> api.Explanation:
         """Say why it moves or does not."""
-        if self.failure is not None:
-            return api.Explanation(self.topic.name, self.name, "failed", str(self.failure))
-        if self.waits_for is not None:
-            sentence = f"it waits for its history, and tries again: {self.waits_for}"
-            return api.Explanation(self.topic.name, self.name, "waiting-for-storage", sentence)
-        explanation = self.machine.explain(trio.current_time(), self.topic.end_offset)
-        return api.Explanation(self.topic.name, self.name, explanation.state, explanation.sentence)
+        return explanation_of(self)

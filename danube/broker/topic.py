@@ -91,7 +91,7 @@ class Topic:
         self.policies = policies
         self.producers = producers
         self.subscriptions: dict[str, Subscription] = {}
-        self.readers: set[Reader] = set()
+        self.readers: dict[Reader, None] = {}
         """Who reads it without a subscription."""
         self.deleted: DanubeError | None = None
         """What its users are told once it is deleted."""

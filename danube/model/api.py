@@ -434,6 +434,8 @@ class TopicInfo(_Message):
     """Sealed pieces."""
     objects: int = 0
     """Objects that hold them; topics may share one."""
+    readers: int = 0
+    """Who reads it now without a subscription."""
 
 
 class TopicList(_Message):

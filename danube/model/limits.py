@@ -74,6 +74,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Producers connected to one topic."""
     max_subscriptions_per_topic: int = 1_000
     """Subscriptions of one topic."""
+    max_readers_per_topic: int = 10_000
+    """Readers (without a subscription) connected to one topic."""
     max_consumers_per_subscription: int = 1_000
     """Consumers connected to one subscription."""
     producer_state_expiry_s: float = 7 * 24 * 3600.0

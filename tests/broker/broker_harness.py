@@ -217,10 +217,11 @@ async def raw_consumer(
     name: str = "raw",
     kind: str = "exclusive",
     start: str | int = "earliest",
+    **fields: Any,
 ) -> AsyncGenerator[RawConsumer, None]:
     async with channel.open_stream(api.Method.CONSUME) as stream:
         consumer = RawConsumer(stream)
-        consumer.send(api.ConsumeOpen(topic, subscription, name, SubscriptionType(kind), start))
+        consumer.send(api.ConsumeOpen(topic, subscription, name, SubscriptionType(kind), start, **fields))
         consumer.opened = await consumer.reply()
         assert isinstance(consumer.opened, api.ConsumeOpened)
         yield consumer
