@@ -16,6 +16,7 @@ class.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from random import Random
@@ -48,6 +49,7 @@ from danube.model.errors import (
     UnavailableError,
     WatchCompactedError,
 )
+from danube.testing.clock import sleep
 
 __all__ = ["FaultyMetadataStore", "MetadataStoreConformance"]
 
@@ -596,8 +598,8 @@ class FaultyMetadataStore(MetadataStore):
     Each call waits up to ``latency_s`` before and after its work, is refused before its work with probability
     ``refuse``, and loses its answer after its work with probability ``lose_answer``: both raise UnavailableError, and
     the caller cannot tell them apart. A step of a watch breaks with probability ``break_watch``; the watch can be
-    iterated again and has lost nothing. All of it follows ``random``, so a seed repeats a run. Opens and closes the
-    store within.
+    iterated again and has lost nothing. All of it follows ``random``, so a seed repeats a run, and may be changed at
+    any time. ``faults`` counts what has struck, by these names. Opens and closes the store within.
     """
 
     def __init__(
@@ -616,6 +618,7 @@ class FaultyMetadataStore(MetadataStore):
         self.refuse = refuse
         self.lose_answer = lose_answer
         self.break_watch = break_watch
+        self.faults: Counter[str] = Counter()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -638,16 +641,18 @@ class FaultyMetadataStore(MetadataStore):
     async def _suffer(self, what: str, call: Callable[[], Any]) -> Any:
         await self._delay()
         if self._random.random() < self.refuse:
+            self.faults["refuse"] += 1
             raise UnavailableError(f"metadata {what}: injected fault; try again")
         result = await call()
         await self._delay()
         if self._random.random() < self.lose_answer:
+            self.faults["lose_answer"] += 1
             raise UnavailableError(f"metadata {what}: injected fault; try again")
         return result
 
     async def _delay(self) -> None:
         if self.latency_s > 0:
-            await trio.sleep(self._random.uniform(0, self.latency_s))
+            await sleep(self._random.uniform(0, self.latency_s))
 
     async def get(self, key: str) -> KeyValue | None:
         """See :meth:`MetadataStore.get`."""
@@ -724,5 +729,6 @@ class _FaultyWatch(Watch):
     async def __anext__(self) -> EventBatch:
         await self._faults._delay()
         if self._random.random() < self._faults.break_watch:
+            self._faults.faults["break_watch"] += 1
             raise UnavailableError("metadata watch: injected fault; watch again from the last revision seen")
         return await self._watch.__anext__()

@@ -24,6 +24,7 @@ from danube.model.errors import (
     StorageUnavailableError,
 )
 from danube.storage import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
+from danube.testing.clock import sleep
 
 __all__ = ["FaultyStorage"]
 
@@ -198,7 +199,7 @@ class FaultyStorage(StorageBackend):
 
     async def _before(self, method: str, key: str) -> None:
         self.calls[method] += 1
-        await trio.sleep(self._random.random() * self.latency_s)
+        await sleep(self._random.random() * self.latency_s)
         standing = self._standing()
         if standing is not None:
             fault, kind = standing
@@ -212,7 +213,7 @@ class FaultyStorage(StorageBackend):
             await trio.sleep_forever()
 
     async def _after(self, method: str, key: str) -> None:
-        await trio.sleep(self._random.random() * self.latency_s)
+        await sleep(self._random.random() * self.latency_s)
         concerned = self.lose_answer_of is None or method in self.lose_answer_of
         if self._strikes("lose_answer", self.lose_answer if concerned else 0.0):
             kind = self._random.choice((StorageTimeoutError, StorageUnavailableError))

@@ -21,14 +21,11 @@ TOPIC = "/default/found"
 @asynccontextmanager
 async def world_of(seed: int) -> AsyncIterator[World]:
     """A world of which only the broker runs; no weather."""
-    world = World(draw_plan(seed), Trace())
-    async with trio.open_nursery() as nursery:
-        world._scope = nursery.cancel_scope
+    world = World(draw_plan(seed, kind="single"), Trace())
+    async with world.machines():
         trio.lowlevel.add_instrument(_SpinWatch(world))
-        nursery.start_soon(world._supervise)
         await world.node.ready.wait()
         yield world
-        nursery.cancel_scope.cancel()
     assert world.history.violations == []
 
 
@@ -45,7 +42,7 @@ def test_retention_overtakes_a_consumer() -> None:
     """What retention had taken was read for again and again, without a pause: the whole broker stood still."""
 
     async def work(world: World) -> None:
-        async with world.applications.client("here", Random(1)) as client:
+        async with world.applications.client("here", Random(1), "broker") as client:
             await client.create_topic(TOPIC, retention=Retention(max_bytes=64 * KIB))
             async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
                 async with client.producer(TOPIC, batch_max_bytes=8 * KIB) as producer:
@@ -73,7 +70,7 @@ def test_acknowledgements_repeated_after_a_crash_count() -> None:
     """A client repeats what was not confirmed; the new broker confirmed it, ignored it, and delivered it again."""
 
     async def work(world: World) -> None:
-        async with world.applications.client("here", Random(1)) as client:
+        async with world.applications.client("here", Random(1), "broker") as client:
             async with client.producer(TOPIC) as producer:
                 await producer.send_many([b"%d" % number for number in range(10)])
             async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
@@ -97,7 +94,7 @@ def test_the_keep_alive_of_a_client_does_not_spin() -> None:
     """Sleeping until a sum and comparing a difference may round apart; then the client was busy at one moment."""
 
     async def work(world: World) -> None:
-        async with world.applications.client("here", Random(1)) as client:
+        async with world.applications.client("here", Random(1), "broker") as client:
             random = Random(3)
             for power in range(3, 11):
                 # The keep-alive of 2 s ends behind a power of two, where floats get coarser and sums are rounded.

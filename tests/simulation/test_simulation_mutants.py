@@ -25,7 +25,7 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 def small_plan(seed: int) -> Plan:
     """A world with durable topics that keep everything, one ordered subscription each, and the faults that crash."""
-    plan = draw_plan(seed, duration_s=12.0)
+    plan = draw_plan(seed, duration_s=12.0, kind="single")
     topics = {
         topic.name: topic._replace(durability=Durability.DISK, retention=Retention()) for topic in plan.topics[:1]
     }

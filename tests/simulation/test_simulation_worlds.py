@@ -7,23 +7,34 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from danube.testing.simulation import draw_plan, run_world
 from danube.testing.simulation._scheduler import check_trio
+from danube.testing.simulation.runner import run_many
+from danube.testing.simulation.storm import FAULTS
 
-SEEDS = range(10)
-"""Longer searches: ``python -m danube.testing.simulation --minutes 60``."""
+SEEDS = range(200)
+"""Longer searches: ``python -m tests.simulation --seeds 0-99999 --jobs 2``."""
+
+STORM_S = 12.0
+"""Virtual seconds with faults in each of these worlds."""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_world(seed: int) -> None:
-    report = run_world(seed, plan=draw_plan(seed, duration_s=10.0))
-    assert not report.violations, "\n".join(report.violations)
-    assert report.published
-    assert report.acknowledged
-    assert report.delivered
-    assert report.audited
+def test_worlds() -> None:
+    """On two cores; each world has a watchdog of real time."""
+    summary = run_many(SEEDS, jobs=2, duration_s=STORM_S, watchdog_s=120.0)
+    print("\n".join(summary.lines()))  # noqa: T201 - what the proof consists of
+    assert not summary.troubles, "\n".join(f"seed {seed}: {'; '.join(what)}" for seed, what in summary.troubles)
+    assert summary.worlds == len(SEEDS)
+    assert summary.published
+    assert summary.acknowledged
+    assert summary.checked
+    assert set(FAULTS) <= set(summary.faults), "a kind of fault was never injected"
+
+
+def test_a_world_that_hangs_is_found() -> None:
+    summary = run_many([1], jobs=1, watchdog_s=0.01)
+    assert [trouble.seed for trouble in summary.troubles] == [1]
+    assert "Timeout" in summary.troubles[0].what[0]
 
 
 def test_trio_can_be_seeded() -> None:

@@ -26,6 +26,7 @@ from danube.model.limits import Limits
 from danube.storage import MemoryBackend, MemorySpace
 from danube.testing.disk import SimulatedDisk
 from danube.testing.metadata import FaultyMetadataStore
+from danube.testing.simulation._scheduler import MACHINE, Pauses
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.trace import Trace
 from danube.testing.storage_faults import FaultyStorage
@@ -135,7 +136,8 @@ class BrokerNode:
         network: where it listens.
         buckets: the storages of the world, by URL.
         random: the only source of chance.
-        wall_clock_us: the world's clock.
+        wall_clock_us: the world's clock; the machine's own may be wrong by ``clock_error_us``.
+        pauses: stops its tasks.
         trace: gets starts and ends.
         failed: told of an end that nobody wanted: (life, error).
     """
@@ -149,8 +151,9 @@ class BrokerNode:
         buckets: dict[str, MemorySpace],
         random: Random,
         wall_clock_us: Callable[[], int],
+        pauses: Pauses,
         trace: Trace,
-        failed: Callable[[Life, BaseException], None],
+        failed: Callable[[BrokerNode, Life, BaseException], None],
     ) -> None:
         self.name = name
         self.config = config
@@ -163,6 +166,12 @@ class BrokerNode:
         self.storage_faults: dict[str, Any] = {}
         """Attributes of :class:`FaultyStorage` that are set now; change them with :meth:`set_storage_faults`."""
         self.metadata_faults: dict[str, float] = {}
+        """Attributes of :class:`FaultyMetadataStore` that are set now; see :meth:`set_metadata_faults`."""
+        self.clock_error_us = 0
+        self.retired = False
+        """Whether it is not started again: another machine has taken its place."""
+        self.disk_errors = 0
+        """Syncs that were made to fail: a life may end because of them."""
         self.on_touch: Callable[[str], None] = lambda what: None
         """Told what the broker is about to do with disk and storages: where crashes hurt most."""
         self._network = network
@@ -172,20 +181,22 @@ class BrokerNode:
         self._trace = trace
         self._failed = failed
         self._metadata = _MemoryTable()
+        self._metadata_store: FaultyMetadataStore | None = None
         self._storages: list[_LifeStorage] = []
+        self._pauses = pauses
 
     # --- Lives
 
     async def run(self, *, restart_delay_s: Callable[[], float]) -> None:
-        """Let one life follow the other, until cancelled: whatever ends, a supervisor starts it again."""
-        while True:
+        """Let one life follow the other, until retired: whatever ends, a supervisor starts it again."""
+        MACHINE.set(self.name)
+        while not self.retired:
             await self._live()
             await trio.sleep(restart_delay_s())
 
     async def _live(self) -> None:
         self.lives += 1
         self.life = life = Life(self.lives)
-        self._storages.clear()
         life.broker = Broker(self.config, self._seams(life))
         self._network.power_on(self.name)
         self._trace("start", self.name, life.number)
@@ -201,11 +212,12 @@ class BrokerNode:
                 self.disk = self.disk.crash(power_loss=False)
                 life.over = True
                 self._trace("failed", self.name, life.number, shown_error(error))
-                self._failed(life, error)
+                self._failed(self, life, error)
         finally:
             life.over = True
             self.life = None
             self.ready = trio.Event()
+            self._note_faults()
             life.ended.set()
             self._trace("end", self.name, life.number)
 
@@ -218,7 +230,20 @@ class BrokerNode:
         life.over = True
         self.disk = self.disk.crash(power_loss=power_loss)
         self._network.crash(self.name, silently=power_loss)
+        self._pauses.resume(self.name)
         life.scope.cancel()
+
+    def pause(self) -> None:
+        """Let the process stand still: its connections stay, its timeouts run out."""
+        self._pauses.pause(self.name)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._pauses.resume(self.name)
+
+    def wall_clock_us(self) -> int:
+        """Microseconds since the epoch, as this machine believes."""
+        return self._wall_clock_us() + self.clock_error_us
 
     def drain(self) -> None:
         """Ask the broker to end well, as SIGTERM does."""
@@ -233,6 +258,24 @@ class BrokerNode:
             for name, value in faults.items():
                 setattr(storage, name, value)
 
+    def set_metadata_faults(self, **faults: float) -> None:
+        """Set attributes of :class:`FaultyMetadataStore`, for this life and the following ones."""
+        self.metadata_faults |= faults
+        if self._metadata_store is not None:
+            for name, value in faults.items():
+                setattr(self._metadata_store, name, value)
+
+    def _note_faults(self) -> None:
+        """Take what the storages of a life have suffered into the world's sums."""
+        for storage in self._storages:
+            self._trace.faults.update(
+                {f"storage-call-{fault}": count for fault, count in storage.faults.items() if count}
+            )
+        self._storages.clear()
+        if self._metadata_store is not None:
+            self._trace.faults.update({f"metadata-call-{fault}": n for fault, n in self._metadata_store.faults.items()})
+            self._metadata_store = None
+
     # --- What a life gets
 
     def _seams(self, life: Life) -> Seams:
@@ -241,18 +284,19 @@ class BrokerNode:
             yield _LifeDisk(self.disk, self._touch)
 
         def open_metadata(config: BrokerConfig) -> AbstractAsyncContextManager[MetadataStore]:
-            return FaultyMetadataStore(
+            self._metadata_store = FaultyMetadataStore(
                 _KeptStore(self._metadata, config.limits, life),
                 Random(self._random.getrandbits(64)),
                 **self.metadata_faults,
             )
+            return self._metadata_store
 
         @asynccontextmanager
         async def open_backend(
             config: BrokerConfig, storage: StorageConfig, wall_clock_us: Callable[[], int]
         ) -> AsyncIterator[_LifeStorage]:
             space = self._buckets.setdefault(storage.url, MemorySpace())
-            backend = MemoryBackend(space, url=storage.url, durable=True, wall_clock_us=wall_clock_us)
+            backend = MemoryBackend(space, url=storage.url, durable=True, wall_clock_us=self._wall_clock_us)
             handle = _LifeStorage(backend, Random(self._random.getrandbits(64)), life, self._touch)
             for name, value in self.storage_faults.items():
                 setattr(handle, name, value)
@@ -264,7 +308,7 @@ class BrokerNode:
             return [] if life.over else list(self._network.listen(self.name, addresses))
 
         return Seams(
-            wall_clock_us=self._wall_clock_us,
+            wall_clock_us=self.wall_clock_us,
             random=Random(self._random.getrandbits(64)),
             open_disk=open_disk,
             open_metadata=open_metadata,

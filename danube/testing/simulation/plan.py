@@ -9,33 +9,18 @@ from danube.broker import BrokerConfig
 from danube.model.limits import KIB, Limits
 from danube.model.policies import Durability, Retention, SubscriptionPolicy, SubscriptionType
 from danube.testing.simulation.node import PORT
+from danube.testing.simulation.storm import FAULTS
 from danube.testing.simulation.workload import ConsumerPlan, ProducerPlan, TopicPlan
 
-__all__ = ["FAULTS", "Plan", "draw_plan"]
-
-FAULTS = {
-    "kill": 2.0,
-    "power-loss": 2.0,
-    "ambush": 4.0,
-    "drain": 1.0,
-    "cut": 2.0,
-    "reset": 1.5,
-    "half-open": 1.0,
-    "slow-network": 1.0,
-    "slow-disk": 1.0,
-    "full-disk": 0.5,
-    "sync-error": 0.7,
-    "storage-trouble": 2.0,
-    "storage-down": 1.0,
-}
-"""What may go wrong, and how often in comparison."""
+__all__ = ["KINDS", "Plan", "draw_plan"]
 
 
 class Plan(NamedTuple):
     """One world."""
 
     seed: int
-    config: BrokerConfig
+    configs: dict[str, BrokerConfig]
+    """Of the brokers, by the name of their (first) machine: the *home* of topics."""
     topics: list[TopicPlan]
     producers: list[ProducerPlan]
     consumers: list[ConsumerPlan]
@@ -46,13 +31,31 @@ class Plan(NamedTuple):
     duration_s: float
     """Virtual seconds with faults."""
     last_end: str
-    """How the broker ends between the two audits: drain, kill or power-loss."""
+    """How the brokers end between the two audits: drain, kill, power-loss, or loss of the machine."""
+    most_moves: int = 0
+    """How often another machine may take over what is in the bucket."""
+    like_sockets: bool = True
+    """Whether Danube sees sockets, or streams as with TLS."""
+
+    def home_of(self, machine: str) -> str:
+        """Return the home whose place a machine has taken."""
+        return next(home for home in self.configs if machine == home or machine.startswith(home + "-"))
 
 
-def draw_plan(seed: int, *, duration_s: float | None = None) -> Plan:
-    """Draw a world from its seed. ``duration_s`` overrides the length of its stormy part."""
+KINDS = {"single": 6, "several": 2, "moving": 2}
+"""Kinds of worlds, and how often they come: one broker; two that share a bucket and nothing else; one that moves."""
+
+
+def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = None) -> Plan:
+    """Draw a world from its seed. ``duration_s`` overrides the length of its stormy part, ``kind`` its kind."""
     random = Random(f"plan {seed}")
-    topics = [_draw_topic(random, index) for index in range(random.choice((1, 2, 2, 3)))]
+    drawn = random.choices(list(KINDS), list(KINDS.values()))[0]
+    kind = kind if kind is not None else drawn
+    homes = {"single": ["broker"], "several": ["north", "south"], "moving": ["broker"]}[kind]
+    topics = [
+        _draw_topic(random, index, homes[index % len(homes)], moving=kind == "moving")
+        for index in range(max(len(homes), random.choice((1, 2, 2, 3))))
+    ]
     producers: list[ProducerPlan] = []
     consumers: list[ConsumerPlan] = []
     for topic in topics:
@@ -69,13 +72,13 @@ def draw_plan(seed: int, *, duration_s: float | None = None) -> Plan:
                 )
             )
         for number in range(random.choice((1, 2))):
-            kind = random.choice(list(SubscriptionType))
-            count = 1 if kind is SubscriptionType.EXCLUSIVE else random.choice((1, 2, 3))
+            sort = random.choice(list(SubscriptionType))
+            count = 1 if sort is SubscriptionType.EXCLUSIVE else random.choice((1, 2, 3))
             consumers += [
                 ConsumerPlan(
                     name=f"c{len(consumers) + index}",
-                    subscription=f"s{number}-{kind}",
-                    kind=kind,
+                    subscription=f"s{number}-{sort}",
+                    kind=sort,
                     topic=topic,
                     diligence=random.choice((1.0, 0.95, 0.8)),
                     leave_after_s=random.choice((5.0, 20.0, 1000.0)),
@@ -83,34 +86,48 @@ def draw_plan(seed: int, *, duration_s: float | None = None) -> Plan:
                 for index in range(count)
             ]
     chosen = random.sample(sorted(FAULTS), random.randint(3, len(FAULTS)))
+    faults = {name: FAULTS[name] for name in chosen}
+    ends = ["drain", "kill", "power-loss"]
+    if kind == "moving":
+        faults["move"] = random.choice((2.0, 5.0))
+        ends.append("loss")
     return Plan(
         seed=seed,
-        config=_draw_config(random),
+        configs={home: _draw_config(random, home) for home in homes},
         topics=topics,
         producers=producers,
         consumers=consumers,
-        faults={name: FAULTS[name] for name in chosen},
+        faults=faults,
         fault_every_s=random.choice((1.0, 3.0, 8.0)),
         duration_s=duration_s or random.choice((15.0, 30.0, 60.0)),
-        last_end=random.choice(("drain", "kill", "power-loss")),
+        last_end=random.choice(ends),
+        most_moves=5 if kind == "moving" else 0,
+        like_sockets=random.random() < 0.8,
     )
 
 
-def _draw_topic(random: Random, index: int) -> TopicPlan:
+def _draw_topic(random: Random, index: int, home: str, *, moving: bool) -> TopicPlan:
+    durability = random.choice(
+        (Durability.DISK, Durability.DISK, Durability.DISK, Durability.OS, Durability.OS, Durability.REMOTE)
+    )
+    if moving:
+        durability = Durability.REMOTE
     return TopicPlan(
         name=f"/default/t{index}",
-        durability=random.choice((Durability.DISK, Durability.DISK, Durability.OS)),
+        durability=durability,
         partitions=random.choice((0, 0, 2)),
         retention=random.choice((Retention(), Retention(), Retention(), Retention(max_bytes=100 * KIB))),
+        home=home,
     )
 
 
-def _draw_config(random: Random) -> BrokerConfig:
+def _draw_config(random: Random, home: str) -> BrokerConfig:
     file_size = 256 * KIB
     return BrokerConfig(
-        listen=(f"broker:{PORT}",),
+        listen=(f"{home}:{PORT}",),
         data_directory="/simulated",
         journal_file_size=file_size,
+        cluster=home,
         storage="memory://bucket",
         drain_timeout_s=random.choice((2.0, 10.0)),
         limits=Limits(
@@ -134,6 +151,9 @@ def _draw_config(random: Random) -> BrokerConfig:
             storage_operation_timeout_s=10.0,
             storage_max_attempts=4,
             storage_max_backoff_s=1.0,
+            remote_commit_bytes=random.choice((16, 128)) * KIB,
+            remote_snapshot_commits=random.choice((10, 100)),
+            remote_stall_s=5.0,
         ),
-        subscription_policy=SubscriptionPolicy(ack_timeout_s=3.0),
+        subscription_policy=SubscriptionPolicy(ack_timeout_s=3.0, max_redelivery_count=-1),
     )

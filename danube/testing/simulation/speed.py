@@ -73,7 +73,7 @@ class _Calm:
         self._pause_s = 1 / batches_per_s
         self._topics = [TopicPlan(f"/default/t{index}", Durability.DISK, 0, Retention()) for index in range(2)]
         config = BrokerConfig(listen=(f"broker:{PORT}",), data_directory="/simulated", storage="memory://bucket")
-        plan = Plan(1, config, self._topics, [], [], {}, 1.0, 1.0, "drain")
+        plan = Plan(1, {"broker": config}, self._topics, [], [], {}, 1.0, 1.0, "drain")
         self.world = World(plan, Trace(keep=10))
 
     async def run(self, load: str, virtual_s: float) -> Speed:
@@ -82,8 +82,7 @@ class _Calm:
         history: History = world.history
         network: Network = world.network
         passes = _Passes()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(world._supervise)
+        async with world.machines(), trio.open_nursery() as nursery:
             await world.node.ready.wait()
             for index, topic in enumerate(self._topics):
                 history.topic(topic.name, topic.durability)
@@ -103,7 +102,7 @@ class _Calm:
     async def _produce(self, name: str, topic: TopicPlan, *, task_status: trio.TaskStatus[None]) -> None:
         world, number = self.world, 0
         async with (
-            world.applications.client(name, Random(name)) as client,
+            world.applications.client(name, Random(name), "broker") as client,
             client.producer(topic.name, name=name) as producer,
         ):
             task_status.started()
@@ -122,7 +121,7 @@ class _Calm:
     async def _consume(self, name: str, topic: TopicPlan, *, task_status: trio.TaskStatus[None]) -> None:
         world = self.world
         async with (
-            world.applications.client(name, Random(name)) as client,
+            world.applications.client(name, Random(name), "broker") as client,
             client.consumer(topic.name, subscription="s", start="earliest") as consumer,
         ):
             session = world.history.session("s", SubscriptionType.EXCLUSIVE, [topic.name])

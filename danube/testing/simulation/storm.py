@@ -4,123 +4,179 @@ from __future__ import annotations
 
 import errno
 import math
-from random import Random
 from typing import TYPE_CHECKING
 
 import trio
 
-from danube.testing.history import History
-from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import BrokerNode
-from danube.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
-    from danube.testing.simulation.plan import Plan
+    from danube.testing.simulation.world import World
 
-__all__ = ["Storm"]
+__all__ = ["FAULTS", "Storm"]
 
 _MOST_PASSES = 12
 """An ambush strikes up to so many passes of the scheduler after what it waits for."""
 
+FAULTS = {
+    "kill": 2.0,
+    "power-loss": 2.0,
+    "ambush": 4.0,
+    "drain": 1.0,
+    "pause": 1.0,
+    "pause-client": 0.5,
+    "cut": 2.0,
+    "reset": 1.5,
+    "half-open": 1.0,
+    "slow-network": 1.0,
+    "slow-disk": 1.0,
+    "full-disk": 0.5,
+    "sync-error": 0.7,
+    "clock-jump": 1.0,
+    "metadata-trouble": 1.0,
+    "storage-trouble": 2.0,
+    "storage-down": 1.0,
+}
+"""What may go wrong, and how often in comparison. ``move`` and ``flip`` are only in worlds that are made for them."""
+
 
 class Storm:
-    """Breaks things, and mends them."""
+    """Breaks things, and mends them; each strikes one machine, which is drawn among those that serve."""
 
-    def __init__(
-        self, plan: Plan, node: BrokerNode, network: Network, history: History, trace: Trace, random: Random
-    ) -> None:
-        self.disk_errors = 0
-        """Syncs that were made to fail: the broker may end because of them."""
-        self._plan = plan
-        self._node = node
-        self._network = network
-        self._history = history
-        self._trace = trace
-        self._random = random
-        self._hosts = [each.name for each in plan.producers] + [each.name for each in plan.consumers]
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._plan = world.plan
+        self._network = world.network
+        self._trace = world.trace
+        self._random = world.random_of("storm")
+        self._hosts = [each.name for each in world.plan.producers] + [each.name for each in world.plan.consumers]
+        self._nursery: trio.Nursery
 
     async def rage(self) -> None:
         """Storm for the plan's duration, then repair everything."""
         plan, random = self._plan, self._random
         names, weights = list(plan.faults), list(plan.faults.values())
         with trio.move_on_after(plan.duration_s):
-            async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as self._nursery:
                 while True:
                     await trio.sleep(random.expovariate(1 / plan.fault_every_s))
                     (name,) = random.choices(names, weights)
-                    nursery.start_soon(self._strike, name, nursery)
+                    self._nursery.start_soon(self._strike, name, random.choice(self._world.serving))
         self._repair()
 
     def _repair(self) -> None:
-        node, network = self._node, self._network
+        network = self._network
         self._trace("calm")
-        node.on_touch = lambda what: None
-        node.disk.capacity = math.inf
-        node.disk.sync_delay_s = 0.002
-        node.set_storage_faults(down=False, unavailable=0.0, lose_answer=0.0, throttle=0.0, hang=0.0, latency_s=0.005)
-        network.short_reads = 0.0
         for host in self._hosts:
-            network.link(host, node.name).latency_s = 0.0005
-            if network.link(host, node.name).cut:
-                network.set_cut(host, node.name, cut=False)
-
-    async def _strike(self, name: str, nursery: trio.Nursery) -> None:
-        node, network, random = self._node, self._network, self._random
-        if name in ("kill", "power-loss"):
-            await self._crash(power_loss=name == "power-loss")
-        elif name == "ambush":
-            self._lie_in_ambush(nursery)
-        elif name == "drain":
-            node.drain()
-        elif name in ("cut", "reset", "half-open"):
-            await self._break_links(name)
-        elif name == "slow-network":
-            self._trace(name)
-            network.short_reads = random.choice((0.0, 0.5))
-            for host in self._hosts:
-                network.link(host, node.name).latency_s = random.choice((0.0005, 0.02, 0.3))
-        elif name == "slow-disk":
-            self._trace(name)
-            node.disk.sync_delay_s = random.choice((0.002, 0.05, 1.0))
-        elif name == "full-disk":
-            self._trace(name)
-            node.disk.capacity = 0
-            await trio.sleep(random.uniform(0.5, 8))
+            self._world.pauses.resume(host)
+        for node in self._world.nodes:
+            node.resume()
+            node.on_touch = lambda what: None
+            node.clock_error_us = 0
             node.disk.capacity = math.inf
-        elif name == "sync-error":
-            if node.life is not None:
-                self._trace(name)
-                self.disk_errors += 1
-                node.disk.fail("sync", errno.EIO)
-        elif name == "storage-trouble":
-            self._trace(name)
+            node.disk.sync_delay_s = 0.002
+            node.set_metadata_faults(latency_s=0.0, refuse=0.0, lose_answer=0.0)
             node.set_storage_faults(
-                latency_s=random.choice((0.01, 0.5)),
-                unavailable=random.choice((0.0, 0.3)),
-                lose_answer=random.choice((0.0, 0.3)),
-                throttle=random.choice((0.0, 0.3)),
-                hang=random.choice((0.0, 0.1)),
+                down=False, unavailable=0.0, lose_answer=0.0, throttle=0.0, hang=0.0, latency_s=0.005
             )
-        elif name == "storage-down":
-            self._trace(name)
-            node.set_storage_faults(down=True)
-            await trio.sleep(random.uniform(0.5, 15))
-            node.set_storage_faults(down=False)
+            for host in self._hosts:
+                network.link(host, node.name).latency_s = 0.0005
+                if network.link(host, node.name).cut:
+                    network.set_cut(host, node.name, cut=False)
+            if node not in self._world.serving:
+                node.crash(power_loss=False)  # a former owner that does not know yet: somebody turns it off
+        network.short_reads = 0.0
 
-    async def _crash(self, *, power_loss: bool) -> None:
+    async def _strike(self, name: str, node: BrokerNode) -> None:
+        random, trace = self._random, self._trace
+        match name:
+            case "kill" | "power-loss":
+                await self._crash(node, power_loss=name == "power-loss")
+            case "ambush":
+                self._lie_in_ambush(node)
+            case "drain":
+                trace.fault(name, node.name)
+                node.drain()
+            case "pause":
+                trace.fault(name, node.name)
+                node.pause()
+                await trio.sleep(random.choice((0.1, 2.0, 8.0, 20.0)))
+                trace("resume", node.name)
+                node.resume()
+            case "pause-client":
+                host = random.choice(self._hosts)
+                trace.fault(name, host)
+                self._world.pauses.pause(host)
+                await trio.sleep(random.choice((0.1, 2.0, 8.0)))
+                trace("resume", host)
+                self._world.pauses.resume(host)
+            case "cut" | "reset" | "half-open":
+                await self._break_links(name, node)
+            case "slow-network":
+                trace.fault(name, node.name)
+                self._network.short_reads = random.choice((0.0, 0.5))
+                for host in self._hosts:
+                    self._network.link(host, node.name).latency_s = random.choice((0.0005, 0.02, 0.3))
+            case "slow-disk":
+                trace.fault(name, node.name)
+                node.disk.sync_delay_s = random.choice((0.002, 0.05, 1.0, 5.0))
+            case "full-disk":
+                trace.fault(name, node.name)
+                node.disk.capacity = 0
+                await trio.sleep(random.uniform(0.5, 8))
+                node.disk.capacity = math.inf
+            case "sync-error":
+                if node.life is not None:
+                    trace.fault(name, node.name)
+                    node.disk_errors += 1
+                    node.disk.fail("sync", errno.EIO)
+            case "clock-jump":
+                seconds = random.choice((-3600, -5, -1, 1, 5, 3600, 86400))
+                trace.fault(name, node.name, seconds)
+                node.clock_error_us += seconds * 1_000_000
+            case "metadata-trouble":
+                trace.fault(name, node.name)
+                node.set_metadata_faults(
+                    latency_s=random.choice((0.0, 0.1, 1.0)),
+                    refuse=random.choice((0.0, 0.3)),
+                    lose_answer=random.choice((0.0, 0.3)),
+                )
+                await trio.sleep(random.uniform(0.5, 10))
+                node.set_metadata_faults(latency_s=0.0, refuse=0.0, lose_answer=0.0)
+            case "storage-trouble":
+                trace.fault(name, node.name)
+                node.set_storage_faults(
+                    latency_s=random.choice((0.01, 0.5)),
+                    unavailable=random.choice((0.0, 0.3)),
+                    lose_answer=random.choice((0.0, 0.3)),
+                    throttle=random.choice((0.0, 0.3)),
+                    hang=random.choice((0.0, 0.1)),
+                )
+            case "storage-down":
+                trace.fault(name, node.name)
+                node.set_storage_faults(down=True)
+                await trio.sleep(random.uniform(0.5, 15))
+                node.set_storage_faults(down=False)
+            case "move":
+                await self._move(node)
+            case _:
+                raise AssertionError(name)
+
+    # --- Machines
+
+    async def _crash(self, node: BrokerNode, *, power_loss: bool) -> None:
         # Not always between two events: also some passes into whatever the scheduler is at.
         for _ in range(self._random.randrange(_MOST_PASSES)):
             await trio.lowlevel.checkpoint()
-        self._end_life(power_loss=power_loss)
+        self._end_life(node, power_loss=power_loss)
 
-    def _end_life(self, *, power_loss: bool) -> None:
-        life = self._node.life
+    def _end_life(self, node: BrokerNode, *, power_loss: bool) -> None:
+        life = node.life
         if life is not None and not life.over:
-            self._node.crash(power_loss=power_loss)
-            if power_loss:
-                self._history.power_loss()
+            self._trace.faults["power-loss" if power_loss else "kill"] += 1
+            self._world.crash(node, power_loss=power_loss)
 
-    def _lie_in_ambush(self, nursery: trio.Nursery) -> None:
+    def _lie_in_ambush(self, node: BrokerNode) -> None:
         """Crash the broker a few passes after its n-th next touch of the disk or a storage."""
         random = self._random
         target = random.choice(
@@ -129,27 +185,52 @@ class Storm:
         left = random.choice((1, 2, 5, 20)) if target.startswith("disk-wr") else random.choice((1, 2, 3))
         passes = random.randrange(_MOST_PASSES)
         power_loss = random.random() < 0.5
-        self._trace("ambush", target, left, passes)
+        self._trace.fault("ambush", node.name, target, left, passes)
+        nursery = self._nursery
 
         def touched(what: str) -> None:
             nonlocal left
             if what == target:
                 left -= 1
                 if not left:
-                    self._node.on_touch = lambda what: None
+                    node.on_touch = lambda what: None
                     nursery.start_soon(spring)
 
         async def spring() -> None:
             for _ in range(passes):
                 await trio.lowlevel.checkpoint()
             self._trace("sprung", target)
-            self._end_life(power_loss=power_loss)
+            self._end_life(node, power_loss=power_loss)
 
-        self._node.on_touch = touched
+        node.on_touch = touched
 
-    async def _break_links(self, name: str) -> None:
-        node, network, random = self._node, self._network, self._random
+    async def _move(self, former: BrokerNode) -> None:
+        """Let a new machine take over the bucket, while the former owner is dead, alive or stands still."""
+        world, random = self._world, self._random
+        if former not in world.serving or len(world.nodes) >= self._plan.most_moves:
+            return
+        fate = random.choice(("dead", "alive", "stands-still", "cut-off"))
+        self._trace.fault("move", former.name, fate)
+        if fate == "dead":
+            world.crash(former, power_loss=True)
+        elif fate == "stands-still":
+            former.pause()
+        elif fate == "cut-off":
+            former.set_storage_faults(down=True)
+        world.replace(former)
+        await trio.sleep(random.choice((1.0, 5.0, 15.0)))
+        if fate == "stands-still":
+            self._trace("resume", former.name)
+            former.resume()
+        elif fate == "cut-off":
+            former.set_storage_faults(down=False)
+
+    # --- Links
+
+    async def _break_links(self, name: str, node: BrokerNode) -> None:
+        network, random = self._network, self._random
         hosts = self._hosts if random.random() < 0.3 else [random.choice(self._hosts)]
+        self._trace.faults[name] += len(hosts)
         for host in hosts:
             if name == "reset":
                 network.reset(host, node.name)

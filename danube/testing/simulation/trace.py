@@ -20,6 +20,8 @@ class Trace:
     def __init__(self, *, show: Callable[[str], None] | None = None, keep: int = 2_000) -> None:
         self.counts: Counter[str] = Counter()
         """How often each ``what`` was said."""
+        self.faults: Counter[str] = Counter()
+        """How many faults were injected, by kind."""
         self.lines: deque[str] = deque(maxlen=keep)
         self._show = show
         self._hash = hashlib.blake2b(digest_size=16)
@@ -33,6 +35,11 @@ class Trace:
         self._hash.update(b"\n")
         if self._show is not None:
             self._show(line)
+
+    def fault(self, kind: str, *details: object) -> None:
+        """Add a line for a fault that is being injected, and count it."""
+        self.faults[kind] += 1
+        self(kind, *details)
 
     @property
     def digest(self) -> str:

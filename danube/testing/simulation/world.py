@@ -14,16 +14,19 @@ from functools import partial
 from random import Random
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import trio
 
+from danube.broker import BrokerConfig
 from danube.client import Client
-from danube.model.errors import DanubeError, JournalFencedError, JournalFullError
+from danube.model.errors import DanubeError, JournalFencedError, JournalFullError, OwnerFencedError, UnavailableError
 from danube.model.limits import Limits
+from danube.model.policies import Durability
 from danube.storage import MemorySpace
 from danube.testing.history import History
-from danube.testing.simulation._scheduler import run_seeded
+from danube.testing.simulation._scheduler import Pauses, run_seeded
 from danube.testing.simulation.network import Network
-from danube.testing.simulation.node import BrokerNode, Life, danube_error, shown_error
+from danube.testing.simulation.node import PORT, BrokerNode, Life, danube_error, shown_error
 from danube.testing.simulation.plan import Plan, draw_plan
 from danube.testing.simulation.storm import Storm
 from danube.testing.simulation.trace import Trace
@@ -52,6 +55,8 @@ class Report(NamedTuple):
     virtual_s: float
     counts: dict[str, int]
     """How often what happened, from the trace."""
+    faults: dict[str, int]
+    """How many were injected, by kind."""
     published: int
     acknowledged: int
     delivered: int
@@ -67,56 +72,99 @@ class World:
         self.plan = plan
         self.trace = trace
         self.history = History()
-        self.network = Network(Random(f"network {plan.seed}"), trace)
+        self.pauses = Pauses()
+        self.network = Network(self.random_of("network"), trace)
+        self.network.like_sockets = plan.like_sockets
         self.buckets: dict[str, MemorySpace] = {}
-        self._scope = trio.CancelScope()
-        self.node = BrokerNode(
-            "broker",
-            plan.config,
+        self.nodes: list[BrokerNode] = []
+        """All machines with a broker that there ever were."""
+        self.serving: list[BrokerNode] = []
+        """Those that shall serve now, one for each home, in the order of the plan's homes."""
+        routes = {
+            home: [home, *(f"{home}-{number}" for number in range(2, 2 + plan.most_moves))] for home in plan.configs
+        }
+        self.applications = Applications(
+            self.network, routes, self.history, trace, self.wall_clock_us, Limits(keepalive_idle_s=2.0)
+        )
+        for home, config in plan.configs.items():
+            self.serving.append(self._add_node(home, config))
+        self.storm = Storm(self)
+        self._machines: trio.Nursery
+
+    def _add_node(self, name: str, config: BrokerConfig) -> BrokerNode:
+        node = BrokerNode(
+            name,
+            msgspec.structs.replace(config, listen=(f"{name}:{PORT}",)),
             network=self.network,
             buckets=self.buckets,
-            random=Random(f"node {plan.seed}"),
+            random=self.random_of(f"node {name}"),
             wall_clock_us=self.wall_clock_us,
-            trace=trace,
+            pauses=self.pauses,
+            trace=self.trace,
             failed=self._failed,
         )
-        self.applications = Applications(
-            self.network, "broker", self.history, trace, self.wall_clock_us, Limits(keepalive_idle_s=2.0)
-        )
-        self.storm = Storm(self.plan, self.node, self.network, self.history, trace, Random(f"storm {plan.seed}"))
+        self.nodes.append(node)
+        return node
+
+    @property
+    def node(self) -> BrokerNode:
+        """The only node that serves, in worlds that have but one."""
+        (node,) = self.serving
+        return node
 
     def wall_clock_us(self) -> int:
         """Microseconds since the epoch, in this world."""
         return EPOCH_US + int(trio.current_time() * 1e6)
 
-    def _failed(self, life: Life, error: BaseException) -> None:
+    def random_of(self, name: str) -> Random:
+        """Return a source of chance of its own for whoever has this name."""
+        return Random(f"{name} {self.plan.seed}")
+
+    def crash(self, node: BrokerNode, *, power_loss: bool) -> None:
+        """Kill a broker or cut its power, and let the history know."""
+        node.crash(power_loss=power_loss)
+        if power_loss:
+            self.history.power_loss()
+
+    def replace(self, former: BrokerNode) -> BrokerNode:
+        """Start a broker on a new machine in the place of another one, whose process goes on if it is alive."""
+        home = self.plan.home_of(former.name)
+        former.retired = True
+        node = self._add_node(f"{home}-{len(self.nodes) + 1}", self.plan.configs[home])
+        node.set_storage_faults(latency_s=0.005)
+        self.serving[self.serving.index(former)] = node
+        self._machines.start_soon(self._supervise, node)
+        return node
+
+    def _failed(self, node: BrokerNode, life: Life, error: BaseException) -> None:
         ours = danube_error(error)
-        if isinstance(ours, JournalFencedError) and self.storm.disk_errors:
+        if isinstance(ours, JournalFencedError) and node.disk_errors:
             return  # that is what it shall do when a sync fails
         if isinstance(ours, JournalFullError) and "full-disk" in self.plan.faults:
             return  # recovery needs a file of its own, and says so
-        self.history.violation(f"life {life.number} of the broker ended: {shown_error(error)}")
+        if isinstance(ours, UnavailableError) and "metadata" in str(ours) and "metadata-trouble" in self.plan.faults:
+            return  # it cannot start, or not go on, without its metadata
+        if isinstance(ours, OwnerFencedError) and len(self.nodes) > len(self.plan.configs):
+            return  # another machine has taken over
+        self.history.violation(f"life {life.number} of {node.name} ended: {shown_error(error)}")
 
     # --- The course of the world
 
     async def run(self) -> None:
         """From the first start to the last check."""
-        async with trio.open_nursery() as machines:
-            self._scope = machines.cancel_scope
-            machines.start_soon(self._supervise)
+        async with self.machines():
             try:
-                async with self._client("admin") as admin:
-                    await self._create_topics(admin)
+                await self._create_topics()
                 await self._storm_and_calm()
                 await self._audit("hot")
                 await self._seal_and_restart()
                 await self._audit("sealed")
                 await self._nothing_comes_again()
-                self.node.drain()
-                await self._ended()
+                for node in self.serving:
+                    node.drain()
+                    await self._ended(node)
             except* StuckError as stuck:
                 self.history.violation(shown_error(stuck))
-            machines.cancel_scope.cancel()
         for violation in self.history.check():
             self.trace("violation", violation)
 
@@ -124,31 +172,40 @@ class World:
         """End the world here."""
         self.history.violation(violation)
         self.trace("given-up", violation)
-        self.node.crash(power_loss=True)
-        self._scope.cancel()
+        for node in self.nodes:
+            node.crash(power_loss=True)
+        self._machines.cancel_scope.cancel()
 
-    async def _supervise(self) -> None:
-        random = Random(f"supervisor {self.plan.seed}")
-        await self.node.run(restart_delay_s=lambda: random.choice((0.0, 0.05, 1.0)))
+    @asynccontextmanager
+    async def machines(self) -> AsyncIterator[None]:
+        """Let the brokers run while the block lasts."""
+        async with trio.open_nursery() as self._machines:
+            for node in self.serving:
+                self._machines.start_soon(self._supervise, node)
+            yield
+            self._machines.cancel_scope.cancel()
+
+    async def _supervise(self, node: BrokerNode) -> None:
+        random = self.random_of(f"supervisor {node.name}")
+        await node.run(restart_delay_s=lambda: random.choice((0.0, 0.05, 1.0)))
 
     async def _storm_and_calm(self) -> None:
         plan, applications = self.plan, self.applications
         producing = trio.CancelScope()
         async with trio.open_nursery() as consumers:
             for consumer in plan.consumers:
-                consumers.start_soon(applications.consume, consumer, self._random_of(consumer.name))
+                consumers.start_soon(applications.consume, consumer, self.random_of(consumer.name))
             with producing:
                 async with trio.open_nursery() as producers:
                     for producer in plan.producers:
-                        producers.start_soon(applications.produce, producer, self._random_of(producer.name))
+                        producers.start_soon(applications.produce, producer, self.random_of(producer.name))
                     await self.storm.rage()
                     applications.calm.set()
                     producing.deadline = trio.current_time() + _PATIENCE_S
             if producing.cancelled_caught:
                 consumers.cancel_scope.cancel()
                 raise StuckError("a producer is stuck: not everything is settled 300 s after the last fault")
-            async with self._client("monitor") as monitor:
-                await self._caught_up(monitor)
+            await self._caught_up()
             applications.finished.set()
             consumers.cancel_scope.deadline = trio.current_time() + _PATIENCE_S
         if consumers.cancel_scope.cancelled_caught:
@@ -157,80 +214,82 @@ class World:
             for part in each.topic.parts:
                 self.history.settled(part, each.subscription)
 
-    def _random_of(self, name: str) -> Random:
-        return Random(f"{name} {self.plan.seed}")
-
-    async def _create_topics(self, admin: Client) -> None:
+    async def _create_topics(self) -> None:
         for topic in self.plan.topics:
-            await admin.create_topic(
-                topic.name, partitions=topic.partitions, durability=topic.durability, retention=topic.retention
-            )
+            async with self._client("admin", topic.home) as admin:
+                await admin.create_topic(
+                    topic.name, partitions=topic.partitions, durability=topic.durability, retention=topic.retention
+                )
             for part in topic.parts:
                 self.history.topic(part, topic.durability, retention=bool(topic.retention))
 
-    async def _caught_up(self, monitor: Client) -> None:
+    async def _caught_up(self) -> None:
         """Wait until no subscription has a backlog."""
-        subscriptions = dict.fromkeys((plan.topic.name, plan.subscription) for plan in self.plan.consumers)
-        for topic, subscription in subscriptions:
-            with trio.move_on_after(_PATIENCE_S) as patience:
-                while True:
-                    try:
-                        rows = await monitor.describe_subscription(topic, subscription)
-                        if not any(row.backlog_messages for row in rows):
-                            break
-                    except DanubeError as error:
-                        self.trace("monitor-error", shown_error(error))
-                    await trio.sleep(0.5)
-            if patience.cancelled_caught:
-                explanation = await monitor.explain_subscription(topic, subscription)
-                raise StuckError(f"{subscription} of {topic} is stuck: {explanation}")
+        for topic, subscription in dict.fromkeys((plan.topic, plan.subscription) for plan in self.plan.consumers):
+            async with self._client("monitor", topic.home) as monitor:
+                with trio.move_on_after(_PATIENCE_S) as patience:
+                    while True:
+                        try:
+                            rows = await monitor.describe_subscription(topic.name, subscription)
+                            if not any(row.backlog_messages for row in rows):
+                                break
+                        except DanubeError as error:
+                            self.trace("monitor-error", shown_error(error))
+                        await trio.sleep(0.5)
+                if patience.cancelled_caught:
+                    explanation = await monitor.explain_subscription(topic.name, subscription)
+                    raise StuckError(f"{subscription} of {topic.name} is stuck: {explanation}")
 
     async def _audit(self, label: str) -> None:
-        async with self._client("auditor") as client:
-            for topic in self.plan.topics:
+        for topic in self.plan.topics:
+            if topic.durability is Durability.NONE:
+                continue
+            async with self._client("auditor", topic.home) as client:
                 found = await self._patiently(
                     f"audit {label} of {topic.name}", partial(read_topic, client, topic, f"audit-{label}")
                 )
-                for part, messages in found.items():
-                    self.history.audit(label, part, messages)
-                    self.trace("audit", label, part, len(messages))
+            for part, messages in found.items():
+                self.history.audit(label, part, messages)
+                self.trace("audit", label, part, len(messages))
 
     async def _seal_and_restart(self) -> None:
-        async with self._client("admin") as admin:
-            for topic in self.plan.topics:
-                await self._patiently(f"sealing {topic.name}", partial(admin.seal_topic, topic.name))
-        if self.plan.last_end == "drain":
-            self.node.drain()
-        else:
-            power_loss = self.plan.last_end == "power-loss"
-            self.node.crash(power_loss=power_loss)
-            if power_loss:
-                self.history.power_loss()
-        await self._ended()
+        for topic in self.plan.topics:
+            if topic.durability is not Durability.NONE:
+                async with self._client("admin", topic.home) as admin:
+                    await self._patiently(f"sealing {topic.name}", partial(admin.seal_topic, topic.name))
+        for node in list(self.serving):
+            if self.plan.last_end == "drain":
+                node.drain()
+            elif self.plan.last_end == "loss":
+                self.crash(node, power_loss=True)
+                self.replace(node)
+            else:
+                self.crash(node, power_loss=self.plan.last_end == "power-loss")
+            await self._ended(node)
 
-    async def _ended(self) -> None:
-        life = self.node.life
+    async def _ended(self, node: BrokerNode) -> None:
+        life = node.life
         if life is not None:
             with trio.move_on_after(_PATIENCE_S) as patience:
                 await life.ended.wait()
             if patience.cancelled_caught:
-                raise StuckError(f"life {life.number} of the broker does not end")
+                raise StuckError(f"life {life.number} of {node.name} does not end")
 
     async def _nothing_comes_again(self) -> None:
         """Open every subscription once more: all of it was acknowledged, so nothing may come."""
         plans = {(plan.topic.name, plan.subscription): plan for plan in self.plan.consumers}
-        async with self._client("late") as client:
-            for plan in plans.values():
-                async with client.consumer(
+        for plan in plans.values():
+            async with (
+                self._client("late", plan.topic.home) as client,
+                client.consumer(
                     plan.topic.name, subscription=plan.subscription, type=plan.kind, start="earliest"
-                ) as consumer:
-                    session = self.history.session(plan.subscription, plan.kind, plan.topic.parts)
-                    with trio.move_on_after(5):
-                        async for message in consumer:
-                            self.history.deliver(
-                                session, 1, message.topic, message.offset, message.payload, message.key
-                            )
-                            self.trace("again", plan.subscription, message.topic, message.offset)
+                ) as consumer,
+            ):
+                session = self.history.session(plan.subscription, plan.kind, plan.topic.parts)
+                with trio.move_on_after(5):
+                    async for message in consumer:
+                        self.history.deliver(session, 1, message.topic, message.offset, message.payload, message.key)
+                        self.trace("again", plan.subscription, message.topic, message.offset)
 
     async def _patiently(self, what: str, work: Callable[[], Awaitable[_T]]) -> _T:
         """Do something in calm weather: it may take a while, and must succeed in the end."""
@@ -246,12 +305,12 @@ class World:
         raise StuckError(f"{what} does not succeed: {last or 'no answer'}")
 
     @asynccontextmanager
-    async def _client(self, host: str) -> AsyncIterator[Client]:
+    async def _client(self, host: str, home: str) -> AsyncIterator[Client]:
         give_up_at = trio.current_time() + _PATIENCE_S
         async with AsyncExitStack() as stack:
             while True:
                 try:
-                    client = await stack.enter_async_context(self.applications.client(host, self._random_of(host)))
+                    client = await stack.enter_async_context(self.applications.client(host, self.random_of(host), home))
                     break
                 except DanubeError as error:
                     if trio.current_time() > give_up_at:
@@ -340,6 +399,7 @@ def run_world(
             digest=trace.digest,
             virtual_s=trio.current_time(),
             counts=dict(sorted(trace.counts.items())),
+            faults=dict(sorted(trace.faults.items())),
             published=history.published_messages,
             acknowledged=history.acknowledged_messages,
             delivered=history.delivered_messages,

@@ -1,0 +1,107 @@
+"""The command line of the simulation: one world, many of them, or how fast they are.
+
+``--seed 7`` runs one world, here; ``--seeds 0-99999`` (or ``--seeds 100``: from 0 on) and ``--minutes 60`` (random
+seeds) run many in ``--jobs`` processes and end with a summary; ``--speed`` measures. The exit code is 1 if a world has
+a violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+from danube.testing.simulation.plan import draw_plan
+from danube.testing.simulation.runner import Trouble, run_many, work
+from danube.testing.simulation.speed import LOADS, measure
+from danube.testing.simulation.world import run_world
+
+__all__ = ["main"]
+
+_SPEED_VIRTUAL_S = 60.0
+
+
+def main() -> int:
+    """Run what the command line asks for; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m danube.testing.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this one world")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print every line of the trace")
+    parser.add_argument("--json", action="store_true", help="with --seed: print the report as JSON")
+    parser.add_argument("--seeds", type=_seeds, help="run these worlds: 100 (from 0 on), or 500-999")
+    parser.add_argument("--minutes", type=float, help="run worlds with random seeds for so long")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worlds at a time (default: all CPUs)")
+    parser.add_argument("--duration", type=float, help="virtual seconds of storm (default: the seed's)")
+    parser.add_argument("--watchdog", type=float, default=300.0, help="real seconds that a world may take")
+    parser.add_argument("--speed", action="store_true", help="measure how fast virtual time passes in a calm world")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # Sets of texts would have another order in each process.
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
+    if options.worker:
+        work(iter(sys.stdin.readline, ""), _say, duration_s=options.duration, watchdog_s=options.watchdog)
+        return 0
+    if options.speed:
+        return _speed()
+    if options.seed is not None:
+        return _one(options.seed, options.duration, trace=options.trace, as_json=options.json)
+    seeds: Iterable[int] = options.seeds or range(20)
+    if options.minutes is not None:
+        seeds = _until(time.monotonic() + options.minutes * 60)
+    summary = run_many(seeds, jobs=options.jobs, duration_s=options.duration, watchdog_s=options.watchdog, found=_tell)
+    for line in summary.lines():
+        _say(line)
+    return 1 if summary.troubles else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _tell(trouble: Trouble) -> None:
+    _say(f"seed {trouble.seed} FAILED:")
+    for what in trouble.what:
+        _say(f"  {what}")
+
+
+def _seeds(text: str) -> range:
+    first, dash, last = text.partition("-")
+    return range(int(first), int(last) + 1) if dash else range(int(first))
+
+
+def _until(end_s: float) -> Iterator[int]:
+    while time.monotonic() < end_s:
+        yield random.getrandbits(32)
+
+
+def _one(seed: int, duration_s: float | None, *, trace: bool, as_json: bool) -> int:
+    report = run_world(seed, plan=draw_plan(seed, duration_s=duration_s), show=_say if trace else None)
+    if as_json:
+        _say(json.dumps(report._replace(story=[])._asdict()))
+    else:
+        _say(f"seed {seed}: digest {report.digest}, {report.virtual_s:.1f} virtual seconds")
+        _say(
+            f"published {report.published}, acknowledged {report.acknowledged}, delivered {report.delivered},"
+            f" audited {report.audited} messages"
+        )
+        _say("faults: " + (", ".join(f"{what} {count}" for what, count in report.faults.items()) or "none"))
+        _say("what happened: " + ", ".join(f"{what} {count}" for what, count in report.counts.items()))
+        for violation in report.violations:
+            _say(f"VIOLATION: {violation}")
+    return 1 if report.violations else 0
+
+
+def _speed() -> int:
+    for load in LOADS:
+        speed = measure(load, _SPEED_VIRTUAL_S)
+        _say(
+            f"10 {load} a second and client, batches of 10: {speed.factor:.0f} virtual seconds a second"
+            f" ({speed.messages} messages delivered in {speed.virtual_s:.0f} virtual seconds and {speed.cpu_s:.2f} s of"
+            f" one core; {speed.passes / speed.virtual_s:.0f} passes of the scheduler a virtual second)"
+        )
+    return 0
