@@ -216,7 +216,8 @@ class Machine(ABC):
                 f"cumulative acknowledgement needs an exclusive or failover subscription, and this one is {self.type};"
                 " acknowledge messages one by one"
             )
-        return self.ack([self.cursor.floor, offset + 1], consumer_id, now) if offset >= self.cursor.floor else []
+        floor = self.cursor.floor
+        return self.ack([floor, offset + 1] if offset >= floor else [], consumer_id, now)
 
     @abstractmethod
     def nack(
