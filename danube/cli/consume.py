@@ -12,7 +12,17 @@ from danube.cli._positions import parse_position
 from danube.cli.topics import TopicArgument
 from danube.model.policies import LATEST, SubscriptionType
 
-__all__ = ["consume"]
+__all__ = ["FormatOption", "consume"]
+
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        "--format",
+        help="%t topic, %p partition, %o offset, %k key, %v payload, %T publish time, %a attributes (JSON),"
+        " %n attempt, %P producer, %S size, %%; \\n \\t \\xHH; a newline follows unless the end is \\n, \\0, \\c.",
+    ),
+]
 
 
 def consume(
@@ -34,17 +44,18 @@ def consume(
     until_caught_up: Annotated[
         bool, typer.Option("-e", "--until-caught-up", help="Stop at the end the topic had when the command began.")
     ] = False,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "-f",
-            "--format",
-            help="%t topic, %p partition, %o offset, %k key, %v payload, %T publish time, %a attributes (JSON),"
-            " %n attempt, %P producer, %S size, %%; \\n \\t \\xHH; a newline follows unless the end is \\n, \\0, \\c.",
-        ),
-    ] = None,
+    format: FormatOption = None,
     ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what was printed.")] = True,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Consumer name; made up if not given.")] = None,
+    key_filter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB", help="Key-shared: take only keys that match (* any run, ? one character); repeat for more."
+        ),
+    ] = None,
+    renew_leases: Annotated[
+        bool, typer.Option("--renew-leases", help="Nothing times out while its printing is under way, however slow.")
+    ] = False,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.RAW,
@@ -59,7 +70,7 @@ def consume(
     """
     from danube.cli import _consume
 
-    plan = _consume.Plan(
+    plan = _consume.ConsumePlan(
         topic=topic,
         subscription=subscription,
         type=type,
@@ -69,5 +80,7 @@ def consume(
         format=format,
         ack=ack,
         name=name,
+        key_filters=key_filter or (),
+        renew_leases=renew_leases,
     )
     _consume.run(plan, url, context, output)

@@ -1,11 +1,15 @@
-"""``danube subscriptions``: look at subscriptions, move them, delete them, and ask why one does not move."""
+"""``danube subscriptions``: look at subscriptions, move them, delete them, and ask why one does not move.
+
+Their policies are next door.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from danube.cli import subscription_policy
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._output import Output, OutputOption, print_json, show_rows
@@ -17,20 +21,43 @@ if TYPE_CHECKING:
 
 __all__ = ["subscriptions_app"]
 
-subscriptions_app = typer.Typer(no_args_is_help=True, help="Describe, move, delete and explain subscriptions.")
+subscriptions_app = typer.Typer(no_args_is_help=True, help="Describe, change, move, delete and explain subscriptions.")
 
 _Subscription = Annotated[str, typer.Argument(metavar="SUBSCRIPTION")]
 
-_COLUMNS = ["topic", "subscription", "type", "floor", "end_offset", "backlog_messages", "in_flight_messages"]
-_CONSUMER_COLUMNS = [
-    "topic",
-    "consumer",
-    "active",
-    "credit_messages",
-    "in_flight_messages",
-    "delivered_messages",
-    "acked_messages",
-]
+_COLUMNS: Final = {
+    "topic": "topic",
+    "subscription": "subscription",
+    "type": "type",
+    "floor": "floor",
+    "end": "end_offset",
+    "backlog": "backlog_messages",
+    "in flight": "in_flight_messages",
+    "waiting": "waiting_messages",
+    "delayed": "delayed_messages",
+    "poisoned": "poisoned_messages",
+    "dead-lettered": "dead_lettered_messages",
+    "expired": "expired_messages",
+}
+"""Columns of tables, and the fields that they show. JSON has every field under its own name."""
+
+_MORE_COLUMNS: Final = {
+    "acked ranges": "acked_ranges",
+    "redelivered": "redelivered_messages",
+    "dropped": "dropped_messages",
+}
+_CONSUMER_COLUMNS: Final = {
+    "topic": "topic",
+    "consumer": "consumer",
+    "active": "active",
+    "suspended": "suspended",
+    "credit": "credit_messages",
+    "credit bytes": "credit_bytes",
+    "in flight": "in_flight_messages",
+    "delivered": "delivered_messages",
+    "acked": "acked_messages",
+    "key filters": "key_filters",
+}
 
 
 @subscriptions_app.command("list")
@@ -42,7 +69,7 @@ def list_subscriptions(
 ) -> None:
     """List the subscriptions of a topic, one row for each partition."""
     found = run_with_client(lambda client: client.list_subscriptions(topic), url, context)
-    show_rows(_rows(found), [*_COLUMNS, "connected"], output)
+    _show(_rows(found), {**_COLUMNS, "consumers": "connected"}, output)
 
 
 @subscriptions_app.command("describe")
@@ -56,8 +83,7 @@ def describe_subscription(
     """Show one subscription with its consumers, one row for each partition."""
     found = run_with_client(lambda client: client.describe_subscription(topic, subscription), url, context)
     rows = _rows(found)
-    columns = [*_COLUMNS, "acked_ranges", "redelivered_messages", "dropped_messages"]
-    show_rows(rows, columns, output)
+    _show(rows, _COLUMNS | _MORE_COLUMNS, output)
     consumers = [
         {"topic": row["topic"], "consumer": consumer.pop("name"), **consumer}
         for row in rows
@@ -65,7 +91,7 @@ def describe_subscription(
     ]
     if consumers and output is Output.TABLE:
         print()
-        show_rows(consumers, _CONSUMER_COLUMNS, output)
+        _show(consumers, _CONSUMER_COLUMNS, output)
 
 
 @subscriptions_app.command("explain")
@@ -109,6 +135,15 @@ def delete_subscription(
     """Delete a subscription and its cursor; its consumers are disconnected."""
     run_with_client(lambda client: client.delete_subscription(topic, subscription), url, context)
     print(f"deleted {subscription} of {topic}")
+
+
+subscription_policy.add_commands(subscriptions_app)
+
+
+def _show(rows: list[dict[str, Any]], columns: dict[str, str], output: Output) -> None:
+    if output is not Output.JSON:
+        rows = [{column: row[field] for column, field in columns.items()} for row in rows]
+    show_rows(rows, list(columns), output)
 
 
 def _rows(found: list[SubscriptionInfo]) -> list[dict[str, Any]]:

@@ -16,9 +16,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from danube.cli import _consume
-from danube.cli._consume import Plan, make_printer
+from danube.cli import _consume, _printing
+from danube.cli._consume import ConsumePlan
 from danube.cli._output import Output
+from danube.cli._printing import make_printer
 
 TIME_US = 1_700_000_000_123_456
 
@@ -86,7 +87,7 @@ class StandInClient:
 
 
 def consume(client, **plan):
-    plan = Plan(topic="/d/t", subscription="s", **plan)
+    plan = ConsumePlan(topic="/d/t", subscription="s", **plan)
     trio.run(_consume._Job(client, plan, make_printer(plan.format, Output.RAW)).run)
 
 
@@ -133,7 +134,7 @@ def test_what_went_into_a_closed_pipe_is_not_acknowledged(monkeypatch):
             raise BrokenPipeError
         written.append(data)
 
-    monkeypatch.setattr(_consume, "_write", write)
+    monkeypatch.setattr(_printing, "write_now", write)
     consume(client, until_caught_up=True)
     assert client.acked == [0, 1]
 
@@ -145,7 +146,7 @@ def test_writing_survives_short_writes():
 
     async def main():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.to_thread.run_sync, _consume._write, data)
+            nursery.start_soon(trio.to_thread.run_sync, _printing.write_now, data)
             while len(received) < len(data):
                 received.extend(await trio.to_thread.run_sync(os.read, reader, 65_536))
 
@@ -200,7 +201,7 @@ def test_a_signal_waits_for_output_under_way_but_not_for_ever(stuck_s, acked, mo
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(stuck_s)
 
-    monkeypatch.setattr(_consume, "_write", write)
+    monkeypatch.setattr(_printing, "write_now", write)
     monkeypatch.setattr(_consume, "_GRACE_S", 0.5)
     began = time.monotonic()
     consume(client)

@@ -1,0 +1,96 @@
+"""Dead letters as they are shown: what the attributes of a copy say about the failure of its original.
+
+The broker's half, which makes the copies, is :mod:`danube.broker.dead_letters`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from danube.cli._format import iso_time
+from danube.cli._output import Output, show_rows
+from danube.cli._printing import payload_fields, visible
+
+if TYPE_CHECKING:
+    from danube.client import Client, Message
+
+__all__ = ["ORIGINAL_TOPIC", "collect", "own_attributes", "show"]
+
+ORIGINAL_TOPIC: Final = "x-original-topic"
+_PREFIXES: Final = ("x-original-", "x-failure-", "x-poison-", "x-delivery-")
+_HEAD_CHARACTERS: Final = 60
+_COLUMNS: Final = [
+    "partition",
+    "offset",
+    "original_topic",
+    "original_offset",
+    "subscription",
+    "attempts",
+    "reason",
+    "key",
+    "payload",
+]
+
+
+def own_attributes(attributes: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return the attributes that a message had before it failed; None if there were none."""
+    return {name: value for name, value in (attributes or {}).items() if not name.startswith(_PREFIXES)} or None
+
+
+async def collect(
+    client: Client, topic: str, start: str | int | datetime.datetime, limit: int
+) -> tuple[list[dict[str, Any]], bool]:
+    """Read the first ``limit`` dead letters from ``start`` on; return a row for each, and whether there are more.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+    """
+    await client.lookup_topic(topic)
+    rows: list[dict[str, Any]] = []
+    async with client.reader(topic, start=start) as reader:
+        async for batch in reader.batches(until_caught_up=True):
+            room = limit - len(rows)
+            rows += [_row(message) for message in batch[:room]]
+            if room < len(batch):
+                return rows, True
+    return rows, False
+
+
+def _row(message: Message) -> dict[str, Any]:
+    attributes = message.attributes or {}
+    return {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "original_topic": attributes.get(ORIGINAL_TOPIC),
+        "original_offset": _number(attributes.get("x-original-topic-offset")),
+        "original_producer": attributes.get("x-original-producer"),
+        "subscription": attributes.get("x-original-subscription"),
+        "attempts": _number(attributes.get("x-delivery-attempt")),
+        "reason": attributes.get("x-failure-reason"),
+        "key": message.key,
+        **payload_fields(message.payload),
+        "publish_time": iso_time(message.publish_time_us),
+        "attributes": own_attributes(attributes) or {},
+    }
+
+
+def _number(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else text
+
+
+def show(rows: Sequence[dict[str, Any]], output: Output) -> None:
+    """Print dead letters; other forms than JSON show the beginning of each payload."""
+    if output is not Output.JSON:
+        rows = [
+            row | {name: _head(row[name]) for name in ("reason", "key", "payload") if row[name] is not None}
+            for row in rows
+        ]
+    show_rows(rows, _COLUMNS, output)
+
+
+def _head(text: str) -> str:
+    """Return a text as one short piece of a line."""
+    return visible(text if len(text) <= _HEAD_CHARACTERS else text[: _HEAD_CHARACTERS - 1] + "…")

@@ -1,0 +1,75 @@
+"""``danube dlq``: look into a dead-letter topic, and send its messages back to where they failed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from danube.cli._client import run_with_client
+from danube.cli._context import ContextOption, UrlOption
+from danube.cli._output import Output, OutputOption
+from danube.cli._positions import parse_position
+from danube.model.policies import EARLIEST
+
+__all__ = ["dlq_app"]
+
+dlq_app = typer.Typer(no_args_is_help=True, help="Look into a dead-letter topic, and send its messages back.")
+
+_Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
+
+
+@dlq_app.command("list")
+def list_letters(
+    topic: _Topic,
+    start: Annotated[
+        str, typer.Option(metavar="POSITION", help="earliest, an offset, or an ISO 8601 time.")
+    ] = EARLIEST,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most so many messages.")] = 1_000,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the messages of a dead-letter topic: where each is from, how often it was tried, and why it failed.
+
+    Messages that were replayed stay in the topic until its retention removes them, and are listed, too.
+    """
+    from danube.cli import _dead_letters
+
+    place = parse_position(start)
+    found, more = run_with_client(lambda client: _dead_letters.collect(client, topic, place, limit), url, context)
+    _dead_letters.show(found, output)
+    if more:
+        typer.echo(f"there are more than {limit}; --limit shows more of them, --start later ones", err=True)
+
+
+@dlq_app.command("replay")
+def replay(
+    topic: _Topic,
+    to: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Send all of them there, not to where each is from.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="Replay at most so many.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; say what would be sent.")] = False,
+    subscription: Annotated[
+        str, typer.Option("-s", "--subscription", metavar="NAME", help="Remembers what was replayed.")
+    ] = "dlq-replay",
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Send the messages of a dead-letter topic back to the topics that they are from.
+
+    A subscription of the dead-letter topic remembers what was replayed, so that running the command again goes on where
+    it stopped. A message counts as replayed once it is durable in its topic: a command that is killed may send its last
+    messages a second time, and loses none. The attributes that told of the failure are removed.
+
+    A message that does not say where it is from, or whose topic does not exist any more, is left where it is, and the
+    command ends with exit code 1; --to sends such messages, too.
+    """
+    from danube.cli import _replay
+
+    plan = _replay.Plan(topic=topic, to=to, limit=limit, dry_run=dry_run, subscription=subscription)
+    code = _replay.run(plan, url, context, output)
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,88 @@
+"""``danube policies``: limits, rates, time to live and retention, for the broker, a namespace or a topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from danube.cli._client import run_with_client, to_plain
+from danube.cli._context import ContextOption, UrlOption
+from danube.cli._output import Output, OutputOption, print_json, show_rows
+from danube.cli._policy_values import parse_changes, parse_names, show_policies
+
+if TYPE_CHECKING:
+    from danube.model.policy_api import PolicyReport
+
+__all__ = ["policies_app"]
+
+policies_app = typer.Typer(
+    no_args_is_help=True, help="Show and change limits, rates, time to live and retention of topics."
+)
+
+_BROKER: Final = "broker"
+_TARGET_HELP: Final = "broker, a namespace, or /namespace/topic."
+
+_Target = Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)]
+
+
+@policies_app.command("show")
+def show(
+    target: Annotated[str, typer.Argument(metavar="[TARGET]", help=_TARGET_HELP)] = _BROKER,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show which policies count for a target, and which level says so.
+
+    A topic's own policies go before its namespace's, and those before the broker's. What nobody says is shown as "-":
+    the broker's limits count.
+    """
+    _show(run_with_client(lambda client: client.policies(_address(target)), url, context), output)
+
+
+@policies_app.command("set")
+def set_policies(
+    target: _Target,
+    changes: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=VALUE...", help="Such as max_producers=10 message_ttl=7d publish_rate=100/s."),
+    ],
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Set policies of a target; others stay as they are.
+
+    They count at once, for everything below the target. Rates are messages or bytes a second (100/s, 10MiB/s, or both
+    with a comma); sizes and times have units (1MiB, 12h); a retention is an age, a size, the word acknowledged, or
+    several of these with commas (7d,10GiB). "none" lifts a rate, a time to live or a retention that a level above
+    has set.
+    """
+    plain = parse_changes(changes)
+    _show(run_with_client(lambda client: client.change_policies(_address(target), **plain), url, context), output)
+
+
+@policies_app.command("unset")
+def unset_policies(
+    target: _Target,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Such as max_producers.")],
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Take policies of a target away: what the level above says counts again."""
+    plain = dict.fromkeys(parse_names(names))
+    _show(run_with_client(lambda client: client.change_policies(_address(target), **plain), url, context), output)
+
+
+def _address(target: str) -> str:
+    """Return a target as the broker calls it."""
+    return "" if target == _BROKER else target
+
+
+def _show(report: PolicyReport, output: Output) -> None:
+    if output is Output.JSON:
+        print_json({**to_plain(report), "target": report.target or _BROKER})
+    else:
+        show_rows(show_policies(report.effective, report.sources), ["policy", "value", "from"], output)

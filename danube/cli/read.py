@@ -1,0 +1,43 @@
+"""``danube read``: print the messages of a topic, without a subscription."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from danube.cli._context import ContextOption, UrlOption
+from danube.cli._output import Output, OutputOption
+from danube.cli._positions import parse_position
+from danube.cli.consume import FormatOption
+from danube.cli.topics import TopicArgument
+from danube.model.policies import EARLIEST
+
+__all__ = ["read"]
+
+
+def read(
+    topic: TopicArgument,
+    start: Annotated[
+        str, typer.Option(metavar="POSITION", help="earliest, latest, an offset, or an ISO 8601 time.")
+    ] = EARLIEST,
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after this many messages.")] = None,
+    follow: Annotated[
+        bool, typer.Option("-F", "--follow", help="Go on with what is published from now on, until Ctrl-C.")
+    ] = False,
+    format: FormatOption = None,
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.RAW,
+) -> None:
+    """Print the messages of a topic, without a subscription.
+
+    Nothing is acknowledged and nothing is remembered; nobody else notices. It ends at the end the topic had when the
+    command began, unless --follow is given. Output is as that of `danube consume`.
+    """
+    from danube.cli import _consume
+
+    plan = _consume.ReadPlan(
+        topic=topic, start=parse_position(start), count=count, until_caught_up=not follow, format=format
+    )
+    _consume.run(plan, url, context, output)
