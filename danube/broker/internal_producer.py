@@ -52,11 +52,11 @@ class InternalProducer:
     @classmethod
     async def open(cls, topic: Topic, name: str, on_problem: Callable[[DanubeError | None], None]) -> InternalProducer:
         """Open a session under a name of its own; raises what :meth:`danube.broker.producing.Intake.open` does."""
-        session = await topic.intake.open(api.PublishOpen(topic.name, name, anonymous=True))
+        session = await topic.intake.open(api.PublishOpen(topic.name, name, anonymous=True), internal=True)
         return cls(topic, session, on_problem)
 
     def __enter__(self) -> Self:
-        self.topic.intake.attach(self)
+        self.topic.intake.attach(self, internal=True)
         return self
 
     def __exit__(

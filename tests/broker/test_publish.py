@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from broker_harness import RawProducer, raw_consumer, raw_producer, read_all, running_broker, wait_until
+from broker_harness import RawProducer, raw_consumer, raw_producer, read_all, running_broker, take, wait_until
 
 from danube.model import api
 from danube.model.batch import BatchFlags, BatchHeader, Codec, read_header, seal_part
@@ -415,13 +415,19 @@ async def test_records_that_do_not_decode_do_not_stop_anybody_else(tmp_path: Pat
             producer.send_part(seal_part(read_header(good)._replace(packed_size=3, unpacked_size=3), b"\xc1\xc1\xc1"))
             producer.send(2, b"after")
             assert len(await producer.acked(3)) == 3
-        for kind in ("exclusive", "shared", "key_shared"):
-            async with client.consumer(TOPIC, subscription=kind, type=kind, start="earliest") as consumer:
-                assert (await consumer.receive()).payload == b"before"
-                with pytest.raises(DanubeError, match="damaged"):
-                    await consumer.receive()
-                consumer.ack_range(1, 2)
-                assert (await consumer.receive()).payload == b"after"
+        async with client.consumer(TOPIC, subscription="exclusive", start="earliest") as consumer:
+            assert (await consumer.receive()).payload == b"before"
+            with pytest.raises(DanubeError, match="damaged"):
+                await consumer.receive()
+            consumer.ack_range(1, 2)
+            assert (await consumer.receive()).payload == b"after"
+        # Where the broker itself has to open it, it is poison.
+        for kind in ("shared", "key_shared"):
+            policy = {"poison": "drop"}
+            async with client.consumer(
+                TOPIC, subscription=kind, type=kind, start="earliest", policy=policy
+            ) as consumer:
+                assert [message.payload for message in await take(consumer, 2)] == [b"before", b"after"]
 
 
 class ForeignCodec:
