@@ -1,16 +1,19 @@
 """Which consumer owns which key: a consistent hashing ring.
 
-Each consumer has 100 points on a ring of 32-bit numbers; a key belongs to the first point at or after its own hash.
-When a consumer joins or leaves, only the keys next to its points move, about one in N. The hash is that of upstream:
-FNV-1a 64, folded to 32 bits, then the finaliser of MurmurHash3 (https://github.com/aappleby/smhasher), which spreads
-the points evenly. The points are made from the consumer's *name* (upstream: a number that is new at each connect), so a
-consumer that reconnects gets its keys back.
+Each consumer has 100 points on a ring of 32-bit numbers; a key belongs to the first point at or after its own hash
+whose consumer may have it: one whose key filters let the key through, and that is not suspended unless all of these
+are. When a consumer joins, leaves, is suspended or resumed, only keys next to its points move, about one in N.
+
+The hash is that of upstream: FNV-1a 64, folded to 32 bits, then the finaliser of MurmurHash3
+(https://github.com/aappleby/smhasher), which spreads the points evenly. The points are made from the consumer's *name*
+(upstream: a number that is new at each connect), so a consumer that reconnects gets its keys back.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
+from danube.dispatch.globs import Glob, matches_any
 from danube.dispatch.inflight import Member
 from danube.model.names import fnv1a_64
 
@@ -30,31 +33,83 @@ def ring_hash(text: str) -> int:
 
 
 class Ring:
-    """The points of all consumers, sorted."""
+    """The points of all consumers, sorted.
 
-    __slots__ = ("_owners", "_points")
+    Attributes:
+        version: grows whenever keys may have moved. Read-only for others.
+        filtered: True if some consumer has key filters, so that there may be keys without owner. Read-only for others.
+    """
+
+    __slots__ = ("_globs", "_members", "_owners", "_points", "_suspended", "filtered", "version")
 
     def __init__(self) -> None:
+        self.version = 0
+        self.filtered = False
         self._points: list[tuple[int, str]] = []
         self._owners: list[Member] = []
+        self._members: list[Member] = []
+        self._suspended: set[Member] = set()
+        self._globs: dict[tuple[str, ...], list[Glob]] = {}
+        """The compiled filters: consumers that have the same ones share them."""
 
     def add(self, member: Member) -> None:
-        """Put a consumer on the ring."""
+        """Put a consumer on the ring, with its key filters; not suspended."""
         for point in range(POINTS):
             place = (ring_hash(f"{member.name}-{point}"), member.name)
             index = bisect_left(self._points, place)
             self._points.insert(index, place)
             self._owners.insert(index, member)
+        self._members.append(member)
+        self._changed()
 
     def remove(self, member: Member) -> None:
         """Take a consumer off the ring."""
         kept = [(place, owner) for place, owner in zip(self._points, self._owners, strict=True) if owner is not member]
         self._points = [place for place, _ in kept]
         self._owners = [owner for _, owner in kept]
+        self._members.remove(member)
+        self._suspended.discard(member)
+        self._changed()
 
-    def owner(self, place: int) -> Member | None:
-        """Return the owner of what hashes to ``place``; None if the ring is empty."""
-        if not self._owners:
+    def _changed(self) -> None:
+        self.version += 1
+        known = self._globs
+        self._globs = {
+            filters: known.get(filters) or [Glob(pattern) for pattern in filters]
+            for filters in (member.filters for member in self._members)
+        }
+        self.filtered = any(self._globs)
+
+    def suspend(self, member: Member) -> None:
+        """Let others have the keys of a consumer, as far as there are others that match."""
+        self._suspended.add(member)
+        self.version += 1
+
+    def resume(self, member: Member) -> None:
+        """Let a consumer have its keys again."""
+        self._suspended.discard(member)
+        self.version += 1
+
+    def owner(self, place: int, key: str = "") -> Member | None:
+        """Return the owner of ``key``, which hashes to ``place``; None if no consumer is there or none matches."""
+        owners = self._owners
+        if not owners:
             return None
         index = bisect_left(self._points, (place, ""))
-        return self._owners[index if index < len(self._owners) else 0]
+        if index == len(owners):
+            index = 0
+        if not self.filtered and not self._suspended:
+            return owners[index]
+        able = self._able(key)
+        if not able:
+            return None
+        # With M of N consumers to be found, this takes about N / M steps.
+        while owners[index] not in able:
+            index = index + 1 if index + 1 < len(owners) else 0
+        return owners[index]
+
+    def _able(self, key: str) -> set[Member]:
+        """Return the consumers that may have a key."""
+        verdicts = {filters: matches_any(globs, key) for filters, globs in self._globs.items()}
+        able = {member for member in self._members if verdicts[member.filters]}
+        return able - self._suspended or able

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from danube.dispatch import Cursor, Span, make_subscription
-from danube.dispatch.inflight import Member
-from danube.dispatch.ring import Ring, ring_hash
 from danube.model.errors import (
     FailedPreconditionError,
     InternalError,
@@ -245,112 +243,6 @@ def test_a_leaving_member_does_not_keep_deadlines_alive():
         assert machine.describe(10).waiting_messages == 10
 
 
-# --- keys ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_ring_moves_about_one_key_in_n_at_a_join_and_back_at_a_leave():
-    ring = Ring()
-    members = [Member(number, f"consumer-{number}") for number in range(5)]
-    for member in members[:4]:
-        ring.add(member)
-    places = [ring_hash(f"user-{number}") for number in range(4000)]
-    before = [ring.owner(place) for place in places]
-    for member in members[:4]:
-        assert 0.15 < before.count(member) / len(places) < 0.40
-    ring.add(members[4])
-    after = [ring.owner(place) for place in places]
-    moved = [new for old, new in zip(before, after, strict=True) if old is not new]
-    assert set(moved) == {members[4]}, "keys move to the new consumer only"
-    assert 0.10 < len(moved) / len(places) < 0.30
-    ring.remove(members[4])
-    assert [ring.owner(place) for place in places] == before
-    ring.remove(members[0])
-    ring.add(Member(77, "consumer-0"))
-    again = [ring.owner(place).name for place in places]
-    assert again == [owner.name for owner in before], "a consumer that comes back under its name gets its keys back"
-    assert Ring().owner(5) is None
-
-
-def test_ring_hash_is_the_upstream_one():
-    digest = 0xAF63DC4C8601EC8C  # FNV-1a 64 of "a", from the reference test vectors
-    folded = (digest >> 32) ^ (digest & 0xFFFFFFFF)
-    folded = ((folded ^ folded >> 16) * 0x85EBCA6B) % 2**32
-    folded = ((folded ^ folded >> 13) * 0xC2B2AE35) % 2**32
-    assert ring_hash("a") == folded ^ folded >> 16
-    assert 0 <= ring_hash("schl\N{LATIN SMALL LETTER U WITH DIAERESIS}ssel") < 2**32
-
-
-def owners(deliveries, keys):
-    return {keys[offset]: d.consumer_id for d in deliveries for offset in offsets_of(d)}
-
-
-def test_a_busy_key_stays_until_it_is_settled_and_then_moves():
-    names = [f"key-{number}" for number in range(50)]
-    machine = machine_of(KEY_SHARED, "ann")
-    machine.offered(span(0, 50, names), 0.0)
-    machine.join(2, "bob", 1.0)
-    machine.credit(2, 1000, 10**9)
-    moved = {name for name in names if machine._ring.owner(ring_hash(name)).consumer_id == 2}
-    assert moved
-    assert len(moved) < 50
-    second = machine.offered(span(50, 50, names), 1.0)
-    assert owners(second, names * 2) == dict.fromkeys(set(names) - moved, 1), "keys that move wait, others go on"
-    assert machine.explain(1.0, 100).state == "waiting-for-acks"
-    assert "before the key moves" in machine.explain(1.0, 100).sentence
-    machine.ack([0, 50], 1, 2.0)
-    assert machine.next_read(2.0).redelivery
-    third = machine.offered(span(50, 50, names), 2.0)
-    assert owners(third, names * 2) == dict.fromkeys(moved, 2)
-    assert {d.attempt for d in third} == {1}
-
-
-def test_a_consumer_without_credit_blocks_no_other_key():
-    names = [f"key-{number}" for number in range(50)]
-    machine = machine_of(KEY_SHARED, "ann")
-    machine.join(2, "bob", 0.0)
-    slow = {name for name in names if machine._ring.owner(ring_hash(name)).consumer_id == 2}
-    for batch in range(20):
-        assert machine.next_read(0.0) == (50 * batch, False)
-        got = machine.offered(span(50 * batch, 50, names), 0.0)
-        assert set(owners(got, names * 20)) == set(names) - slow
-    assert machine.describe(1000).waiting_messages == 20 * len(slow)
-    assert machine.explain(0.0, 1000).state == "no-credit"
-    machine.credit(2, 10_000, 10**9)
-    received = []
-    while (request := machine.next_read(0.0)).redelivery:
-        for delivery in machine.offered(span(request.offset // 50 * 50, 50, names), 0.0):
-            assert delivery.consumer_id == 2
-            received += offsets_of(delivery)
-    assert received == [offset for offset in range(1000) if names[offset % 50] in slow]
-
-
-def test_a_nack_rewinds_its_key_and_only_its_key():
-    keys = list("aabab")
-    machine = machine_of(KEY_SHARED, "ann")
-    machine.offered(span(0, 5, keys), 0.0)
-    assert machine.ack([3, 5], 1, 0.0) == [], "early: earlier messages of both keys are out"
-    machine.nack(1, [1, 2], 0.0, 0.0)
-    assert machine.ack([0, 1], 1, 0.0) == [0, 1]
-    assert machine.ack([2, 3], 1, 0.0) == [2, 3, 4, 5], "the early acknowledgement of 4 takes effect; that of 3 is void"
-    deliveries = machine.offered(span(0, 5, keys), 0.0)
-    assert [(offsets_of(d), d.attempt) for d in deliveries] == [([1, 3], 2)]
-    machine.nack(1, [1, 2], 0.0, 0.0)
-    deliveries = machine.offered(span(0, 5, keys), 0.0)
-    assert [(offsets_of(d), d.attempt) for d in deliveries] == [([1], 3), ([3], 2)], "3 itself never failed"
-    assert machine.ack([1, 2], 1, 0.0) == [1, 2], "what was void stays void"
-    assert machine.ack([3, 4], 1, 0.0) == [3, 4]
-
-
-def test_idle_keys_are_forgotten(monkeypatch):
-    monkeypatch.setattr("danube.dispatch.key_shared._IDLE_KEYS", 100)
-    machine = machine_of(KEY_SHARED, "ann", max_unacked_messages=50)
-    for base in range(0, 1000, 10):
-        machine.offered(span(base, 10, [f"key-{offset}" for offset in range(base, base + 10)]), 0.0)
-        machine.ack([base, base + 10], 1, 0.0)
-    assert machine.cursor.floor == 1000
-    assert len(machine._keys) <= 170
-
-
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
 def test_deadline_books_stay_small_behind_one_stuck_message(kind):
     machine = machine_of(kind, "ann", max_ack_ranges=10**6)
@@ -358,7 +250,7 @@ def test_deadline_books_stay_small_behind_one_stuck_message(kind):
     for base in range(1, 2001):
         machine.offered(span(base, 1, ["fine"]), 0.001 * base)
         machine.ack([base, base + 1], 1, 0.001 * base)
-    books = machine._deadlines if kind is KEY_SHARED else machine._flights._deadlines
+    books = machine._flights._deadlines
     assert len(books) < 200
     assert machine.cursor.floor == 0
     assert machine.next_deadline() == SubscriptionPolicy().ack_timeout_s

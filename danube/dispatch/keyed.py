@@ -1,0 +1,248 @@
+"""What happens to messages in the lines of a key-shared subscription: acknowledgements, failures, leases, poison.
+
+Whatever happens to a message happens to the line of its key, see :mod:`danube.dispatch.keys`. Poison that is to be
+copied to a dead-letter topic is *set aside*: it leaves its line, which goes on, and stays in the window until the copy
+is made. Poison under the policy ``block`` stays in its line, with a pause that does not end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from danube.dispatch.cursor import Cursor
+from danube.dispatch.delayed import Delayed
+from danube.dispatch.failures import NACKED, TIMED_OUT, retry_at
+from danube.dispatch.inflight import Member
+from danube.dispatch.keys import Key, Lines
+from danube.dispatch.machine import Machine
+from danube.dispatch.spans import Poisoned
+from danube.model.limits import Limits
+from danube.model.policies import PoisonPolicy, SubscriptionPolicy, SubscriptionType
+from danube.model.ranges import RangeSet
+
+__all__ = ["KeyedMachine", "flat_of"]
+
+
+class KeyedMachine(Machine):
+    """A machine that keeps lines; who gets what of them is up to the subclass."""
+
+    def __init__(self, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
+        super().__init__(SubscriptionType.KEY_SHARED, cursor, limits, policy)
+        self._lines = Lines()
+        self._flights = self._lines.flights
+        self._delayed = Delayed()
+        self._aside: set[int] = set()
+        """Poison that waits for its copy: in the window, and in no line."""
+        self._hungry: dict[int, float] = {}
+        """Consumers without credit for what waits for them, and since when. Those suspended for it stay here."""
+
+    def _heard(self, consumer_id: int | None) -> None:
+        """Note that a consumer said something. One that is suspended for want of credit must grant some."""
+        if self._suspended and consumer_id not in self._hungry:
+            self._resume(consumer_id)
+
+    def _in_window(self, start: int, end: int) -> Sequence[int]:
+        """Return at least those offsets of a range that are in the window, in order, however wide the range is."""
+        of = self._lines.of
+        start, end = max(start, self.cursor.floor), min(end, self.position)
+        if end - start <= 2 * len(of) + 16:
+            return range(start, end)
+        return sorted(offset for offset in of if start <= offset < end)
+
+    # --- acknowledgements --------------------------------------------------------------------------------------------
+
+    def ack(self, ranges: Sequence[int], consumer_id: int | None, now: float) -> list[int]:
+        """Acknowledge ranges; see :meth:`Machine.ack`."""
+        if self._suspended:
+            self._heard(consumer_id)
+        lines = self._lines
+        of, settle = lines.of, lines.settle
+        done: list[int] = []
+        for start, end in zip(ranges[::2], ranges[1::2], strict=True):
+            for offset in self._in_window(start, end):
+                key = of.get(offset)
+                if key is None:
+                    continue
+                if key.sent and key.line[0] == offset:
+                    settle(key, done)
+                    if key.line and not key.sent:
+                        lines.register(key)
+                elif offset in self._aside:
+                    self._release(offset)
+                    done.append(offset)
+                else:
+                    lines.acknowledge_out_of_turn(key, offset, done)
+        return self._acknowledge(done)
+
+    def _acknowledge(self, done: list[int]) -> list[int]:
+        """Acknowledge single offsets; return them as a flat list."""
+        if not done:
+            return []
+        done.sort()
+        new = flat_of(done)
+        for index in range(0, len(new), 2):
+            # The window bounds how many ranges there can be, so the cursor need not refuse any.
+            self.cursor.ack(new[index], new[index + 1], force=True)
+        return new
+
+    def _settled(self, done: list[int]) -> None:
+        """Acknowledge what no call of a consumer asked for."""
+        if done:
+            self.settled_itself += self._acknowledge(done)
+
+    def _release(self, offset: int) -> None:
+        """Forget poison that was set aside."""
+        self._aside.remove(offset)
+        self._lines.forget([offset])
+
+    def discard(self, ranges: Sequence[int], now: float) -> list[int]:
+        """Settle ranges without a consumer; see :meth:`Machine.discard`."""
+        lines = self._lines
+        gone: dict[Key, set[int]] = {}
+        new = RangeSet()
+        for start, end in zip(ranges[::2], ranges[1::2], strict=True):
+            for offset in self._in_window(start, end):
+                if offset in self._aside:
+                    self._release(offset)
+                elif offset in lines.of:
+                    gone.setdefault(lines.of[offset], set()).add(offset)
+            self._delayed.discard(start, end)
+            for low, high in self.cursor.ack(start, end, force=True):
+                new.add(low, high)
+        done: list[int] = []
+        for key, offsets in gone.items():
+            lines.withdraw(key, offsets, done)
+            lines.forget(offsets)
+        flat = self._acknowledge(done)
+        for low, high in zip(flat[::2], flat[1::2], strict=True):
+            new.add(low, high)
+        self.position = self.cursor.next_live(self.position)
+        return new.to_flat()
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def nack(
+        self, consumer_id: int | None, ranges: Sequence[int], delay_s: float | None, now: float, reason: str = ""
+    ) -> None:
+        """Take note of failures; see :meth:`Machine.nack`."""
+        self._heard(consumer_id)
+        flights, early = self._flights.of, self._lines.early
+        done: list[int] = []
+        for start, end in zip(ranges[::2], ranges[1::2], strict=True):
+            for offset in self._in_window(start, end):
+                flight = flights.get(offset)
+                if (
+                    flight is not None
+                    and (consumer_id is None or flight.member.consumer_id == consumer_id)
+                    and offset not in early  # what was acknowledged does not fail any more
+                ):
+                    self._fail(offset, delay_s, now, reason or NACKED, done)
+        self._settled(done)
+
+    def extend(self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float) -> None:
+        """Extend leases; see :meth:`Machine.extend`."""
+        self._heard(consumer_id)
+        offsets: list[int] = []
+        for start, end in zip(ranges[::2], ranges[1::2], strict=True):
+            offsets += self._in_window(start, end)
+        self._flights.extend(consumer_id, offsets, now + lease_s, self._limits.max_in_flight_ranges)
+
+    def _time_out(self, now: float) -> list[Member]:
+        """Let fail what was not acknowledged in time; return whose deliveries that were."""
+        lines = self._lines
+        silent: dict[Member, None] = {}
+        late: dict[Key, set[int]] = {}
+        for flight in self._flights.expired(now):
+            for offset in flight.offsets:
+                if self._flights.of.get(offset) is flight and offset not in lines.early:
+                    late.setdefault(lines.of[offset], set()).add(offset)
+                    silent[flight.member] = None
+        done: list[int] = []
+        for key, offsets in late.items():  # the first of a key takes the others with it
+            self._fail(next(offset for offset in key.line if offset in offsets), None, now, TIMED_OUT, done)
+        self._settled(done)
+        return list(silent)
+
+    def _fail(self, offset: int, delay_s: float | None, now: float, reason: str, done: list[int]) -> None:
+        """Let a message in flight, and what was sent of its key behind it, wait again, or treat it as poison."""
+        lines = self._lines
+        key = lines.of[offset]
+        lines.unsend(key, key.line.index(offset))
+        past = lines.past[offset]
+        history = past.history
+        past.history = history._replace(failures=history.failures + 1, reason=reason)
+        past.failed_at, past.delay_s = now, delay_s
+        self._judge(offset, done)
+        lines.register(key)
+
+    def _judge(self, offset: int, done: list[int]) -> None:
+        """Decide by the policy what becomes of a message that has failed and is not in flight."""
+        lines = self._lines
+        past = lines.past[offset]
+        due = retry_at(self.policy, past.history.failures, past.delay_s, past.failed_at)
+        poison = self.policy.poison if due is None else None
+        past.due = math.inf if due is None else due
+        if poison is None or poison is PoisonPolicy.BLOCK:
+            if offset in self._aside:
+                self._aside.remove(offset)
+                lines.put_back(offset)
+            return
+        if offset not in self._aside:
+            lines.withdraw(lines.of[offset], {offset}, done)
+            self._aside.add(offset)
+        if poison is PoisonPolicy.DROP:
+            self._release(offset)
+            self._dropped += 1
+            done.append(offset)
+
+    def _judge_all(self, now: float) -> None:
+        """Treat everything that has failed by the policy, which is another one now."""
+        lines = self._lines
+        self._flights.retime(self.policy.ack_timeout_s)
+        done: list[int] = []
+        for offset in sorted(lines.past):
+            past = lines.past.get(offset)
+            if past is None or not past.history.failures or offset in self._flights.of:
+                continue
+            if offset not in self._aside:
+                if lines.is_acknowledged(offset):
+                    continue
+                if past.due <= now and not self.policy.is_poison(past.history.failures):
+                    continue  # its pause is over, however long the new one may be
+            self._judge(offset, done)
+        self._settled(done)
+
+    def poisoned(self, limit: int) -> list[Poisoned]:
+        """Return what is set aside; see :meth:`Machine.poisoned`."""
+        found: list[Poisoned] = []
+        for offset in sorted(self._aside):
+            history = self._lines.past[offset].history
+            fresh = Poisoned(offset, offset + 1, history.attempt - 1, history.failures, history.reason)
+            if found and found[-1].end == offset and found[-1][2:] == fresh[2:]:
+                found[-1] = found[-1]._replace(end=offset + 1)
+            elif len(found) == limit:
+                break
+            else:
+                found.append(fresh)
+        return found
+
+    def poisoned_messages(self) -> int:
+        """Count the messages that block their key, or are set aside."""
+        return sum(past.due == math.inf for past in self._lines.past.values())
+
+
+def flat_of(offsets: list[int]) -> list[int]:
+    """Turn sorted offsets into flat ranges."""
+    start, last = offsets[0], offsets[-1]
+    if last - start + 1 == len(offsets):
+        return [start, last + 1]
+    flat = [start]
+    end = start
+    for offset in offsets:
+        if offset != end:
+            flat.append(end)
+            flat.append(offset)
+        end = offset + 1
+    flat.append(end)
+    return flat
