@@ -115,13 +115,11 @@ class _Replay:
         await self._client.lookup_topic(self._plan.topic)
         if self._plan.to is not None:
             await self._client.lookup_topic(self._plan.to)
-        async with AsyncExitStack() as stack:
-            source = await stack.enter_async_context(await self._open())
-            producers = await stack.enter_async_context(AsyncExitStack())
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self._watch_signals)
+        async with await self._open() as source, trio.open_nursery() as nursery:
+            await nursery.start(self._watch_signals)
+            async with AsyncExitStack() as producers:  # innermost: it is entered bit by bit
                 await self._replay_batches(source, producers)
-                nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
 
     async def _open(self) -> AbstractAsyncContextManager[Consumer | Reader]:
         plan = self._plan
