@@ -31,11 +31,11 @@ class Group:
     def __init__(self, nursery: trio.Nursery, url: str, topic: str, subscription: str, kind: str) -> None:
         self.topic = topic
         self.subscription = subscription
+        self.kind = kind
         self.seen: list[Seen] = []
         self.acked: list[Seen] = []
         self.consumers: dict[str, danube.Consumer] = {}
         self._url = url
-        self._kind = kind
         self._nursery = nursery
         self._scopes: dict[str, trio.CancelScope] = {}
         self._gone: dict[str, trio.Event] = {}
@@ -67,7 +67,7 @@ class Group:
             async with (
                 danube.connect(self._url) as client,
                 client.consumer(
-                    self.topic, subscription=self.subscription, type=self._kind, name=name, start="earliest", **options
+                    self.topic, subscription=self.subscription, type=self.kind, name=name, start="earliest", **options
                 ) as consumer,
             ):
                 self.consumers[name] = consumer
