@@ -67,7 +67,7 @@ class Member:
 class Flight:
     """One contiguous range at one consumer."""
 
-    __slots__ = ("deadline", "end", "history", "leased", "member", "open", "since", "start")
+    __slots__ = ("deadline", "end", "history", "lease", "member", "open", "since", "start")
 
     def __init__(
         self, start: int, end: int, open_count: int, member: Member, history: History, since: float, deadline: float
@@ -81,13 +81,13 @@ class Flight:
         self.since = since
         self.deadline = deadline
         """When it times out (monotonic seconds); infinite if never."""
-        self.leased = False
-        """The deadline was extended."""
+        self.lease = 0.0
+        """Until when it was extended; it does not time out earlier, whatever the timeout is."""
 
     def part(self, start: int, end: int, open_count: int) -> Flight:
         """Return a flight for a part of this one."""
         part = Flight(start, end, open_count, self.member, self.history, self.since, self.deadline)
-        part.leased = self.leased
+        part.lease = self.lease
         return part
 
 
@@ -231,14 +231,12 @@ class InFlight:
                 low, high = max(start, flight.start), min(end, flight.end)
                 count = flight.open if whole else sum(b - a for a, b in self._cursor.live(low, high))
                 if count == flight.open:
-                    flight.deadline = deadline
-                    flight.leased = True
+                    flight.deadline = flight.lease = deadline
                 elif count:
                     self._cut(index, flight, low, high)
                     flight.open = 0
                     part = flight.part(low, high, count)
-                    part.deadline = deadline
-                    part.leased = True
+                    part.deadline = part.lease = deadline
                     self._insert(part)
                     self._arm(part)
                     index = self._find(low)
@@ -288,8 +286,7 @@ class InFlight:
         """Let everything time out ``timeout_s`` seconds after its delivery (0: never), but no lease end earlier."""
         self._timeout_s = timeout_s or math.inf
         for flight in self._flights:
-            deadline = flight.since + self._timeout_s
-            flight.deadline = max(flight.deadline, deadline) if flight.leased else deadline
+            flight.deadline = max(flight.since + self._timeout_s, flight.lease)
         self._deadlines = [
             (flight.deadline, number, flight)
             for number, flight in enumerate(self._flights)

@@ -3,6 +3,9 @@
 Nothing is read from a log, acknowledged or delivered again. A batch that is offered goes to whoever may have it, by the
 rules of the subscription's type. What finds no consumer with credit is dropped and counted, and the consumer that would
 have got it is told about the gap before its next delivery.
+
+A message that the key filters of no consumer let through was meant for nobody here: it is skipped, and no loss. There
+is nowhere to keep a batch until its delivery time, so that is ignored, and so are all failure policies.
 """
 
 from __future__ import annotations
@@ -93,10 +96,11 @@ class LossyMachine(Machine):
         for offset in range(start, span.end_offset):
             key = span.keys[offset - span.base_offset] if span.keys is not None else ""
             if key not in owners:
-                owners[key] = self._ring.owner(ring_hash(key))
+                owners[key] = self._ring.owner(ring_hash(key), key)
             member = owners[key]
             if member is None:
-                dropped.append((None, offset))
+                if not self._members:
+                    dropped.append((None, offset))
                 continue
             ranges = slices.setdefault(member.consumer_id, [])
             if member.credit_messages * 2 <= len(ranges) or member.credit_bytes <= 0:

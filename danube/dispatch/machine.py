@@ -233,9 +233,8 @@ class Machine(ABC):
             reason: what a person should know about it.
         """
 
-    def extend(  # noqa: B027
-        self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float
-    ) -> None:
+    @abstractmethod
+    def extend(self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float) -> None:
         """Let what is in flight at a consumer time out ``lease_s`` seconds from now, but not earlier than it would.
 
         Args:

@@ -21,8 +21,8 @@ class RangedModel:
         self.forget()
 
     def forget(self):
-        self.flying = {}  # offset -> [consumer, since, deadline, leased]
-        self.waiting = {}  # offset -> (due, since, requested delay)
+        self.flying = {}  # offset -> [consumer, since, deadline, end of the lease]
+        self.waiting = {}  # offset -> due
         self.aside = set()
         self.delayed = {}  # offset -> due
         self.delivered = set()
@@ -32,7 +32,7 @@ class RangedModel:
     def deliver(self, offset, consumer_id, now):
         self.waiting.pop(offset, None)
         self.delivered.add(offset)
-        self.flying[offset] = [consumer_id, now, now + (self.policy.ack_timeout_s or math.inf), False]
+        self.flying[offset] = [consumer_id, now, now + (self.policy.ack_timeout_s or math.inf), 0.0]
 
     def settle(self, offsets):
         self.acked |= offsets
@@ -78,7 +78,7 @@ class RangedModel:
         for offset in offsets:
             flight = self.flying.get(offset)
             if flight is not None and flight[0] == consumer_id and flight[2] < deadline:
-                flight[2:] = [deadline, True]
+                flight[2:] = [deadline, deadline]
 
     def time_out(self, now):
         """Fail what is late and return whose it was."""
@@ -99,8 +99,7 @@ class RangedModel:
             return
         self.policy = policy
         for flight in self.flying.values():
-            deadline = flight[1] + (policy.ack_timeout_s or math.inf)
-            flight[2] = max(flight[2], deadline) if flight[3] else deadline
+            flight[2] = max(flight[1] + (policy.ack_timeout_s or math.inf), flight[3])
         for offset in [*self.waiting, *self.aside]:
             ready = self.waiting.get(offset, math.inf) <= now
             if not ready or policy.is_poison(self.failures.get(offset, 0) or -1):

@@ -27,7 +27,7 @@ class Window(RuleBasedStateMachine):
         self.cursor = Cursor()
         self.window = InFlight(self.cursor, timeout)
         self.members = [Member(number, f"c{number}") for number in (1, 2)]
-        self.model = {}  # offset -> [member, since, deadline, leased]
+        self.model = {}  # offset -> [member, since, deadline, end of the lease]
         self.acked = set()
 
     @rule(start=OFFSETS, size=SIZES, index=st.integers(0, 1))
@@ -38,7 +38,7 @@ class Window(RuleBasedStateMachine):
         for low, high in zip(flat[::2], flat[1::2], strict=True):
             self.window.add(low, high, self.members[index], FIRST, self.now)
             for offset in range(low, high):
-                self.model[offset] = [self.members[index], self.now, self.now + self.timeout, False]
+                self.model[offset] = [self.members[index], self.now, self.now + self.timeout, 0.0]
 
     @rule(start=OFFSETS, size=SIZES)
     def settle(self, start, size):
@@ -68,7 +68,7 @@ class Window(RuleBasedStateMachine):
         for offset in range(start, start + size):
             flight = self.model.get(offset)
             if flight is not None and flight[0] is self.members[index] and flight[2] < deadline:
-                flight[2:] = [deadline, True]
+                flight[2:] = [deadline, deadline]
 
     @rule(start=OFFSETS, size=SIZES, lease=st.sampled_from([9.0, 40.0]))
     def extend_whole(self, start, size, lease):
@@ -78,10 +78,10 @@ class Window(RuleBasedStateMachine):
         self.window.extend(start, start + size, 1, deadline, whole=True)
         assert len(self.window.starts) == before
         for low, flight in zip(self.window.starts, self.window._flights, strict=True):
-            if flight.deadline == deadline and flight.leased:
+            if flight.lease == deadline:
                 for offset in range(low, flight.end):
                     if offset in self.model and self.model[offset][2] < deadline:
-                        self.model[offset][2:] = [deadline, True]
+                        self.model[offset][2:] = [deadline, deadline]
         for offset in range(start, start + size):
             if offset in self.model and self.model[offset][0].consumer_id == 1:
                 assert self.model[offset][2] >= deadline
@@ -97,8 +97,7 @@ class Window(RuleBasedStateMachine):
         self.window.change_timeout(timeout)
         self.timeout = timeout or math.inf
         for flight in self.model.values():
-            deadline = flight[1] + self.timeout
-            flight[2] = max(flight[2], deadline) if flight[3] else deadline
+            flight[2] = max(flight[1] + self.timeout, flight[3])
 
     @precondition(lambda self: self.model)
     @rule()
@@ -130,7 +129,7 @@ class Window(RuleBasedStateMachine):
             assert flight.open == len(live) > 0
             for offset in live:
                 assert offset not in covered
-                covered[offset] = [flight.member, flight.since, flight.deadline, flight.leased]
+                covered[offset] = [flight.member, flight.since, flight.deadline, flight.lease]
         assert covered == self.model
         deadlines = [flight[2] for flight in self.model.values() if flight[2] < math.inf]
         assert window.next_deadline() == min(deadlines, default=None)
