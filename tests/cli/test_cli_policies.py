@@ -1,0 +1,206 @@
+"""Policies on the command line: how they are written, and what the commands do to a real broker."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from brokers import BrokerProcess
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from danube.cli._policy_values import (
+    SUBSCRIPTION_POLICIES,
+    TOPIC_POLICIES,
+    parse_changes,
+    parse_names,
+    parse_rate,
+    show_policies,
+)
+from danube.cli.app import app
+from danube.model.errors import InvalidArgumentError
+from danube.model.policies import Rate, Retention, SubscriptionPolicy, TopicPolicies, change_policy
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with BrokerProcess(tmp_path_factory.mktemp("data"), "--log-level", "warning") as running:
+        yield running
+        assert running.terminate() == 0
+
+
+def run(broker, *arguments, code=0):
+    done = CliRunner().invoke(app, arguments, env={"DANUBE_URL": broker.url, "XDG_CONFIG_HOME": "/nonexistent"})
+    assert done.exit_code == code, done.output
+    return done
+
+
+def table(done):
+    """Return a table of policies as a dict."""
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    return {name: (value, level) for name, value, level in rows}
+
+
+# --- How they are written --------------------------------------------------------------------------------------------
+
+
+def test_every_policy_can_be_written():
+    assert set(TOPIC_POLICIES) == set(TopicPolicies.__struct_fields__)
+    assert set(SUBSCRIPTION_POLICIES) == set(SubscriptionPolicy.__struct_fields__)
+
+
+def test_values():
+    assert parse_changes(
+        [
+            "max_producers=10",
+            "max-message-bytes=1MiB",
+            "message_ttl=7d",
+            "retention=12h,10GiB,acknowledged",
+            "publish_rate=100/s,1.5MiB/s",
+            "dispatch_rate = 64KiB/s",
+        ]
+    ) == {
+        "max_producers": 10,
+        "max_message_bytes": 2**20,
+        "message_ttl_s": 604800.0,
+        "retention": {"max_age_s": 43200.0, "max_bytes": 10 * 2**30, "acknowledged": True},
+        "publish_rate": {"messages_per_s": 100.0, "bytes_per_s": 1.5 * 2**20},
+        "dispatch_rate": {"bytes_per_s": 65536.0},
+    }
+    assert parse_changes(["publish_rate=none", "retention=none", "message_ttl_s=none"]) == {
+        "publish_rate": {},
+        "retention": {},
+        "message_ttl_s": 0.0,
+    }
+    assert parse_rate("2.5") == {"messages_per_s": 2.5}
+    assert parse_names(["message-ttl", "max_message"]) == ["message_ttl_s", "max_message_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max_producer=1", "did you mean 'max_producers'?"),
+        ("message_tll=1d", "did you mean 'message_ttl_s'?"),
+        ("colour=red", "known are max_producers, "),
+        ("max_producers", "not name=value"),
+        ("max_producers=none", "max_producers: 'none' is not a number"),
+        ("max_producers=-1", "not a number"),
+        ("max_message_bytes=big", "max_message_bytes: 'big' is not a size"),
+        ("message_ttl=soon", "message_ttl_s: 'soon' is not a length of time"),
+        ("publish_rate=fast", "publish_rate: 'fast' is not a rate"),
+        ("publish_rate=100/m", "is not a rate"),
+        ("publish_rate=1/s,2/s", "is not a rate"),
+        ("publish_rate=", "is not a rate"),
+        ("retention=all", "length of time"),
+    ],
+)
+def test_what_is_wrong_is_said(text, said):
+    with pytest.raises(InvalidArgumentError) as caught:
+        parse_changes([text])
+    assert said in str(caught.value)
+
+
+def test_nothing_is_given_twice():
+    with pytest.raises(InvalidArgumentError, match="given twice"):
+        parse_changes(["message_ttl=1d", "message_ttl_s=2d"])
+
+
+_seconds = st.integers(0, 10**8) | st.integers(0, 10**6).map(lambda ms: ms / 1000)
+_rates = st.builds(Rate, st.integers(0, 10**9).map(float), st.integers(0, 2**40).map(float))
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        TopicPolicies,
+        max_producers=st.none() | st.integers(0, 10**6),
+        max_message_bytes=st.none() | st.integers(1, 2**40),
+        message_ttl_s=st.none() | _seconds.map(float),
+        retention=st.none() | st.builds(Retention, _seconds.map(float), st.integers(0, 2**50), st.booleans()),
+        publish_rate=st.none() | _rates,
+        dispatch_rate=st.none() | _rates,
+    )
+)
+def test_what_is_shown_can_be_typed_again(policies):
+    shown = {row["policy"]: row["value"] for row in show_policies(policies, {})}
+    typed = parse_changes([f"{name}={value}" for name, value in shown.items() if value != "-"])
+    assert change_policy(TopicPolicies(), typed) == policies
+
+
+# --- What the commands do --------------------------------------------------------------------------------------------
+
+
+def test_levels(broker):
+    run(broker, "namespaces", "create", "shop")
+    run(broker, "topics", "create", "/shop/orders", "--partitions", "2")
+    run(broker, "policies", "set", "broker", "max_producers=9", "max_consumers=8")
+    run(broker, "policies", "set", "shop", "max_producers=7", "publish_rate=1000/s")
+    found = table(run(broker, "policies", "set", "/shop/orders", "publish-rate=none", "message_ttl=90m"))
+    assert found["max_consumers"] == ("8", "broker")
+    assert found["max_producers"] == ("7", "namespace")
+    assert found["publish_rate"] == ("none", "topic")
+    assert found["message_ttl_s"] == ("90m", "topic")
+    assert found["retention"] == ("-", "-")
+    assert table(run(broker, "policies", "show", "/shop/orders")) == found
+    shown = json.loads(run(broker, "policies", "show", "/shop/orders", "-o", "json").stdout)
+    assert shown["effective"]["max_producers"] == 7
+    assert shown["own"]["max_producers"] is None
+    assert shown["sources"]["max_producers"] == "namespace"
+    found = table(run(broker, "policies", "unset", "shop", "max_producers", "publish_rate"))
+    assert found["max_producers"] == ("9", "broker")
+    run(broker, "policies", "unset", "broker", "max_producers", "max_consumers")
+    assert json.loads(run(broker, "policies", "show", "-o", "json").stdout)["target"] == "broker"
+    assert run(broker, "policies", "show", "broker", "-o", "raw").stdout.startswith("max_producers\t-\t-\n")
+
+
+def test_targets_that_do_not_exist(broker):
+    run(broker, "policies", "show", "nowhere", code=66)
+    run(broker, "policies", "set", "/default/nowhere", "max_producers=1", code=66)
+    assert "did you mean" in run(broker, "policies", "unset", "broker", "max_producer", code=65).stderr
+
+
+def test_the_policy_of_a_subscription(broker):
+    run(broker, "produce", "/default/p", "-m", "one")
+    run(broker, "subscriptions", "policy", "/default/p", "s", code=66)
+    run(broker, "consume", "/default/p", "-s", "s", "-t", "key_shared", "-e")
+    shown = run(broker, "subscriptions", "policy", "/default/p", "s").stdout
+    assert "ack_timeout_s           30s\n" in shown
+    options = ["--max-redelivery", "none", "--ack-timeout", "none", "--backoff", "fixed", "--redelivery-delay", "0.5s"]
+    options += ["--max-redelivery-delay", "2m", "--poison", "dead-letter", "--dead-letter-topic", "/default/graves"]
+    options += ["--max-unacked", "100", "--unmatched", "skip", "--dispatch-rate", "100/s,1MiB/s"]
+    shown = dict(
+        line.split("\t")
+        for line in run(broker, "subscriptions", "policy", "/default/p", "s", *options, "-o", "raw").stdout.splitlines()
+    )
+    assert shown == {
+        "max_redelivery_count": "none",
+        "ack_timeout_s": "none",
+        "backoff": "fixed",
+        "redelivery_delay_s": "0.5s",
+        "max_redelivery_delay_s": "2m",
+        "poison": "dead-letter",
+        "dead_letter_topic": "/default/graves",
+        "max_unacked_messages": "100",
+        "unmatched": "skip",
+        "dispatch_rate": "100/s,1MiB/s",
+    }
+    changed = ["--dispatch-rate", "inherit", "--dead-letter-topic", "none", "--max-redelivery", "3"]
+    found = json.loads(run(broker, "subscriptions", "policy", "/default/p", "s", *changed, "-o", "json").stdout)
+    assert (found["topic"], found["subscription"]) == ("/default/p", "s")
+    assert (found["dispatch_rate"], found["dead_letter_topic"], found["max_redelivery_count"]) == (None, "", 3)
+    assert found["ack_timeout_s"] == 0
+    run(broker, "subscriptions", "policy", "/default/p", "s", "--max-redelivery", "often", code=65)
+    run(broker, "subscriptions", "policy", "/default/p", "s", "--poison", "shrug", code=2)
+
+
+def test_subscriptions_show_what_became_of_messages(broker):
+    run(broker, "produce", "/default/seen", "-m", "one", "-m", "two")
+    run(broker, "consume", "/default/seen", "-s", "s", "--start", "earliest", "-n", "1")
+    header, row = run(broker, "subscriptions", "list", "/default/seen").stdout.splitlines()
+    for column in ("backlog", "waiting", "delayed", "poisoned", "dead-lettered", "expired", "consumers"):
+        assert column in header
+    assert row.split()[:6] == ["/default/seen", "s", "exclusive", "1", "2", "1"]
+    found = json.loads(run(broker, "subscriptions", "describe", "/default/seen", "s", "-o", "json").stdout)
+    assert found[0]["policy"]["max_redelivery_count"] == 5
+    assert found[0]["dead_lettered_messages"] == 0
