@@ -7,7 +7,7 @@ import datetime
 from danube.model.errors import InvalidArgumentError
 from danube.model.policies import EARLIEST, LATEST
 
-__all__ = ["parse_position"]
+__all__ = ["parse_position", "parse_time"]
 
 
 def parse_position(text: str) -> str | int | datetime.datetime:
@@ -21,9 +21,25 @@ def parse_position(text: str) -> str | int | datetime.datetime:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        moment = datetime.datetime.fromisoformat(text)
+        return _moment(text)
     except ValueError:
         raise InvalidArgumentError(
             f"position {text!r} is not earliest, latest, an offset, or an ISO 8601 time such as 2026-01-31T12:00:00Z"
         ) from None
+
+
+def parse_time(text: str) -> datetime.datetime:
+    """Read an ISO 8601 time; one without a zone is UTC.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    try:
+        return _moment(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{text!r} is not an ISO 8601 time such as 2026-01-31T12:00:00Z") from None
+
+
+def _moment(text: str) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)

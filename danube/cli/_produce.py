@@ -15,6 +15,7 @@ is opened once for each partition, and they take turns message by message.
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
 import signal
@@ -31,13 +32,14 @@ import trio
 
 from danube.cli._client import run_with_client
 from danube.cli._lines import BLOCK_BYTES, KeyField, repeat_texts, split_blocks
-from danube.cli._output import Output, human_bytes, human_rate, print_json
+from danube.cli._output import Output
+from danube.cli._produced import Progress, Tally, show_summary
 from danube.model.errors import TopicNotFoundError
 from danube.model.names import route_key
 from danube.model.policies import Durability
 
 if TYPE_CHECKING:
-    from danube.client import Client, Producer, RangeReceipt
+    from danube.client import Client, Producer
 
 __all__ = ["Plan", "run"]
 
@@ -70,6 +72,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     durability: Durability | None = None
     partitions: int = 0
     compression: Literal["lz4", "zstd"] | None = None
+    deliver_after_s: float | None = None
+    """Seconds from the sending of each message."""
+    deliver_at: datetime.datetime | None = None
 
 
 class _Lane:
@@ -80,46 +85,6 @@ class _Lane:
         self.skip = skip
 
 
-class _Tally:
-    """What has been acknowledged."""
-
-    def __init__(self) -> None:
-        self.messages = 0
-        self.size_bytes = 0
-        self.skipped = 0
-        self.interrupted = False
-        self.seconds = 0.0
-        """From the first read to the last receipt."""
-        self._topics: dict[str, tuple[int, int | None, int | None]] = {}
-
-    def add(self, receipt: RangeReceipt, size_bytes: int) -> None:
-        """Count a receipt."""
-        self.size_bytes += size_bytes
-        for part in receipt.ranges:
-            self.messages += part.count
-            count, first, last = self._topics.get(part.topic, (0, None, None))
-            if part.start >= 0:  # else the broker has it, but no longer knows where
-                first = part.start if first is None else min(first, part.start)
-                last = part.end - 1 if last is None else max(last, part.end - 1)
-            self._topics[part.topic] = (count + part.count, first, last)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the figures as plain data."""
-        seconds = self.seconds
-        return {
-            "messages": self.messages,
-            "skipped": self.skipped,
-            "bytes": self.size_bytes,
-            "seconds": round(seconds, 6),
-            "messages_per_s": round(self.messages / seconds, 1) if seconds > 0 else 0.0,
-            "interrupted": self.interrupted,
-            "topics": [
-                {"topic": topic, "messages": count, "first_offset": first, "last_offset": last}
-                for topic, (count, first, last) in sorted(self._topics.items())
-            ],
-        }
-
-
 def run(plan: Plan, url: str | None, context: str | None, output: Output) -> bool:
     """Produce, print the summary; False if a signal ended it early.
 
@@ -127,8 +92,9 @@ def run(plan: Plan, url: str | None, context: str | None, output: Output) -> boo
         DanubeError: the broker refused, or did not come back; what was acknowledged is said on standard error.
         OSError: the input cannot be read.
     """
-    tally = _Tally()
-    progress = _Progress(plan, output)
+    tally = Tally()
+    known = plan.file is not None and plan.count is None
+    progress = Progress(plan.file.stat().st_size if known and plan.file else None, output)
     try:
         with progress:
             run_with_client(lambda client: _Job(client, plan, tally, progress).run(), url, context, _RECONNECT_S)
@@ -136,14 +102,14 @@ def run(plan: Plan, url: str | None, context: str | None, output: Output) -> boo
         if tally.messages:
             print(f"{tally.messages} messages had been acknowledged before the failure", file=sys.stderr)
         raise
-    _show(tally.summary(), output)
+    show_summary(tally.summary(), output)
     return not tally.interrupted
 
 
 class _Job:
     """One run of the command with a connected client."""
 
-    def __init__(self, client: Client, plan: Plan, tally: _Tally, progress: _Progress) -> None:
+    def __init__(self, client: Client, plan: Plan, tally: Tally, progress: Progress) -> None:
         self._client = client
         self._plan = plan
         self._tally = tally
@@ -151,6 +117,11 @@ class _Job:
         self._slots = trio.Semaphore(_IN_FLIGHT)
         self._feeding = trio.CancelScope()
         self._lanes: list[_Lane] = []
+        self._options: dict[str, Any] = {}
+        if plan.deliver_after_s is not None:
+            self._options["deliver_after_s"] = plan.deliver_after_s
+        if plan.deliver_at is not None:
+            self._options["deliver_at"] = plan.deliver_at
         self._key_field = KeyField(plan.key_field) if plan.key_field is not None else None
         self._partition_of: dict[str, int] = {}
 
@@ -295,9 +266,9 @@ class _Job:
         task_status.started()
         try:
             if keys is not None:
-                receipt = await producer.send_many(payloads, keys=keys)
+                receipt = await producer.send_many(payloads, keys=keys, **self._options)
             else:
-                receipt = await producer.send_many(payloads, key=self._plan.key)
+                receipt = await producer.send_many(payloads, key=self._plan.key, **self._options)
         finally:
             self._slots.release()
         size_bytes = sum(map(len, payloads))
@@ -348,54 +319,3 @@ async def _gather(receiver: trio.MemoryReceiveChannel[list[bytes]]) -> list[byte
     except (trio.EndOfChannel, trio.WouldBlock):
         pass
     return lines
-
-
-# --- Showing ---------------------------------------------------------------------------------------------------------
-
-
-class _Progress:
-    """A progress bar on standard error, for a person who watches; otherwise nothing."""
-
-    def __init__(self, plan: Plan, output: Output) -> None:
-        self._bar: Any = None
-        if output is not Output.TABLE or not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn, TransferSpeedColumn
-
-        columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        known = plan.file is not None and plan.count is None
-        self._task = self._bar.add_task("", total=plan.file.stat().st_size if known and plan.file else None)
-
-    def __enter__(self) -> None:
-        if self._bar is not None:
-            self._bar.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def advance(self, size_bytes: int) -> None:
-        """Bytes of the input are acknowledged."""
-        if self._bar is not None:
-            self._bar.advance(self._task, size_bytes)
-
-
-def _show(summary: dict[str, Any], output: Output) -> None:
-    if output is Output.JSON:
-        print_json(summary, indent=0)
-        return
-    if output is Output.RAW:
-        for part in summary["topics"]:
-            print(f"{part['topic']}\t{part['messages']}\t{part['first_offset']}\t{part['last_offset']}")
-        return
-    seconds = summary["seconds"]
-    print(
-        f"{summary['messages']:,} messages, {human_bytes(summary['bytes'])} in {seconds:.2f} s:"
-        f" {human_rate(summary['messages'], seconds, 'messages')}"
-        + (f"; {summary['skipped']:,} skipped, stored before" if summary["skipped"] else "")
-        + ("; interrupted" if summary["interrupted"] else "")
-    )
-    for part in summary["topics"]:
-        print(f"  {part['topic']}: {part['messages']:,} messages, offsets {part['first_offset']}-{part['last_offset']}")

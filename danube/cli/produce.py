@@ -9,7 +9,9 @@ from typing import Annotated, Final, Literal
 import typer
 
 from danube.cli._context import ContextOption, UrlOption
+from danube.cli._durations import parse_duration
 from danube.cli._output import Output, OutputOption
+from danube.cli._positions import parse_time
 from danube.cli.topics import TopicArgument
 from danube.model.policies import Durability
 
@@ -64,6 +66,12 @@ def produce(
     ] = None,
     partitions: Annotated[int, typer.Option(min=0, help="Create the topic with this many, if it is missing.")] = 0,
     compression: Annotated[Compression, typer.Option(help="Packing of batches.")] = Compression.NONE,
+    deliver_after: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Deliver each only so long after it was sent, such as 10s or 2h.")
+    ] = None,
+    deliver_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Deliver only from then on, such as 2026-01-31T12:00:00Z.")
+    ] = None,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
@@ -85,6 +93,8 @@ def produce(
         raise typer.BadParameter("give --key or --key-field, not both")
     if resume and producer_name is None:
         raise typer.BadParameter("--resume needs --producer-name: the broker remembers producers by their name")
+    if deliver_after is not None and deliver_at is not None:
+        raise typer.BadParameter("give --deliver-after or --deliver-at, not both")
     plan = _produce.Plan(
         topic=topic,
         file=None if file is None or str(file) == "-" else file,
@@ -98,6 +108,8 @@ def produce(
         durability=durability,
         partitions=partitions,
         compression=_CODECS[compression],
+        deliver_after_s=None if deliver_after is None else parse_duration(deliver_after),
+        deliver_at=None if deliver_at is None else parse_time(deliver_at),
     )
     if not _produce.run(plan, url, context, output):
         raise typer.Exit(130)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from contextlib import asynccontextmanager
 
@@ -27,7 +28,8 @@ class StandInProducer:
         self.stored_before = [len(client.by_producer.setdefault((topic, name), []))]
         self.sending = 0
 
-    async def send_many(self, payloads, *, key=None, keys=None):
+    async def send_many(self, payloads, *, key=None, keys=None, **when):
+        self.client.when.append(when)
         start = len(self.log)
         records = list(zip(payloads, keys if keys is not None else [key] * len(payloads), strict=True))
         room = self.client.room - sum(map(len, self.client.logs.values()))
@@ -50,6 +52,7 @@ class StandInClient:
         self.room = 10**9
         self.most_in_flight = 0
         self.opened = []
+        self.when = []
 
     async def lookup_topic(self, topic):
         await trio.lowlevel.checkpoint()
@@ -69,8 +72,8 @@ class StandInClient:
 
 
 def produce(client, plan):
-    tally = _produce._Tally()
-    progress = _produce._Progress(plan, Output.RAW)
+    tally = _produce.Tally()
+    progress = _produce.Progress(None, Output.RAW)
     trio.run(_produce._Job(client, plan, tally, progress).run)
     return tally
 
@@ -117,6 +120,15 @@ def test_keys(tmp_path):
     assert [key for _, key in client.logs["/d/u"]] == ["all"] * 3
 
 
+def test_the_time_of_delivery_goes_with_each_send():
+    client = StandInClient()
+    noon = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
+    produce(client, Plan(topic="/d/t", texts=[b"x"]))
+    produce(client, Plan(topic="/d/t", texts=[b"x"], deliver_after_s=10.0))
+    produce(client, Plan(topic="/d/t", texts=[b"x"], deliver_at=noon))
+    assert client.when == [{}, {"deliver_after_s": 10.0}, {"deliver_at": noon}]
+
+
 def test_a_rate_is_kept():
     client = StandInClient()
     seconds = trio.run(_timed, client, Plan(topic="/d/t", texts=[b"x"], count=11, rate=50.0))
@@ -126,7 +138,7 @@ def test_a_rate_is_kept():
 
 async def _timed(client, plan):
     began = trio.current_time()
-    await _produce._Job(client, plan, _produce._Tally(), _produce._Progress(plan, Output.RAW)).run()
+    await _produce._Job(client, plan, _produce.Tally(), _produce.Progress(None, Output.RAW)).run()
     return trio.current_time() - began
 
 
