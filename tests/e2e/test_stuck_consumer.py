@@ -15,13 +15,13 @@ from contextlib import contextmanager
 import pytest
 import trio
 from brokers import BrokerProcess, danube
-from consumer_groups import Group, by_key, consumer_group, numbers, publish, until
+from consumer_groups import Group, backlog, by_key, consumer_group, numbers, publish, until
 
 from danube import Client, connect
 from danube.model.api import ConsumerInfo
 
 COUNT = 3_000
-ANSWERS = 200
+ANSWERS = 60
 KEYS = 100
 CREDIT = 50
 """Of the consumer that sticks, if its process lives."""
@@ -95,6 +95,8 @@ async def check_others(client: Client, group: Group) -> None:
     await client.change_subscription_policy(topic, "s", ack_timeout_s=0.3, redelivery_delay_s=0.0)
     everything = COUNT + ANSWERS
     await group.until(lambda it: len(it.acked) >= everything)
+    await group.flush()
+    assert await backlog(client, topic, "s") == 0
     assert sorted(numbers(group.acked)) == list(range(everything))
     assert {one.consumer for one in group.acked} == {"a", "b", "c"}
     if group.kind == "key_shared":
@@ -120,7 +122,7 @@ async def acks_and_publishes_answer(client: Client, group: Group) -> None:
             began = time.monotonic()
             await group.consumers[name].flush_acks()
             slowest_s = max(slowest_s, time.monotonic() - began)
-            await trio.sleep(0.01)
+            await trio.sleep(0.02)
 
     async with client.producer(group.topic) as producer, trio.open_nursery() as nursery:
         for name in ("a", "b", "c"):
