@@ -7,9 +7,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+import anyio
+import anyio.abc
 import msgspec
 import trio
+import trio.testing
 
+import danube
+from danube.client import Client, Environment
 from danube.model import api
 from danube.model.batch import BatchHeader, check_part, open_raw, slice_part
 from danube.model.errors import (
@@ -88,6 +93,9 @@ class FakeSubscription:
             self.acked.add(0, start)
         self.consumer: FakeConsumer | None = None
         self.nacks: list[tuple[list[int], int]] = []
+        self.reasons: list[str] = []
+        self.leases: list[tuple[float, list[int], int]] = []
+        """(time, ranges, milliseconds) of each ExtendLease."""
         self.acks: list[list[int]] = []
         self.attempts: dict[int, int] = {}
 
@@ -115,6 +123,8 @@ class FakeBroker:
         self.hold_acks: trio.Event | None = None
         self.corrupt: Callable[[Stored], bool] = lambda stored: False
         self.slices = False
+        self.ack_timeout_s = 0.0
+        self.forgets_acks = False
         self.open_errors: list[DanubeError] = []
         self.opens: list[api.PublishOpen | api.ConsumeOpen] = []
         self.connections: list[trio.abc.Stream] = []
@@ -136,6 +146,15 @@ class FakeBroker:
 
     def topic(self, name: str) -> FakeTopic:
         return self.topics.setdefault(name, FakeTopic(name))
+
+    def deliver_again(self, topic: str, subscription: str, ranges: list[int]) -> None:
+        """Deliver ranges once more, as after a timeout."""
+        sub = self.topics[topic].subscriptions[subscription]
+        for offset in range(ranges[0], ranges[-1]):
+            sub.attempts[offset] = sub.attempts.get(offset, 1) + 1
+        assert sub.consumer is not None
+        sub.consumer.position = min(sub.consumer.position, ranges[0])
+        self.topics[topic].notify()
 
     # --- Unary -------------------------------------------------------------------------------------------------------
 
@@ -222,7 +241,9 @@ class FakeBroker:
         topic = self.topic(request.topic)
         start = topic.end_offset if request.start == "latest" else 0 if request.start == "earliest" else request.start
         assert isinstance(start, int)
-        sub = topic.subscriptions.setdefault(request.subscription, FakeSubscription(start))
+        sub = FakeSubscription(start)
+        if not request.reader:
+            sub = topic.subscriptions.setdefault(request.subscription, sub)
         other = sub.consumer is not None and sub.consumer.name != request.consumer_name
         if other and request.type is SubscriptionType.EXCLUSIVE:
             raise SubscriptionBusyError("an exclusive consumer is connected")
@@ -230,7 +251,8 @@ class FakeBroker:
         floor = sub.acked.first()[1] if sub.acked and sub.acked.first()[0] == 0 else 0
         me.position = floor
         end = topic.end_offset
-        stream.send_nowait(_encode(api.ConsumeOpened(1, 1, topic.durability, True, floor, end)))
+        opened = api.ConsumeOpened(1, 1, topic.durability, True, floor, end, self.ack_timeout_s, start)
+        stream.send_nowait(_encode(opened))
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._deliver, topic, sub, me, end)
@@ -251,15 +273,21 @@ class FakeBroker:
             me.size_bytes += request.size_bytes
         elif isinstance(request, api.Ack):
             sub.acks.append(request.ranges)
+            if self.forgets_acks:
+                self.forgets_acks = False
+                return
             for start, end in zip(request.ranges[::2], request.ranges[1::2], strict=True):
                 sub.acked.add(start, end)
         elif isinstance(request, api.AckCumulative):
             sub.acked.add(0, request.offset + 1)
         elif isinstance(request, api.Nack):
             sub.nacks.append((request.ranges, request.delay_ms))
+            sub.reasons.append(request.reason)
             for offset in range(request.ranges[0], request.ranges[-1]):
                 sub.attempts[offset] = sub.attempts.get(offset, 1) + 1
             me.position = min(me.position, request.ranges[0])
+        elif isinstance(request, api.ExtendLease):
+            sub.leases.append((trio.current_time(), request.ranges, request.lease_ms))
         elif isinstance(request, api.FlushAcks):
             me.stream.send_nowait(_encode(api.AcksFlushed(request.token)))
         topic.notify()
@@ -392,6 +420,67 @@ class _Listener(trio.abc.Listener[trio.abc.Stream]):
                 self._broker.connections.append(stream)
                 return stream
             await trio.aclose_forcefully(stream)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+# --- In memory, for tests under a virtual clock
+
+
+@asynccontextmanager
+async def memory_client(broker: FakeBroker) -> AsyncIterator[Client]:
+    """Serve a fake broker and connect to it without a socket, so that a test's clock may jump."""
+    arriving: trio.MemorySendChannel[trio.abc.Stream]
+    accepting: trio.MemoryReceiveChannel[trio.abc.Stream]
+    arriving, accepting = trio.open_memory_channel(100)
+
+    async def connect(host: str, port: int) -> anyio.abc.ByteStream:
+        here, there = trio.testing.memory_stream_pair()
+        broker.connections.append(there)
+        await arriving.send(there)
+        return _MemoryStream(here)
+
+    async with trio.open_nursery() as nursery:
+        server = Server([broker.methods()], Limits(max_resets_per_minute=10**9))
+        await nursery.start(server.run, [_MemoryListener(accepting)])
+        async with danube.connect("danube://memory", environment=Environment(connect=connect)) as client:
+            yield client
+        nursery.cancel_scope.cancel()
+
+
+class _MemoryListener(trio.abc.Listener[trio.abc.Stream]):
+    def __init__(self, arriving: trio.MemoryReceiveChannel[trio.abc.Stream]) -> None:
+        self._arriving = arriving
+
+    async def accept(self) -> trio.abc.Stream:
+        return await self._arriving.receive()
+
+    async def aclose(self) -> None:
+        await self._arriving.aclose()
+
+
+class _MemoryStream(anyio.abc.ByteStream):
+    def __init__(self, inner: trio.StapledStream) -> None:  # type: ignore[type-arg]
+        self._inner = inner
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        try:
+            data = await self._inner.receive_some(max_bytes)
+        except trio.BrokenResourceError as error:
+            raise anyio.BrokenResourceError from error
+        if not data:
+            raise anyio.EndOfStream
+        return bytes(data)
+
+    async def send(self, item: bytes) -> None:
+        try:
+            await self._inner.send_all(item)
+        except trio.BrokenResourceError as error:
+            raise anyio.BrokenResourceError from error
+
+    async def send_eof(self) -> None:
+        await self._inner.send_eof()
 
     async def aclose(self) -> None:
         await self._inner.aclose()
