@@ -16,7 +16,7 @@ from danube.wire import Context, Method, Service, UnaryHandler
 
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
-    from danube.broker.catalogue import TopicRecord
+    from danube.broker.records import TopicRecord
     from danube.broker.subscription import Subscription
     from danube.broker.topic import Topic
 

@@ -16,13 +16,15 @@ from typing import Any
 import trio
 
 from danube.broker.admin import Administration
-from danube.broker.catalogue import Catalogue, SubscriptionRecord, TopicRecord, members
+from danube.broker.building import build_topic
+from danube.broker.catalogue import Catalogue
 from danube.broker.config import DEFAULT_STORAGE, BrokerConfig
 from danube.broker.consume import consume
 from danube.broker.expiry import MessageExpiry
 from danube.broker.opened import OpenedBatches
 from danube.broker.policies import PolicyBook
 from danube.broker.publish import PublishStream, publish
+from danube.broker.records import SubscriptionRecord, TopicRecord, members
 from danube.broker.remote import RemoteTopics
 from danube.broker.seams import Seams, shown_address
 from danube.broker.state import RecoveryVisitor
@@ -249,9 +251,7 @@ class Broker:
                 continue  # their storages tell of them
             for topic_name, topic_id in members(name, record):
                 recovered = report.topics.pop(topic_id, None)
-                topic = Topic.restored(
-                    self, topic_name, topic_id, record, self.cache, recovered, visitor.topics.get(topic_id)
-                )
+                topic = build_topic(self, topic_name, topic_id, record, recovered, visitor.topics.get(topic_id))
                 topic.failure = topic.failure or stopped.get(topic_id)
                 if topic.failure is not None:
                     _log.error("topic %r stops: %s", topic_name, topic.failure)
@@ -464,7 +464,7 @@ class Broker:
             return await self.remote.create(name, partitions, storage, policies)
         record = await self.catalogue.create_topic(name, durability, partitions, storage, policies)
         for topic_name, topic_id in members(name, record):
-            self.adopt(Topic.fresh(self, topic_name, topic_id, record, self.cache))
+            self.adopt(build_topic(self, topic_name, topic_id, record))
         return record
 
     def revive(
@@ -475,7 +475,7 @@ class Broker:
     ) -> None:
         """Bring a topic to life whose history is in the catalogue; ``subscriptions`` are by topic id and name."""
         for topic_name, topic_id in members(name, record):
-            topic = Topic.restored(self, topic_name, topic_id, record, self.cache, None, None)
+            topic = build_topic(self, topic_name, topic_id, record)
             for subscription, (entry, cursor) in subscriptions.get(topic_id, {}).items():
                 topic.restore_subscription(subscription, entry, cursor)
             self.adopt(topic)

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import trio
 
+from danube.broker.records import NamespaceRecord, SubscriptionRecord, TopicRecord
 from danube.metadata import MetadataStore, Put
 from danube.model import (
     Durability,
@@ -48,49 +49,11 @@ from danube.model.limits import KIB
 from danube.model.names import split_partition
 from danube.model.policies import change_policy
 
-__all__ = ["Catalogue", "NamespaceRecord", "SubscriptionRecord", "TopicRecord", "members"]
+__all__ = ["Catalogue"]
 
 _SNAPSHOTS_PER_TRANSACTION = 100
 _SNAPSHOT_BYTES_PER_TRANSACTION = 512 * KIB
 BUILT_IN_NAMESPACES = ("default", "system")
-
-
-class NamespaceRecord(msgspec.Struct, array_like=True):
-    """A namespace."""
-
-    created_us: int
-    policies: TopicPolicies = TopicPolicies()
-
-
-class TopicRecord(msgspec.Struct, array_like=True):
-    """A topic, plain (one id) or partitioned (one id for each partition)."""
-
-    durability: Durability
-    partitions: int
-    topic_ids: list[int]
-    created_us: int
-    storage: str = "default"
-    """Name of the storage that its history goes to."""
-    policies: TopicPolicies = TopicPolicies()
-
-
-class SubscriptionRecord(msgspec.Struct, array_like=True):
-    """A subscription of a topic or partition."""
-
-    subscription_id: int
-    type: SubscriptionType
-    start_offset: int
-    """Its first cursor floor."""
-    created_us: int
-    policy: SubscriptionPolicy = SubscriptionPolicy()
-
-
-def members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
-    """Return the names and ids of the topics and partitions that a record stands for."""
-    if not record.partitions:
-        return [(name, record.topic_ids[0])]
-    return [(partition_name(name, index), topic_id) for index, topic_id in enumerate(record.topic_ids)]
-
 
 _encode = msgspec.msgpack.encode
 _NAMESPACE = msgspec.msgpack.Decoder(NamespaceRecord)
@@ -432,7 +395,7 @@ class Catalogue:
         name: str,
         kind: SubscriptionType,
         start_offset: int,
-        policy: SubscriptionPolicy = SubscriptionPolicy(),  # noqa: B008 - it cannot change
+        policy: SubscriptionPolicy,
     ) -> SubscriptionRecord:
         """Store a new subscription."""
         record = SubscriptionRecord(self.new_id(), kind, start_offset, self._clock_us(), policy)

@@ -27,7 +27,8 @@ from danube.model.policy_api import PolicyReport
 
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
-    from danube.broker.catalogue import Catalogue, TopicRecord
+    from danube.broker.catalogue import Catalogue
+    from danube.broker.records import TopicRecord
 
 __all__ = ["EffectivePolicies", "PolicyBook", "change_policies", "stack"]
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from danube.broker.memory_log import MemoryLog
 from danube.broker.pacing import Pace
 from danube.broker.policies import EffectivePolicies
+from danube.broker.senders import Sender
 from danube.broker.settling import Settling
 from danube.history import RemoteJournal
 from danube.log import (
@@ -37,36 +38,10 @@ from danube.model.errors import (
     ProducerFencedError,
 )
 
-__all__ = ["Commits", "Fed", "Intake", "Sender"]
+__all__ = ["Commits", "Fed", "Intake"]
 
 _EXPIRY_INTERVAL_US = 10_000_000
 """Idle producers are looked for at most this often."""
-
-
-class Sender(Protocol):
-    """Somebody who publishes to a topic under one producer's session."""
-
-    in_flight: int
-    """Batches that were taken and have not settled. The intake keeps this number; it begins with 0."""
-
-    @property
-    def session(self) -> ProducerSession:
-        """What :meth:`Intake.open` gave."""
-        ...
-
-    def settled(self, token: Any, batch: StoredBatch, error: DanubeError | None, /) -> None:
-        """A batch has reached its durability, or (``error``) will not, or not soon. Called in sequence order.
-
-        Args:
-            token: what came with the batch in :meth:`Intake.take`.
-            batch: as it was appended: ``base_offset`` is where it is.
-            error: why it is not durable; one that is retryable may still become so, and may be sent again.
-        """
-        ...
-
-    def end(self, error: DanubeError | None, /) -> None:
-        """Stop: a newer session has taken over, or the topic is gone. None: another connection of this session came."""
-        ...
 
 
 class Fed(Protocol):
@@ -161,6 +136,8 @@ class Intake:
         self._new_id = new_id
         self._senders: dict[str, Sender] = {}
         self._internal: set[str] = set()
+        self._arriving: set[str] = set()
+        """Who has a place, and has not attached yet."""
         self._pending: dict[StoredBatch, _Ticket] = {}
         self._expired_us = 0
         self._policies: EffectivePolicies
@@ -186,7 +163,7 @@ class Intake:
             self._pace = Pace(rate)
 
     async def open(self, request: api.PublishOpen, *, internal: bool = False) -> ProducerSession:
-        """Open or resume a producer's session; return when that is durable.
+        """Open or resume a producer's session; return when that is durable. Attach then, before anything else runs.
 
         Args:
             request: as the producer sends it.
@@ -204,14 +181,8 @@ class Intake:
                 f"topic {topic.name!r} has durability {topic.durability.value!r}, not {request.durability.value!r};"
                 " durability is fixed when a topic is created"
             )
-        if not internal and request.producer_name not in self._senders:
-            self._policies.check_room(
-                f"topic {topic.name!r}",
-                "max_producers",
-                len(self._senders) - len(self._internal),
-                "max_producers_per_topic",
-                self._limits.max_producers_per_topic,
-            )
+        if not internal:
+            self._check_room(request.producer_name)
         exclusive = request.access is ProducerAccess.EXCLUSIVE
         holder = self._exclusive_holder()
         if holder and not exclusive and not request.resume_epoch and holder != request.producer_name:
@@ -219,7 +190,26 @@ class Intake:
                 f"topic {topic.name!r} is held by the exclusive producer {holder!r}; open with exclusive access to"
                 " take it over, or wait until it is closed"
             )
-        return await self._open(request, exclusive)
+        if internal:
+            return await self._open(request, exclusive)
+        self._arriving.add(request.producer_name)
+        try:
+            return await self._open(request, exclusive)
+        except BaseException:
+            self._arriving.discard(request.producer_name)
+            raise
+
+    def _check_room(self, name: str) -> None:
+        present = self._senders
+        if name not in present and name not in self._arriving:
+            arriving = sum(each not in present for each in self._arriving)
+            self._policies.check_room(
+                f"topic {self._topic.name!r}",
+                "max_producers",
+                len(present) + arriving - len(self._internal),
+                "max_producers_per_topic",
+                self._limits.max_producers_per_topic,
+            )
 
     def _exclusive_holder(self) -> str:
         """Return the name of the connected exclusive producer, if there is one."""
@@ -280,7 +270,11 @@ class Intake:
         Args:
             sender: who it is.
             internal: see :meth:`open`.
+
+        Raises:
+            TopicNotFoundError: the topic was deleted meanwhile.
         """
+        self._arriving.discard(sender.session.name)
         self._topic.check_not_deleted()
         if internal:
             self._internal.add(sender.session.name)

@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import trio
 
-from danube.broker.catalogue import Catalogue, SubscriptionRecord, TopicRecord, members
+from danube.broker.building import build_remote_topic
+from danube.broker.catalogue import Catalogue
+from danube.broker.records import SubscriptionRecord, TopicRecord, members
 from danube.broker.settling import Settling
 from danube.broker.state import RecoveryVisitor
 from danube.broker.topic import Topic
@@ -320,7 +322,9 @@ class RemoteTopics:
         for topic, record in records.items():
             for each, number in members(topic, record):
                 state = recovered.topics.get(number, RemoteTopicState())
-                revived = Topic.remote(self._broker, each, number, record, journal, state, visitor.topics.get(number))
+                revived = build_remote_topic(
+                    self._broker, each, number, record, journal, state, visitor.topics.get(number)
+                )
                 self._add(revived, subscriptions.get(number, {}), visitor)
 
     def _add(self, topic: Topic, subscriptions: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor) -> None:
@@ -367,7 +371,7 @@ class RemoteTopics:
         def bring_to_life() -> None:
             latest = self._broker.catalogue.find(name) or record  # its policies may have been changed meanwhile
             for each, number in members(name, record):
-                topic = Topic.remote(self._broker, each, number, latest, journal, RemoteTopicState(), None)
+                topic = build_remote_topic(self._broker, each, number, latest, journal, RemoteTopicState(), None)
                 self.by_id[number] = topic
                 self._broker.adopt(topic)
 

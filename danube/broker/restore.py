@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from danube.broker.catalogue import Catalogue, SubscriptionRecord, TopicRecord
+from danube.broker.catalogue import Catalogue
+from danube.broker.records import SubscriptionRecord, TopicRecord
 from danube.broker.settling import to_the_end
 from danube.broker.state import new_cursor
 from danube.dispatch import Cursor, decode_entry, encode_entry

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from danube.broker.catalogue import SubscriptionRecord
+from danube.broker.records import SubscriptionRecord
 from danube.dispatch import Cursor, decode_entry
 from danube.log import EntryType, Location, ProducerTable
 from danube.model import BatchHeader, Durability, Limits, Stamp

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from danube.broker.catalogue import SubscriptionRecord, TopicRecord
 from danube.broker.dead_letters import first_policy
 from danube.broker.memory_log import MemoryLog
 from danube.broker.opened import OpenedBatches
@@ -21,18 +20,17 @@ from danube.broker.policies import EffectivePolicies
 from danube.broker.producing import Intake
 from danube.broker.pump import Pump
 from danube.broker.reader import Reader
+from danube.broker.records import SubscriptionRecord, TopicRecord
 from danube.broker.settling import Settling
-from danube.broker.state import TopicSnapshot, TopicState, new_cursor
+from danube.broker.state import TopicSnapshot, new_cursor
 from danube.broker.subscription import Subscription
 from danube.dispatch import Cursor, ReaderMachine, make_subscription
-from danube.history import RemoteJournal, RemoteTopicState, SubscriptionDeleted, SubscriptionStored, encode_change
+from danube.history import RemoteJournal, SubscriptionDeleted, SubscriptionStored, encode_change
 from danube.log import (
-    BatchCache,
     Entry,
     EntryType,
     Journal,
     ProducerTable,
-    RecoveredTopic,
     StoredBatch,
     TopicLog,
 )
@@ -69,12 +67,9 @@ class Topic:
         broker: Broker,
         name: str,
         topic_id: int,
-        durability: Durability,
-        created_us: int,
+        record: TopicRecord,
         log: TopicLog | MemoryLog,
         producers: ProducerTable,
-        storage: str,
-        policies: EffectivePolicies,
         journal: Journal | RemoteJournal,
     ) -> None:
         self._broker = broker
@@ -82,13 +77,13 @@ class Topic:
         self._creating = trio.Lock()
         self.name = name
         self.topic_id = topic_id
-        self.durability = durability
-        self.created_us = created_us
+        self.durability = record.durability
+        self.created_us = record.created_us
         self.kept = log
         """Its log: in the journal and the storages, or in memory only."""
-        self.storage = storage
+        self.storage = record.storage
         """Name of the storage that its history goes to."""
-        self.policies = policies
+        self.policies = broker.policies.of_topic(name, record)
         self.producers = producers
         self.subscriptions: dict[str, Subscription] = {}
         self.readers: dict[Reader, None] = {}
@@ -103,7 +98,7 @@ class Topic:
             journal,
             broker,
             broker.config.limits,
-            policies,
+            self.policies,
             broker.seams.wall_clock_us,
             broker.catalogue.new_id,
         )
@@ -111,112 +106,6 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} {self.durability} end={self.end_offset}>"
-
-    @classmethod
-    def fresh(cls, broker: Broker, name: str, topic_id: int, record: TopicRecord, cache: BatchCache) -> Topic:
-        """Bring a new topic to life."""
-        return cls.restored(broker, name, topic_id, record, cache, None, None)
-
-    @classmethod
-    def restored(
-        cls,
-        broker: Broker,
-        name: str,
-        topic_id: int,
-        record: TopicRecord,
-        cache: BatchCache,
-        recovered: RecoveredTopic | None,
-        found: TopicState | None,
-    ) -> Topic:
-        """Bring a topic to life from what recovery found of it."""
-        producers = found.producers if found is not None else ProducerTable(broker.config.limits, name)
-        if recovered is not None:
-            producers.apply_batches(recovered.producers)
-        log: TopicLog | MemoryLog
-        failure: DataLossError | None = None
-        if record.durability is Durability.NONE:
-            log = MemoryLog(topic_id)
-        else:
-            history = broker.history.catalogue.find(topic_id)
-            start = history.start_offset if history is not None else 0
-            sealed = max(start, history.end_offset if history is not None else 0)
-            # What the journal holds is the truth about the end; a snapshot only speaks for batches that it has lost.
-            known_end = found.end_offset if found is not None and recovered is None else 0
-            first = recovered.first_offset if recovered is not None else known_end
-            if first > sealed and record.durability is Durability.DISK:
-                failure = DataLossError(
-                    f"topic {name!r}: offsets [{sealed}, {first}) are neither sealed nor in the journal; restore the"
-                    " journal's files from a copy, or delete the topic"
-                )
-            log = TopicLog(
-                topic_id,
-                record.durability,
-                broker.journal,
-                cache,
-                broker.history.catalogue.epoch,
-                known_end,
-                start,
-                recovered,
-                sealed_offset=max(sealed, first) if failure is None else sealed,
-                sealed=broker.history.reader,
-                on_unsealed=broker.history.sealer.unsealed,
-                seal_bytes=broker.config.limits.segment_bytes,
-            )
-        topic = cls(
-            broker,
-            name,
-            topic_id,
-            record.durability,
-            record.created_us,
-            log,
-            producers,
-            record.storage,
-            broker.policies.of_topic(name, record),
-            broker.journal,
-        )
-        topic.failure = failure
-        return topic
-
-    @classmethod
-    def remote(
-        cls,
-        broker: Broker,
-        name: str,
-        topic_id: int,
-        record: TopicRecord,
-        journal: RemoteJournal,
-        recovered: RemoteTopicState,
-        found: TopicState | None,
-    ) -> Topic:
-        """Bring a topic of durability ``remote`` to life, from what its bucket tells of it."""
-        producers = found.producers if found is not None else ProducerTable(broker.config.limits, name)
-        producers.apply_batches(recovered.producers)
-        history = broker.history.catalogue.find(topic_id)
-        end = recovered.next_offset
-        log = TopicLog(
-            topic_id,
-            Durability.REMOTE,
-            broker.journal,
-            broker.cache,
-            broker.history.catalogue.epoch,
-            end,
-            history.start_offset if history is not None else 0,
-            sealed_offset=end,
-            sealed=broker.history.reader,
-            submitter=journal,
-        )
-        return cls(
-            broker,
-            name,
-            topic_id,
-            Durability.REMOTE,
-            record.created_us,
-            log,
-            producers,
-            record.storage,
-            broker.policies.of_topic(name, record),
-            journal,
-        )
 
     def snapshot(self) -> bytes:
         """Return what a checkpoint stores."""
@@ -299,7 +188,7 @@ class Topic:
         self.policies = policies
         self.intake.apply_policies(policies)
         for subscription in self.subscriptions.values():
-            subscription.rate_changed()
+            subscription.topic_policies_changed()
 
     def check_subscription(self) -> None:
         """Raise LimitExceededError if no further subscription may be created."""

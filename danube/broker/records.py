@@ -1,0 +1,49 @@
+"""What is stored about namespaces, topics and subscriptions, in the metadata store and as copies in buckets.
+
+Each is a msgpack array; a field that is added goes to the end and has a default.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from danube.model import Durability, SubscriptionPolicy, SubscriptionType, TopicPolicies, partition_name
+
+__all__ = ["NamespaceRecord", "SubscriptionRecord", "TopicRecord", "members"]
+
+
+class NamespaceRecord(msgspec.Struct, array_like=True):
+    """A namespace."""
+
+    created_us: int
+    policies: TopicPolicies = TopicPolicies()
+
+
+class TopicRecord(msgspec.Struct, array_like=True):
+    """A topic, plain (one id) or partitioned (one id for each partition)."""
+
+    durability: Durability
+    partitions: int
+    topic_ids: list[int]
+    created_us: int
+    storage: str = "default"
+    """Name of the storage that its history goes to."""
+    policies: TopicPolicies = TopicPolicies()
+
+
+class SubscriptionRecord(msgspec.Struct, array_like=True):
+    """A subscription of a topic or partition."""
+
+    subscription_id: int
+    type: SubscriptionType
+    start_offset: int
+    """Its first cursor floor."""
+    created_us: int
+    policy: SubscriptionPolicy = SubscriptionPolicy()
+
+
+def members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
+    """Return the names and ids of the topics and partitions that a record stands for."""
+    if not record.partitions:
+        return [(name, record.topic_ids[0])]
+    return [(partition_name(name, index), topic_id) for index, topic_id in enumerate(record.topic_ids)]
