@@ -63,6 +63,12 @@ class Pump(ABC):
         """Limits the rate of deliveries."""
         self.paced_until = math.inf
         """When that rate lets the next batch go; infinite if nothing waits for it."""
+        self._catching_up = False
+        """Some consumer has a ``caught_up_at``."""
+        self._takes_turns = False
+        self._clears_away = False
+        self._unreadable_at = -1
+        """Base offset of the batch that was found last that has to be opened and cannot be."""
         self._pumping = False
         self._wake = trio.Event()
         """Something is to be read."""
@@ -76,6 +82,7 @@ class Pump(ABC):
     def _connected(self, consumer: Consumer) -> None:
         """A consumer is in the machine now: it takes part."""
         self.consumers[consumer.consumer_id] = consumer
+        self._catching_up = True
         if self._task_scope is None:
             self._task_scope = trio.CancelScope()
             self.topic.start_task(self._run, self._task_scope)
@@ -114,17 +121,28 @@ class Pump(ABC):
             return
         self._pumping = True
         try:
+            if self._takes_turns:
+                self._turn()
             self._pump()
+            if self._clears_away:
+                self._clear_away()
         except DanubeError as error:
             self._fail(error)
         finally:
             self._pumping = False
 
+    def _turn(self) -> None:  # noqa: B027 - a hook
+        """See whose turn it is (if ``_takes_turns``)."""
+
+    def _clear_away(self) -> None:  # noqa: B027 - a hook
+        """Take care of what the machine has settled by itself or set aside (if ``_clears_away``)."""
+
     def _pump(self) -> None:
         machine = self.machine
         topic = self.topic
         bucket = self._bucket
-        self.paced_until = math.inf
+        if bucket is not None:
+            self.paced_until = math.inf
         now = trio.current_time()
         for _ in range(_PUMP_BATCHES):
             request = machine.next_read(now)
@@ -144,8 +162,12 @@ class Pump(ABC):
                 self._send(item, now)
         else:
             self._wake.set()
-        self._tell_caught_up()
-        if self._next_deadline() < self._armed_s:
+        if self._catching_up:
+            self._tell_caught_up()
+        deadline = machine.next_deadline()
+        if (deadline is not None and deadline < self._armed_s) or (
+            bucket is not None and self.paced_until < self._armed_s
+        ):
             self._rearm.set()
 
     def _next_deadline(self) -> float:
@@ -159,7 +181,8 @@ class Pump(ABC):
         if span is not None:
             for item in self.machine.offered(span, now):
                 self._send(item, now)
-            self._tell_caught_up()
+            if self._catching_up:
+                self._tell_caught_up()
 
     def _find(self, offset: int) -> StoredBatch | None:
         ahead = self._ahead
@@ -186,25 +209,34 @@ class Pump(ABC):
 
     def _deliver(self, consumer: Consumer, delivery: Delivery) -> None:
         batch: StoredBatch = delivery.token
-        if delivery.whole and delivery.attempt == 1:
+        if delivery.whole and delivery.attempt == 1 and batch.base_offset != self._unreadable_at:
             message = batch.delivery
             if message is None:
-                # All subscriptions that take this batch whole share one encoding.
+                # All who take this batch whole share one encoding.
                 message = batch.delivery = encode_delivery(batch, delivery, self._producer(batch), batch.part)
+            consumer.stream.send_nowait(message)
         else:
-            message = encode_delivery(batch, delivery, self._producer(batch), batch.part)
-        consumer.stream.send_nowait(message)
+            self._deliver_specially(consumer, delivery, batch)
+
+    def _deliver_specially(self, consumer: Consumer, delivery: Delivery, batch: StoredBatch) -> None:
+        """Send a part of a batch, or something that may be a repeat."""
+        consumer.stream.send_nowait(encode_delivery(batch, delivery, self._producer(batch), batch.part))
 
     def _producer(self, batch: StoredBatch) -> str:
         return self.topic.producer_name(batch.header.producer_id)
 
     def _tell_caught_up(self) -> None:
         machine = self.machine
+        self._catching_up = False
         for consumer in self.consumers.values():
             goal = consumer.caught_up_at
-            if goal is not None and machine.position >= goal and not machine.waiting_messages():
+            if goal is None:
+                continue
+            if machine.position >= goal and not machine.waiting_messages():
                 consumer.send(api.CaughtUp(goal))
                 consumer.caught_up_at = None
+            else:
+                self._catching_up = True
 
     @abstractmethod
     def _skip(self, ranges: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ fails; several consumers who take turns, and deliveries that are parts of a batc
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,13 @@ from danube.broker.rates import TokenBucket
 from danube.broker.telling import explanation_of, info_of
 from danube.dispatch import Cursor, Delivery, Machine, Span
 from danube.log import StoredBatch
-from danube.model import Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, api
+from danube.model import Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
 from danube.model.batch import slice_part
 from danube.model.errors import ConsumerDisplacedError, DanubeError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
-    from danube.broker.catalogue import SubscriptionRecord
+    from danube.broker.records import SubscriptionRecord
     from danube.broker.settling import Settling
     from danube.broker.topic import Topic
 
@@ -69,12 +70,12 @@ class Subscription(Pump):
         self._wall_clock_us = broker.seams.wall_clock_us
         self._active: int | None = None
         self._slices = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+        self._takes_turns = kind is SubscriptionType.FAILOVER
         self._lossy = topic.durability is Durability.NONE
         self._former_end = 0
         """What lies below may have been delivered before the broker was started again."""
-        self._unreadable: tuple[int, str] | None = None
-        """Base offset of the batch that was found last that cannot be opened, and why."""
-        self._sends_dead_letters = False
+        self._unreadable_why = ""
+        self._ttl_us = 0.0
         self._policy_applied()
 
     def __repr__(self) -> str:
@@ -107,14 +108,15 @@ class Subscription(Pump):
                         " give each consumer a name of its own"
                     )
                 )
-        if self.machine.active == consumer.consumer_id:  # which the answer to ConsumeOpen says
-            self._change_active(told=True)
+        if self._takes_turns and self.machine.active == consumer.consumer_id:
+            self._change_active(told=True)  # by the answer to ConsumeOpen
         self._connected(consumer)
 
     def leave(self, consumer: Consumer) -> None:
         """Disconnect a consumer; what it had is delivered again to others. A displaced consumer is gone already."""
         self._journal.forget(consumer)
         super().leave(consumer)
+        self._clear_away()  # also after the last one
 
     def _change_active(self, *, told: bool = False) -> None:
         """Tell failover consumers who is on standby now, and whose turn it is (unless that one was told)."""
@@ -160,23 +162,26 @@ class Subscription(Pump):
         self._policy_applied()
         self.dead_letters.changed()
         self.pump()
+        self._clear_away()  # also without a consumer
 
     def _policy_applied(self) -> None:
-        self._sends_dead_letters = self.policy.poison is PoisonPolicy.DEAD_LETTER and not self._lossy
-        self.rate_changed()
+        policy = self.policy
+        self._clears_away = policy.poison is not PoisonPolicy.BLOCK or policy.unmatched is Unmatched.SKIP
+        self.topic_policies_changed()
 
     @property
     def rate(self) -> Rate | None:
         """How fast it delivers at most; None: no limit."""
         return self._bucket.rate if self._bucket is not None else None
 
-    def rate_changed(self) -> None:
-        """The policy of the subscription or the topic may say something else about the rate of deliveries."""
+    def topic_policies_changed(self) -> None:
+        """The topic may say something else about the rate of deliveries, and how long messages live."""
+        self._ttl_us = self.topic.message_ttl_s * 1e6
         rate = self.policy.dispatch_rate
         if rate is None:
             rate = self.topic.dispatch_rate()
         if not rate or self._lossy:  # what is not delivered at once is lost there, and that is no way to delay it
-            self._bucket = None
+            self._bucket, self.paced_until = None, math.inf
         elif self._bucket is None:
             self._bucket = TokenBucket(rate, trio.current_time())
         elif rate != self._bucket.rate:
@@ -268,15 +273,14 @@ class Subscription(Pump):
 
     # --- Moving messages ---
 
-    def pump(self) -> None:
-        """Deliver what can be delivered now from memory; leave the rest to the tasks."""
-        machine = self.machine
-        if machine.active != self._active:
+    def _turn(self) -> None:
+        if self.machine.active != self._active:
             self._change_active()
-        super().pump()
-        if machine.settled_itself:
-            self._journal.add(machine.take_settled())
-        if self._sends_dead_letters:
+
+    def _clear_away(self) -> None:
+        if self.machine.settled_itself:
+            self._journal.add(self.machine.take_settled())
+        if self.policy.poison is PoisonPolicy.DEAD_LETTER:
             self.dead_letters.look()
 
     def _skip(self, ranges: Sequence[int]) -> None:
@@ -285,10 +289,9 @@ class Subscription(Pump):
     def _span(self, batch: StoredBatch, now: float) -> Span | None:
         header = batch.header
         due = 0.0
-        ttl_s = self.topic.message_ttl_s
-        if header.deliver_at_us or ttl_s:
+        if header.deliver_at_us or self._ttl_us:
             now_us = self._wall_clock_us()
-            if ttl_s and batch.append_time_us + ttl_s * 1e6 < now_us and not self._lossy:
+            if self._ttl_us and batch.append_time_us + self._ttl_us < now_us:
                 self._count_expired(self.settle([batch.base_offset, batch.end_offset]))
                 return None
             if header.deliver_at_us > now_us:
@@ -299,28 +302,25 @@ class Subscription(Pump):
                 opened = self.topic.opened.open(self.topic.topic_id, batch)
                 keys = opened.keys(self.topic.producer_name(header.producer_id))
             except InvalidArgumentError as error:
-                self._unreadable = (batch.base_offset, str(error))
+                self._unreadable_at, self._unreadable_why = batch.base_offset, str(error)
         return Span(batch.base_offset, batch.end_offset, len(batch.part), batch, keys, due)
 
-    def _deliver(self, consumer: Consumer, delivery: Delivery) -> None:
+    def _deliver_specially(self, consumer: Consumer, delivery: Delivery, batch: StoredBatch) -> None:
         if delivery.attempt > 1 and consumer.caught_up_at is None:
-            consumer.caught_up_at = 0  # what others have left over belongs to what was there: say it again behind it
-        if not self._slices:
-            super()._deliver(consumer, delivery)
+            # What others have left over belongs to what was there: say it again behind it.
+            consumer.caught_up_at, self._catching_up = 0, True
+        part = batch.part
+        if batch.base_offset == self._unreadable_at:
+            self._give_up(consumer, delivery, self._unreadable_why)
             return
-        batch: StoredBatch = delivery.token
-        if self._unreadable is not None and self._unreadable[0] == batch.base_offset:
-            self._give_up(consumer, delivery, self._unreadable[1])
-        elif delivery.whole:
-            super()._deliver(consumer, delivery)
-        else:
+        if self._slices and not delivery.whole:
             try:
                 opened = self.topic.opened.open(self.topic.topic_id, batch)
             except InvalidArgumentError as error:
                 self._give_up(consumer, delivery, str(error))
-            else:
-                part = slice_part(batch.header, opened.take(delivery.ranges))
-                consumer.stream.send_nowait(encode_delivery(batch, delivery, self._producer(batch), part))
+                return
+            part = slice_part(batch.header, opened.take(delivery.ranges))
+        consumer.stream.send_nowait(encode_delivery(batch, delivery, self._producer(batch), part))
 
     def _give_up(self, consumer: Consumer, delivery: Delivery, reason: str) -> None:
         """A batch that cannot be opened cannot be delivered in parts: it fails, until its policy takes it away."""

@@ -254,7 +254,8 @@ class Topic:
             TopicNotFoundError: it was deleted.
             DataLossError: it has stopped.
         """
-        self.check_not_deleted()
+        if self.deleted is not None:
+            raise self.deleted
         if self.failure is not None:
             raise self.failure
 
