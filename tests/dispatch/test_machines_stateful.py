@@ -13,9 +13,9 @@ from danube.model.limits import Limits
 from danube.model.policies import PoisonPolicy, SubscriptionPolicy, SubscriptionType, change_policy
 
 LIMITS = Limits(max_unacked_messages=14, max_ack_ranges=4, max_delayed_ranges=3)
-POLICY = SubscriptionPolicy(ack_timeout_s=10.0, max_redelivery_count=2, max_redelivery_delay_s=4.0)
+POLICY = SubscriptionPolicy(ack_timeout_s=10.0, max_redelivery_count=1, max_redelivery_delay_s=4.0)
 POLICIES = {
-    "max_redelivery_count": [-1, 0, 1, 3],
+    "max_redelivery_count": [-1, 0, 0, 1, 3],
     "ack_timeout_s": [0, 4, 10, 25],
     "backoff": ["fixed", "exponential"],
     "redelivery_delay_s": [0, 1.5, 6],
@@ -38,7 +38,7 @@ class Driver(RuleBasedStateMachine):
         floor=st.integers(0, 3),
         holes=st.lists(st.tuples(st.integers(3, 20), st.integers(1, 3)), max_size=2),
         sizes=st.lists(SIZES, min_size=1, max_size=4),
-        credit=st.lists(st.sampled_from([0, 3, 100]), max_size=3),
+        credit=st.lists(st.sampled_from([0, 3, 100, 100]), max_size=3),
         poison=st.sampled_from(list(PoisonPolicy)),
     )
     def begin(self, floor, holes, sizes, credit, poison):
@@ -176,17 +176,25 @@ class Driver(RuleBasedStateMachine):
                 self.model.fail(offset, delay, self.now)
         self.heard(consumer_id)
 
+    @precondition(lambda self: self.model.flying)
+    @rule(data=st.data(), size=st.integers(1, 5), lease=st.sampled_from([6.0, 30.0]))
+    def extend_in_flight(self, data, size, lease):
+        offset = data.draw(st.sampled_from(sorted(self.model.flying)))
+        self.renew(self.model.flying[offset][0], [(offset, size)], lease)
+
     @precondition(lambda self: self.consumers)
-    @rule(data=st.data(), pairs=RANGES, lease=st.sampled_from([1.0, 6.0, 30.0]))
-    def extend(self, data, pairs, lease):
-        consumer_id = data.draw(st.sampled_from(list(self.consumers)))
+    @rule(data=st.data(), pairs=RANGES, lease=st.sampled_from([1.0, 30.0]))
+    def extend_anything(self, data, pairs, lease):
+        self.renew(data.draw(st.sampled_from(list(self.consumers))), pairs, lease)
+
+    def renew(self, consumer_id, pairs, lease):
         self.machine.extend(consumer_id, flat_of(pairs), lease, self.now)
         self.model.extend(consumer_id, offsets_of(flat_of(pairs)), self.now + lease)
         self.heard(consumer_id)
 
     @rule(data=st.data())
     def change(self, data):
-        name = data.draw(st.sampled_from(sorted(POLICIES)))
+        name = data.draw(st.sampled_from([*POLICIES, "poison", "poison", "max_redelivery_count"]))
         policy = change_policy(self.model.policy, {name: data.draw(st.sampled_from(POLICIES[name]))})
         self.machine.change_policy(policy, self.now)
         self.model.change_policy(policy, self.now)
@@ -475,7 +483,7 @@ class Shared(Driver):
 
 
 for _case in (Exclusive, Failover, Shared):
-    _case.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    _case.TestCase.settings = settings(max_examples=70, stateful_step_count=40, deadline=None)
 
 TestExclusive = Exclusive.TestCase
 TestFailover = Failover.TestCase
