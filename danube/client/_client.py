@@ -154,7 +154,7 @@ class Client(ConsumeCalls):
         )
         budget = Budget(max_buffered_bytes)
         lanes: list[Lane] = []
-        producer = Producer(topic, base_name, lanes, budget, send_timeout_s)
+        producer = Producer(topic, base_name, lanes, budget, send_timeout_s, self._options.environment.clock_us)
         for index, one in enumerate(topics):
             outbox = Outbox(
                 budget,

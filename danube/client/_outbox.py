@@ -7,6 +7,8 @@ acknowledgement settles ten thousand messages by writing one field. The life of 
 
 * **No timers.** A batch leaves as soon as fewer than ``max_in_flight`` are unanswered; what is sent meanwhile gathers
   in the next one. Load itself makes batches large.
+* **A delayed batch is due as a whole.** The time is in its header, so messages that are due at different times travel
+  in different batches. Such a batch is never the open one: it stands in line at once, and is joined while it is last.
 * **A retry is the same bytes.** The encoded part of a batch is kept until it is settled. A new stream sends all of them
   again, in order; the broker answers those it knows with their first offsets.
 * **A refused batch stops the line.** Batches behind it are refused as gaps. When each one sent has its answer, the
@@ -89,6 +91,7 @@ class OutBatch:
         "base_sequence",
         "body",
         "count",
+        "deliver_at_us",
         "error",
         "event",
         "items",
@@ -101,8 +104,10 @@ class OutBatch:
         "waiters",
     )
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, deliver_at_us: int = 0) -> None:
         self.outbox = outbox
+        self.deliver_at_us = deliver_at_us
+        """When its messages are due, in microseconds since the epoch; 0: at once."""
         self.items: list[bytes | Record] = []
         self.plain = True
         self.size = 0
@@ -181,14 +186,26 @@ class Outbox:
         self.budget.used += size
         return batch, index
 
-    def extend(self, items: Sequence[bytes] | Sequence[Record], size: int, *, plain: bool) -> tuple[OutBatch, int]:
+    def add_delayed(self, item: bytes | Record, size: int, deliver_at_us: int) -> tuple[OutBatch, int]:
+        """Put one message into a batch that is due at ``deliver_at_us``; as :meth:`add`."""
+        if type(item) is bytes:
+            return self.extend([item], size, plain=True, deliver_at_us=deliver_at_us)
+        return self.extend([cast("Record", item)], size, plain=False, deliver_at_us=deliver_at_us)
+
+    def extend(
+        self, items: Sequence[bytes] | Sequence[Record], size: int, *, plain: bool, deliver_at_us: int = 0
+    ) -> tuple[OutBatch, int]:
         """Put several messages into one batch (no more than fit into an empty one); as :meth:`add`."""
-        batch = self.open
+        batch = self._last_delayed(deliver_at_us) if deliver_at_us else self.open
         if batch is not None and (batch.size + size > self.max_bytes or batch.count + len(items) > self.max_messages):
-            self.queued.append(batch)
+            self._close_open()
             batch = None
         if batch is None:
-            batch = self.open = OutBatch(self)
+            batch = OutBatch(self, deliver_at_us)
+            if deliver_at_us:
+                self.queued.append(batch)
+            else:
+                self.open = batch
         index = batch.count
         batch.items.extend(items)
         batch.count += len(items)
@@ -197,16 +214,25 @@ class Outbox:
         self.budget.used += size
         return batch, index
 
-    def add_encoded(self, body: bytes, count: int) -> OutBatch:
+    def add_encoded(self, body: bytes, count: int, deliver_at_us: int = 0) -> OutBatch:
         """Put a batch of its own behind what has gathered: ``count`` bare payloads, encoded already."""
-        if self.open is not None:
-            self.queued.append(self.open)
-            self.open = None
-        batch = OutBatch(self)
+        self._close_open()
+        batch = OutBatch(self, deliver_at_us)
         batch.body, batch.count, batch.size = body, count, len(body)
         self.queued.append(batch)
         self.budget.used += batch.size
         return batch
+
+    def _last_delayed(self, deliver_at_us: int) -> OutBatch | None:
+        """Return the batch that is due at that time, if nothing was accepted after it and it has not left."""
+        self._close_open()
+        last = self.queued[-1] if self.queued else None
+        return last if last is not None and last.deliver_at_us == deliver_at_us and not last.body else None
+
+    def _close_open(self) -> None:
+        if self.open is not None:
+            self.queued.append(self.open)
+            self.open = None
 
     @property
     def idle(self) -> bool:
@@ -281,6 +307,7 @@ class Outbox:
             base_sequence=self.next_sequence,
             publish_time_us=now_us,
             codec=self._codec,
+            deliver_at_us=batch.deliver_at_us,
         )
         if len(part) > self._max_part_bytes:
             self._settle(

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import accumulate, repeat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import repeat
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
-import msgspec
 
 from danube.client._outbox import RECORD_OVERHEAD, Budget, OutBatch, record_size
+from danube.client._payloads import (
+    BytesLike,
+    check_keys,
+    check_payloads,
+    checked_attributes,
+    due_us,
+    pieces,
+    to_bytes,
+    to_record,
+    too_large,
+)
 from danube.client._receipt import OffsetRange, Pending, RangeReceipt, Receipt, settled
 from danube.client._router import Router
 from danube.client._tasks import copy_error
@@ -21,7 +31,6 @@ from danube.model.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     LimitExceededError,
-    MessageTooLargeError,
 )
 
 if TYPE_CHECKING:
@@ -35,8 +44,6 @@ __all__ = ["Producer"]
 _ENCODE_AT_ONCE = 1_000
 """A ``send_many`` of more bare payloads makes batches of its own, smaller ones join the open batch."""
 
-BytesLike = bytes | bytearray | memoryview
-
 
 class Producer:
     """Sends messages to one topic; made by :meth:`Client.producer`.
@@ -47,7 +54,13 @@ class Producer:
     """
 
     def __init__(
-        self, topic: str, name: str, lanes: Sequence[Lane], budget: Budget, send_timeout_s: float | None
+        self,
+        topic: str,
+        name: str,
+        lanes: Sequence[Lane],
+        budget: Budget,
+        send_timeout_s: float | None,
+        clock_us: Callable[[], int],
     ) -> None:
         self.topic = topic
         """The topic as it was asked for."""
@@ -60,6 +73,7 @@ class Producer:
         self._router = Router(1)
         self._budget = budget
         self._send_timeout_s = send_timeout_s
+        self._clock_us = clock_us
         self._closed = False
         self._wake_event = anyio.Event()
 
@@ -95,12 +109,26 @@ class Producer:
     # --- Sending -----------------------------------------------------------------------------------------------------
 
     async def send(
-        self, payload: BytesLike, *, key: str | None = None, attributes: dict[str, str] | None = None
+        self,
+        payload: BytesLike,
+        *,
+        key: str | None = None,
+        attributes: dict[str, str] | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after_s: float | None = None,
     ) -> Receipt:
         """Send one message and wait until it is as durable as its topic promises.
 
         Calls that overlap travel together. Cancelling before there is room in the buffer sends nothing; cancelling
         later gives up the receipt, not the message.
+
+        Args:
+            payload: the message.
+            key: for messages that belong together: they keep their order, also in key-shared subscriptions.
+            attributes: names and values for the consumers.
+            deliver_at: a date with a time zone, before which subscriptions do not deliver the message (readers do).
+                Others overtake it. Messages that are due at the same time travel together, others do not.
+            deliver_after_s: the same, from now on, by the clock of this client, rounded up to a millisecond.
 
         Raises:
             InvalidArgumentError: the payload is not bytes; or :class:`MessageTooLargeError`, naming the limit.
@@ -108,20 +136,35 @@ class Producer:
             DanubeError: the broker refused the message, or this producer has failed for good.
         """
         if self._send_timeout_s is None:
-            await self._wait_for_room()
-            return await self._accept(payload, key, attributes)
+            return await self._send(payload, key, attributes, deliver_at, deliver_after_s)
         with anyio.move_on_after(self._send_timeout_s):
-            await self._wait_for_room()
-            return await self._accept(payload, key, attributes)
+            return await self._send(payload, key, attributes, deliver_at, deliver_after_s)
         raise self._timed_out("the message")
 
+    async def _send(
+        self,
+        payload: BytesLike,
+        key: str | None,
+        attributes: dict[str, str] | None,
+        deliver_at: datetime | None,
+        deliver_after_s: float | None,
+    ) -> Receipt:
+        await self._wait_for_room()
+        return await self._accept(payload, key, attributes, due_us(deliver_at, deliver_after_s, self._clock_us))
+
     def send_nowait(
-        self, payload: BytesLike, *, key: str | None = None, attributes: dict[str, str] | None = None
+        self,
+        payload: BytesLike,
+        *,
+        key: str | None = None,
+        attributes: dict[str, str] | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after_s: float | None = None,
     ) -> Pending:
         """Accept one message and return at once; ``await`` the result or :meth:`flush` later.
 
-        The event loop must get its turns: a loop that only calls ``send_nowait`` sends nothing until it awaits
-        something, and meets the limit in the end.
+        Arguments as :meth:`send`. The event loop must get its turns: a loop that only calls ``send_nowait`` sends
+        nothing until it awaits something, and meets the limit in the end.
 
         Raises:
             LimitExceededError: ``max_buffered_bytes`` are waiting already; ``await producer.flush()``, or use
@@ -134,29 +177,36 @@ class Producer:
                 f"producer on {self.topic}: max_buffered_bytes = {self._budget.limit} are waiting for the broker;"
                 " await flush() or send(), or raise the limit"
             )
-        return self._accept(payload, key, attributes)
+        if deliver_at is None and deliver_after_s is None:
+            return self._accept(payload, key, attributes, 0)
+        return self._accept(payload, key, attributes, due_us(deliver_at, deliver_after_s, self._clock_us))
 
-    def _accept(self, payload: BytesLike, key: str | None, attributes: dict[str, str] | None) -> Pending:
+    def _accept(
+        self, payload: BytesLike, key: str | None, attributes: dict[str, str] | None, deliver_at_us: int
+    ) -> Pending:
         if type(payload) is not bytes:
-            payload = _to_bytes(payload)
+            payload = to_bytes(payload)
         lane = self._single
         if lane is None:
             lane = self._lane_for(key)
         outbox = lane.outbox
         size = len(payload)
         if size > outbox.max_message_bytes:
-            raise _too_large(size, outbox.max_message_bytes, None)
+            raise too_large(size, outbox.max_message_bytes, None)
         if key is None and attributes is None:
             item: bytes | Record = payload
             size += RECORD_OVERHEAD
         else:
-            item = _to_record(payload, key, attributes)
+            item = to_record(payload, key, attributes)
             size = record_size(size, key, attributes)
         before = outbox.open
         if before is None:
             # Only the first message of a batch can find the lane closed, and has to start the sending.
             self._check_usable(lane)
-        batch, index = outbox.add(item, size)
+        if deliver_at_us:
+            batch, index = outbox.add_delayed(item, size, deliver_at_us)
+        else:
+            batch, index = outbox.add(item, size)
         pending = Pending(batch, index, lane.topic, lane.partition)
         if key is None:
             self._sticky_batch = batch
@@ -171,22 +221,25 @@ class Producer:
         key: str | None = None,
         keys: Sequence[str | None] | None = None,
         attributes: dict[str, str] | None = None,
+        deliver_at: datetime | None = None,
+        deliver_after_s: float | None = None,
     ) -> RangeReceipt:
         """Send many messages in one call, and wait until all are durable. The fastest way to publish.
 
-        ``key`` and ``attributes`` are for all of them, ``keys`` has one for each. Messages without a key are spread
-        over the partitions batch by batch. Nothing is accepted if a payload is not bytes. Batches are accepted one
-        after the other, as the buffer has room: a call that is cancelled, or meets a payload that is too large, may
-        have sent the messages before it.
+        Arguments as :meth:`send`, for all of them; ``keys`` has a key for each. Messages without a key are spread over
+        the partitions batch by batch. Nothing is accepted if a payload is not bytes. Batches are accepted one after
+        the other, as the buffer has room: a call that is cancelled, or meets a payload that is too large, may have
+        sent the messages before it.
 
         Raises:
             InvalidArgumentError: a payload is not bytes (the message names its index), or ``keys`` has another length.
             MessageTooLargeError, DeadlineExceededError, DanubeError: as :meth:`send`.
         """
+        due = due_us(deliver_at, deliver_after_s, self._clock_us)
         if self._send_timeout_s is None:
-            return await self._send_many(payloads, key, keys, attributes)
+            return await self._send_many(payloads, key, keys, attributes, due)
         with anyio.move_on_after(self._send_timeout_s):
-            return await self._send_many(payloads, key, keys, attributes)
+            return await self._send_many(payloads, key, keys, attributes, due)
         raise self._timed_out(f"{len(payloads)} messages")
 
     async def _send_many(
@@ -195,19 +248,21 @@ class Producer:
         key: str | None,
         keys: Sequence[str | None] | None,
         attributes: dict[str, str] | None,
+        deliver_at_us: int,
     ) -> RangeReceipt:
         self._check_usable()
-        checked = _check_payloads(payloads)
+        checked = check_payloads(payloads)
         if not checked:
             await anyio.lowlevel.checkpoint()
             return RangeReceipt([])
         segments: list[_Segment] = []
         if key is None and keys is None and attributes is None:
             if len(checked) > _ENCODE_AT_ONCE:
-                await self._send_encoded(checked, segments)
+                await self._send_encoded(checked, segments, deliver_at_us)
             else:
                 for start, end, size in self._pieces(self._checked_lengths(checked)):
-                    await self._extend(self._lane_for(None), checked[start:end], size, segments, plain=True)
+                    chosen = self._lane_for(None)
+                    await self._extend(chosen, checked[start:end], size, segments, deliver_at_us, plain=True)
         else:
             if key is not None and keys is not None:
                 raise InvalidArgumentError("send_many takes either key (for all messages) or keys (one for each)")
@@ -215,12 +270,12 @@ class Producer:
             for lane, records, sizes in self._keyed(checked, lengths, key, keys, attributes):
                 for start, end, size in self._pieces(sizes):
                     chosen = lane or self._lane_for(None)
-                    await self._extend(chosen, records[start:end], size, segments, plain=False)
+                    await self._extend(chosen, records[start:end], size, segments, deliver_at_us, plain=False)
         for segment in segments:
             await settled(segment[1])
         return RangeReceipt(_join(segments))
 
-    async def _send_encoded(self, payloads: list[bytes], segments: list[_Segment]) -> None:
+    async def _send_encoded(self, payloads: list[bytes], segments: list[_Segment], deliver_at_us: int) -> None:
         """Send many bare payloads: every pass over them is one call into C.
 
         A batch is encoded to see how large it is, and again if the guess of how many fit was wrong.
@@ -243,7 +298,7 @@ class Producer:
             await self._wait_for_room()
             lane = self._lane_for(None)
             self._check_usable(lane)
-            batch = lane.outbox.add_encoded(body, len(piece))
+            batch = lane.outbox.add_encoded(body, len(piece), deliver_at_us)
             segments.append((lane, batch, 0, len(piece)))
             self._sticky_batch = batch  # it is never the open one, so the next piece goes to the next partition
             lane.kick()
@@ -254,13 +309,14 @@ class Producer:
         items: Sequence[bytes] | Sequence[Record],
         size: int,
         segments: list[_Segment],
+        deliver_at_us: int,
         *,
         plain: bool,
     ) -> None:
         await self._wait_for_room()
         self._check_usable(lane)
         before = lane.outbox.open
-        batch, index = lane.outbox.extend(items, size, plain=plain)
+        batch, index = lane.outbox.extend(items, size, plain=plain, deliver_at_us=deliver_at_us)
         segments.append((lane, batch, index, len(items)))
         if lane is self._lanes[self._sticky]:
             self._sticky_batch = batch
@@ -272,32 +328,12 @@ class Producer:
         limit = self._lanes[0].outbox.max_message_bytes
         if lengths and max(lengths) > limit:
             index = next(index for index, size in enumerate(lengths) if size > limit)
-            raise _too_large(lengths[index], limit, index)
+            raise too_large(lengths[index], limit, index)
         return lengths
 
     def _pieces(self, lengths: list[int]) -> list[tuple[int, int, int]]:
-        """Cut messages into pieces ``(start, end, size)`` of at most one batch each."""
-        count = len(lengths)
-        total = sum(lengths) + RECORD_OVERHEAD * count
         outbox = self._lanes[0].outbox
-        max_bytes, max_messages = outbox.max_bytes, outbox.max_messages
-        if total <= max_bytes and count <= max_messages:
-            return [(0, count, total)]
-        ends = list(accumulate(lengths))
-        pieces = []
-        start, done = 0, 0
-        while start < count:
-            # The overhead per message is part of the limit; a bisection on the payload bytes finds the longest piece
-            # that fits after at most a few corrections, because the overhead of a shorter piece is smaller.
-            end = min(bisect_right(ends, done + max_bytes, start), start + max_messages, count)
-            while end > start + 1 and ends[end - 1] - done + RECORD_OVERHEAD * (end - start) > max_bytes:
-                room = max_bytes - RECORD_OVERHEAD * (end - start)
-                end = max(min(bisect_right(ends, done + room, start, end), end - 1), start + 1)
-            end = max(end, start + 1)
-            size = ends[end - 1] - done + RECORD_OVERHEAD * (end - start)
-            pieces.append((start, end, size))
-            start, done = end, ends[end - 1]
-        return pieces
+        return pieces(lengths, outbox.max_bytes, outbox.max_messages)
 
     def _keyed(
         self,
@@ -312,8 +348,8 @@ class Producer:
         if keys is not None and len(keys) != count:
             raise InvalidArgumentError(f"send_many got {count} payloads and {len(keys)} keys; give one key for each")
         each_key: Sequence[str | None] = keys if keys is not None else [key] * count
-        _check_keys(each_key)
-        extra = record_size(0, None, _checked_attributes(attributes)) - RECORD_OVERHEAD
+        check_keys(each_key)
+        extra = record_size(0, None, checked_attributes(attributes)) - RECORD_OVERHEAD
         records = list(map(Record, payloads, each_key, repeat(attributes)))
         sizes = [
             size + extra if one is None else size + extra + RECORD_OVERHEAD + len(one)
@@ -424,49 +460,3 @@ def _join(segments: list[_Segment]) -> list[OffsetRange]:
             start, count = last.start, last.count + count
         ranges.append(OffsetRange(lane.topic, start, count, lane.partition))
     return ranges
-
-
-def _check_payloads(payloads: Sequence[bytes]) -> list[bytes]:
-    """Return the payloads as a list of bytes: one pass in C over all of them (bytes-like ones are converted)."""
-    try:
-        return msgspec.convert(payloads, list[bytes], builtin_types=(bytes, bytearray, memoryview))
-    except msgspec.ValidationError as error:
-        raise InvalidArgumentError(
-            f"send_many takes a sequence of bytes ({error}); encode each payload first, for example text.encode()"
-        ) from None
-
-
-def _to_bytes(payload: Any) -> bytes:
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    raise InvalidArgumentError(
-        f"a payload is bytes, not {type(payload).__name__}; encode it first, for example text.encode()"
-    )
-
-
-def _to_record(payload: bytes, key: str | None, attributes: dict[str, str] | None) -> Record:
-    _check_keys((key,))
-    return Record(payload, key, _checked_attributes(attributes))
-
-
-def _check_keys(keys: Sequence[str | None]) -> None:
-    wrong = set(map(type, keys)) - {str, type(None)}
-    if wrong:
-        names = ", ".join(sorted(kind.__name__ for kind in wrong))
-        raise InvalidArgumentError(f"a key is text (str) or None, not {names}")
-
-
-def _checked_attributes(attributes: dict[str, str] | None) -> dict[str, str] | None:
-    if not attributes:
-        return None
-    for name, value in attributes.items():
-        if type(name) is not str or type(value) is not str:
-            raise InvalidArgumentError(f"attributes are text: {name!r} has the value {value!r}; use strings for both")
-    return dict(attributes)
-
-
-def _too_large(size: int, limit: int, index: int | None) -> MessageTooLargeError:
-    which = "a message" if index is None else f"message {index} of send_many"
-    return MessageTooLargeError(
-        f"{which} has {size} bytes, more than max_message_bytes = {limit}; split it, or raise the broker's limit"
-    )

@@ -33,6 +33,7 @@ from danube.client._acks import AckLedger
 from danube.client._feed import Feed
 from danube.client._message import BareMessage, DeliveredBatch
 from danube.client._options import Environment
+from danube.client._payloads import BytesLike
 from danube.model import api, history_api
 from danube.model.errors import DeadlineExceededError
 from danube.model.limits import MIB, Limits
@@ -352,7 +353,7 @@ class Producer:
         return self._producer.stored_before
 
     def send(
-        self, payload: _producer.BytesLike, *, key: str | None = None, attributes: dict[str, str] | None = None
+        self, payload: BytesLike, *, key: str | None = None, attributes: dict[str, str] | None = None
     ) -> receipts.Receipt:
         """Send one message and wait until it is durable."""
         return self._loop.run(self._producer.send, payload, key=key, attributes=attributes)
@@ -369,7 +370,7 @@ class Producer:
         return self._loop.run(self._producer.send_many, payloads, key=key, keys=keys, attributes=attributes)
 
     def send_nowait(
-        self, payload: _producer.BytesLike, *, key: str | None = None, attributes: dict[str, str] | None = None
+        self, payload: BytesLike, *, key: str | None = None, attributes: dict[str, str] | None = None
     ) -> Pending:
         """Accept one message and return without waiting for the broker."""
 

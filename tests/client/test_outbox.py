@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from danube.client._outbox import Budget, OutBatch, Outbox, Verdict
 from danube.model import api
-from danube.model.batch import Codec, Record, check_part, open_records
+from danube.model.batch import Codec, Record, check_part, encode_records, open_records
 from danube.model.errors import (
     DanubeError,
     DuplicateSequenceError,
@@ -318,3 +318,47 @@ def test_every_message_is_stored_once_in_order_or_fails(steps: list[tuple[str, i
     for batch, index, payload in accepted:
         if batch.error is None:
             assert broker.stored[batch.base_offset + index] == payload
+
+
+def test_delayed_messages_travel_by_the_time_they_are_due() -> None:
+    outbox = make()
+    places = [
+        outbox.add(b"now-0", 10),
+        outbox.add_delayed(b"five-0", 10, 5),
+        outbox.add_delayed(b"five-1", 10, 5),
+        outbox.add_delayed(Record(b"six-0", "k"), 10, 6),
+        outbox.add(b"now-1", 10),
+        outbox.add(b"now-2", 10),
+        outbox.add_delayed(b"six-1", 10, 6),
+        outbox.extend([b"six-2", b"six-3"], 20, plain=True, deliver_at_us=6),
+    ]
+    assert [index for _, index in places] == [0, 0, 1, 0, 0, 1, 0, 1]
+    outbox.add_encoded(encode_records([b"seven-0"]), 1, 7)
+    outbox.add_delayed(b"seven-1", 10, 7)
+    outbox.opened(opened())
+    found = []
+    while (part := outbox.next_part(1)) is not None:
+        header = check_part(part)
+        found.append((header.deliver_at_us, payloads(part)))
+        outbox.acked([api.AckedSequence(header.base_sequence, header.base_sequence, header.record_count)])
+    assert found == [
+        (0, [b"now-0"]),
+        (5, [b"five-0", b"five-1"]),
+        (6, [b"six-0"]),
+        (0, [b"now-1", b"now-2"]),
+        (6, [b"six-1", b"six-2", b"six-3"]),
+        (7, [b"seven-0"]),
+        (7, [b"seven-1"]),
+    ]
+    assert outbox.budget.used == 0
+
+
+def test_a_delayed_batch_is_joined_no_more_when_it_has_left_or_is_full() -> None:
+    outbox = make(batch_max_messages=2)
+    first, _ = outbox.add_delayed(b"a", 10, 5)
+    outbox.opened(opened())
+    assert outbox.next_part(1) is not None
+    second, _ = outbox.add_delayed(b"b", 10, 5)
+    assert outbox.add_delayed(b"c", 10, 5) == (second, 1)
+    third, _ = outbox.add_delayed(b"d", 10, 5)
+    assert len({first, second, third}) == 3

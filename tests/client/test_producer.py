@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
@@ -11,7 +13,7 @@ import trio.lowlevel
 from fake_broker import FakeBroker, FakeTopic, running_broker
 
 import danube
-from danube.client import Client, Producer
+from danube.client import Client, Environment, Producer
 from danube.model.errors import (
     ClosedError,
     ConnectionLostError,
@@ -407,3 +409,46 @@ async def test_opening_can_be_cancelled_anywhere() -> None:
 async def _use(client: Client) -> None:
     async with client.producer(TOPIC) as producer:
         await producer.send(b"x")
+
+
+async def test_delayed_messages_carry_their_time() -> None:
+    clock = iter(range(1_700_000_000_000_001, 1_800_000_000_000_000, 100))
+    environment = Environment(clock_us=lambda: next(clock))
+    due = datetime(2030, 1, 1, tzinfo=UTC)
+    async with running_broker() as broker, danube.connect(broker.url, environment=environment) as client:
+        async with client.producer(TOPIC) as producer:
+            await producer.send(b"at", deliver_at=due)
+            await producer.send(b"after", key="k", deliver_after_s=1.5)
+            await producer.send(b"now", deliver_after_s=0)
+            await producer.send_many([b"m"] * 3, deliver_at=due)
+            await producer.send_many([b"m"] * 3, key="k", deliver_at=due)
+            await producer.send_many([b"m"] * 2_000, deliver_at=due)
+            for wrong in (
+                {"deliver_at": datetime(2030, 1, 1)},
+                {"deliver_after_s": -1.0},
+                {"deliver_after_s": math.inf},
+                {"deliver_at": due, "deliver_after_s": 1.0},
+            ):
+                with pytest.raises(InvalidArgumentError, match="deliver_"):
+                    producer.send_nowait(b"x", **wrong)  # type: ignore[arg-type]
+                with pytest.raises(InvalidArgumentError, match="deliver_"):
+                    await producer.send(b"x", **wrong)  # type: ignore[arg-type]
+    headers = [batch.header for batch in broker.topic(TOPIC).batches]
+    due_us = 1_893_456_000_000_000
+    assert [header.deliver_at_us for header in headers[:1] + headers[2:]] == [due_us, 0, due_us, due_us, due_us]
+    assert 1_700_000_001_500_000 < headers[1].deliver_at_us <= 1_700_000_001_502_000
+    assert headers[1].deliver_at_us % 1_000 == 0
+    assert [header.record_count for header in headers] == [1, 1, 1, 3, 3, 2_000]
+
+
+async def test_delayed_messages_of_one_turn_share_a_batch() -> None:
+    async with running_broker() as broker, danube.connect(broker.url) as client:
+        broker.partitioned[TOPIC] = 2
+        async with client.producer(TOPIC) as producer:
+            due = datetime(2030, 1, 1, tzinfo=UTC)
+            for index in range(100):
+                producer.send_nowait(b"%d" % index, key="k", deliver_at=due)
+            await producer.flush()
+    stored = [batch for index in range(2) for batch in broker.topic(f"{TOPIC}-part-{index}").batches]
+    assert len(stored) <= 2
+    assert sum(batch.header.record_count for batch in stored) == 100

@@ -1,0 +1,129 @@
+"""What an application may send: checks that say at once, and by name, what is wrong."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from danube.client._outbox import RECORD_OVERHEAD
+from danube.model.batch import Record
+from danube.model.errors import InvalidArgumentError, MessageTooLargeError
+
+__all__ = [
+    "BytesLike",
+    "check_keys",
+    "check_payloads",
+    "checked_attributes",
+    "due_us",
+    "pieces",
+    "to_bytes",
+    "to_record",
+    "too_large",
+]
+
+BytesLike = bytes | bytearray | memoryview
+
+_DUE_STEP_US = 1_000
+"""Delays are rounded up to this, so that messages of one moment share a batch."""
+
+
+def check_payloads(payloads: Sequence[bytes]) -> list[bytes]:
+    """Return the payloads as a list of bytes: one pass in C over all of them (bytes-like ones are converted)."""
+    try:
+        return msgspec.convert(payloads, list[bytes], builtin_types=(bytes, bytearray, memoryview))
+    except msgspec.ValidationError as error:
+        raise InvalidArgumentError(
+            f"send_many takes a sequence of bytes ({error}); encode each payload first, for example text.encode()"
+        ) from None
+
+
+def to_bytes(payload: Any) -> bytes:
+    """Return a bytes-like payload as bytes."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise InvalidArgumentError(
+        f"a payload is bytes, not {type(payload).__name__}; encode it first, for example text.encode()"
+    )
+
+
+def to_record(payload: bytes, key: str | None, attributes: dict[str, str] | None) -> Record:
+    """Make the record of a message with a key or attributes."""
+    check_keys((key,))
+    return Record(payload, key, checked_attributes(attributes))
+
+
+def check_keys(keys: Sequence[str | None]) -> None:
+    """Raise InvalidArgumentError if a key is something else than text or None."""
+    wrong = set(map(type, keys)) - {str, type(None)}
+    if wrong:
+        names = ", ".join(sorted(kind.__name__ for kind in wrong))
+        raise InvalidArgumentError(f"a key is text (str) or None, not {names}")
+
+
+def checked_attributes(attributes: dict[str, str] | None) -> dict[str, str] | None:
+    """Return a copy of the attributes; None if there are none."""
+    if not attributes:
+        return None
+    for name, value in attributes.items():
+        if type(name) is not str or type(value) is not str:
+            raise InvalidArgumentError(f"attributes are text: {name!r} has the value {value!r}; use strings for both")
+    return dict(attributes)
+
+
+def too_large(size: int, limit: int, index: int | None) -> MessageTooLargeError:
+    """Return what to raise for a payload beyond the limit; ``index`` is its place in a ``send_many``."""
+    which = "a message" if index is None else f"message {index} of send_many"
+    return MessageTooLargeError(
+        f"{which} has {size} bytes, more than max_message_bytes = {limit}; split it, or raise the broker's limit"
+    )
+
+
+def pieces(lengths: list[int], max_bytes: int, max_messages: int) -> list[tuple[int, int, int]]:
+    """Cut messages into pieces ``(start, end, size)`` of at most one batch each."""
+    count = len(lengths)
+    total = sum(lengths) + RECORD_OVERHEAD * count
+    if total <= max_bytes and count <= max_messages:
+        return [(0, count, total)]
+    ends = list(accumulate(lengths))
+    found = []
+    start, done = 0, 0
+    while start < count:
+        # The overhead per message is part of the limit; a bisection on the payload bytes finds the longest piece
+        # that fits after at most a few corrections, because the overhead of a shorter piece is smaller.
+        end = min(bisect_right(ends, done + max_bytes, start), start + max_messages, count)
+        while end > start + 1 and ends[end - 1] - done + RECORD_OVERHEAD * (end - start) > max_bytes:
+            room = max_bytes - RECORD_OVERHEAD * (end - start)
+            end = max(min(bisect_right(ends, done + room, start, end), end - 1), start + 1)
+        end = max(end, start + 1)
+        size = ends[end - 1] - done + RECORD_OVERHEAD * (end - start)
+        found.append((start, end, size))
+        start, done = end, ends[end - 1]
+    return found
+
+
+def due_us(deliver_at: datetime | None, deliver_after_s: float | None, clock_us: Callable[[], int]) -> int:
+    """Return when a message is due, in microseconds since the epoch; 0 for at once.
+
+    Raises:
+        InvalidArgumentError: both are given, the date has no time zone, or the delay is negative or endless.
+    """
+    if deliver_at is not None:
+        if deliver_after_s is not None:
+            raise InvalidArgumentError("give either deliver_at or deliver_after_s, not both")
+        if deliver_at.tzinfo is None:
+            raise InvalidArgumentError(
+                f"deliver_at {deliver_at} has no time zone; use datetime(..., tzinfo=timezone.utc)"
+            )
+        return max(1, round(deliver_at.timestamp() * 1_000_000))
+    if not deliver_after_s:
+        return 0
+    if not 0 < deliver_after_s < math.inf:
+        raise InvalidArgumentError(f"deliver_after_s = {deliver_after_s} is not a number of seconds from now on")
+    due = clock_us() + round(deliver_after_s * 1_000_000)
+    return -(-due // _DUE_STEP_US) * _DUE_STEP_US
