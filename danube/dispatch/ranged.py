@@ -284,8 +284,11 @@ class RangedMachine(Machine):
         if item is None:
             return None
         (start, end), *_ = self.cursor.live(item.start, item.end)
-        what = f"message {start}" if end == start + 1 else f"{end - start:,} messages from {start} on"
+        one = end == start + 1
+        what = f"message {start} has" if one else f"{end - start:,} messages from {start} on have"
+        failures, reason = item.history.failures, item.history.reason
+        often = f"failed once ({reason})" if failures == 1 else f"failed {failures:,} times (the last: {reason})"
         return (
-            f"{what} failed {item.history.failures} times (the last: {item.history.reason}) and the poison policy is"
-            f" {self.policy.poison}; acknowledge or skip, change the policy, or seek"
+            f"{what} {often} and the poison policy is {self.policy.poison}; acknowledge or discard"
+            f" {'it' if one else 'them'}, change the policy, or seek"
         )

@@ -7,7 +7,7 @@ import pytest
 from danube.dispatch import Cursor, Span, make_subscription
 from danube.dispatch.ring import ring_hash
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionType, change_policy
 
 EXCLUSIVE, FAILOVER = SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER
 SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED
@@ -135,3 +135,53 @@ def test_lossy():
     assert said(machine, 0.0, 12) == ("no-credit", "consumer 'c1' has no credit; messages are dropped, 12 so far")
     machine.credit(1, 10, 1000)
     assert said(machine, 0.0, 12) == ("caught-up", "caught up: everything is delivered or dropped")
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER, SHARED])
+def test_blocked_names_the_poison_and_what_to_do(kind):
+    machine = machine_of(kind, "c1")
+    machine.change_policy(change_policy(machine.policy, {"max_redelivery_count": 0}), 0.0)
+    machine.offered(Span(0, 17, 100), 0.0)
+    machine.nack(1, [4, 5], None, 0.0, "no such customer")
+    assert said(machine, 1.0, 40) == (
+        "blocked",
+        (
+            "message 4 has failed once (no such customer) and the poison policy is block; acknowledge or discard it,"
+            " change the policy, or seek"
+        ),
+    )
+    machine.nack(1, [2, 4], None, 2.0)
+    assert said(machine, 3.0, 40)[1].startswith("2 messages from 2 on have failed once (nack) and the poison policy is")
+
+
+def test_dead_lettering():
+    machine = machine_of(SHARED, "c1")
+    machine.change_policy(change_policy(machine.policy, {"max_redelivery_count": 0, "poison": "dead_letter"}), 0.0)
+    machine.offered(Span(0, 17, 100), 0.0)
+    machine.nack(1, [4, 5], None, 0.0)
+    assert said(machine, 1.0, 20)[0] == "moving", "it holds nobody up"
+    machine.ack([0, 3], 1, 1.0)
+    assert said(machine, 1.5, 17) == (
+        "dead-lettering",
+        (
+            "1 message waits to be copied to the dead-letter topic;"
+            " waiting for the acknowledgement of 3 by 'c1' since 1.5 s"
+        ),
+    )
+    machine.nack(1, [3, 4], None, 2.0)
+    machine.ack([5, 17], 1, 2.0)
+    assert said(machine, 2.0, 17) == ("dead-lettering", "2 messages wait to be copied to the dead-letter topic")
+
+
+def test_waiting_for_the_delivery_time():
+    machine = machine_of(SHARED, "c1")
+    machine.offered(Span(0, 1, 100, due=10.0), 0.0)
+    assert said(machine, 4.0, 1) == (
+        "waiting-for-delivery-time",
+        "1 message waits for its delivery time, the next in 6.0 s",
+    )
+    machine.offered(Span(1, 5, 100), 4.0)
+    assert said(machine, 4.0, 5)[0] == "waiting-for-acks"
+    machine.nack(1, [1, 2], 3.0, 4.0)
+    machine.ack([2, 5], 1, 4.0)
+    assert said(machine, 5.0, 5) == ("waiting-for-retry", "1 message waits for redelivery, the next in 2.0 s")

@@ -87,7 +87,7 @@ def test_block_stops_everything_and_what_is_in_flight_may_be_acknowledged(kind):
     assert machine.ack([0, 3, 5, 8], 1, 2.0) == [0, 3, 5, 8]
     explanation = machine.explain(2.0, 20)
     assert explanation.state == "blocked"
-    assert explanation.sentence.startswith("2 messages from 3 on failed 1 times (the last: cannot parse)")
+    assert explanation.sentence.startswith("2 messages from 3 on have failed once (cannot parse)")
     assert machine.poisoned(10) == [], "nothing is to be copied"
     machine.leave(1, 3.0)
     machine.join(2, "bob", 3.0)

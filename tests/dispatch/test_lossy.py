@@ -10,7 +10,7 @@ from danube.dispatch import Cursor, Delivery, Gap, Span, make_subscription
 from danube.dispatch.ring import ring_hash
 from danube.model.errors import SubscriptionBusyError
 from danube.model.limits import Limits
-from danube.model.policies import SubscriptionType
+from danube.model.policies import SubscriptionPolicy, SubscriptionType
 
 EXCLUSIVE, FAILOVER = SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER
 SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED
@@ -103,3 +103,29 @@ def test_every_message_is_delivered_once_or_counted_as_dropped(kind, steps):
         base += len(keys)
     assert len(set(seen)) == len(seen)
     assert len(seen) + machine.describe(base).dropped_messages == base
+
+
+def test_keys_that_no_filter_lets_through_are_skipped_and_no_loss():
+    machine = make_subscription(KEY_SHARED, Cursor(), Limits(), lossy=True)
+    machine.join(1, "ann", 0.0, ["a*"])
+    machine.join(2, "bob", 0.0, ["b?"])
+    for consumer_id in (1, 2):
+        machine.credit(consumer_id, 10, 1000)
+    deliveries = machine.offered(span(0, 5, ["a", "b", "b1", "abc", "c"]), 0.0)
+    assert sorted((d.consumer_id, d.ranges) for d in deliveries) == [(1, [0, 1, 3, 4]), (2, [2, 3])]
+    assert machine.describe(5).dropped_messages == 0
+    assert [consumer.key_filters for consumer in machine.describe(5).consumers] == [("a*",), ("b?",)]
+    machine.leave(1, 0.0)
+    machine.leave(2, 0.0)
+    machine.offered(span(5, 1, ["a"]), 0.0)
+    assert machine.describe(6).dropped_messages == 1, "nobody at all is there"
+
+
+def test_policies_and_delivery_times_mean_nothing():
+    machine = lossy(SHARED, "ann", credit=10)
+    machine.change_policy(SubscriptionPolicy(max_redelivery_count=0, max_unacked_messages=1), 0.0)
+    assert machine.offered(Span(0, 5, 50, "t", None, 99.0), 0.0)[0].messages == 5
+    machine.nack(1, [0, 5], None, 0.0)
+    machine.extend(1, [0, 5], 9.0, 0.0)
+    assert machine.take_settled() == machine.poisoned(5) == []
+    assert machine.offered(span(5, 5), 0.0)[0].messages == 5
