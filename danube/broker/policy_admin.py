@@ -84,6 +84,7 @@ class PolicyAdministration:
 
     async def _change(self, subscription: Subscription, policy: SubscriptionPolicy) -> None:
         topic, name = subscription.topic, subscription.name
+        topic.check_not_deleted()
         if topic.subscriptions.get(name) is not subscription:
             raise SubscriptionNotFoundError(f"subscription {name!r} of topic {topic.name!r} was deleted")
         record = subscription.record

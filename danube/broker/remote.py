@@ -53,6 +53,7 @@ from danube.model.errors import (
     OwnerFencedError,
     StorageError,
     StorageUnavailableError,
+    TopicNotFoundError,
 )
 from danube.storage import Storage
 
@@ -380,10 +381,17 @@ class RemoteTopics:
         return record
 
     async def changed(self, name: str, record: TopicRecord) -> None:
-        """The record of a topic has changed in the catalogue; return when that is durable in its storage."""
+        """The record of a topic has changed in the catalogue; return when that is durable in its storage.
+
+        Raises what :meth:`open` raises, StorageUnavailableError as :meth:`create` does, and TopicNotFoundError: the
+        topic was deleted meanwhile.
+        """
         journal = await self.open(record.storage)
-        change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
-        await self._submit(journal, record, change, Settling())
+        latest = self._broker.catalogue.find(name)  # whoever comes last has to store what was changed last
+        if latest is None or latest.topic_ids != record.topic_ids:
+            raise TopicNotFoundError(f"topic {name!r} was deleted while it was being changed")
+        change = TopicStored(name, latest.topic_ids, Catalogue.encode(latest))
+        await self._submit(journal, latest, change, Settling())
 
     async def deleted(self, name: str, record: TopicRecord) -> None:
         """A topic is deleted in the catalogue; return when that is durable in its storage."""
