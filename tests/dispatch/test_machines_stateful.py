@@ -13,10 +13,10 @@ from danube.model.limits import Limits
 from danube.model.policies import PoisonPolicy, SubscriptionPolicy, SubscriptionType, change_policy
 
 LIMITS = Limits(max_unacked_messages=14, max_ack_ranges=4, max_delayed_ranges=3)
-POLICY = SubscriptionPolicy(ack_timeout_s=10.0, max_redelivery_count=1, max_redelivery_delay_s=4.0)
+POLICY = SubscriptionPolicy(ack_timeout_s=5.0, max_redelivery_count=1, max_redelivery_delay_s=4.0)
 POLICIES = {
     "max_redelivery_count": [-1, 0, 0, 1, 3],
-    "ack_timeout_s": [0, 4, 10, 25],
+    "ack_timeout_s": [0, 3, 5, 12],
     "backoff": ["fixed", "exponential"],
     "redelivery_delay_s": [0, 1.5, 6],
     "max_redelivery_delay_s": [0, 2, 60],
@@ -38,7 +38,7 @@ class Driver(RuleBasedStateMachine):
         floor=st.integers(0, 3),
         holes=st.lists(st.tuples(st.integers(3, 20), st.integers(1, 3)), max_size=2),
         sizes=st.lists(SIZES, min_size=1, max_size=4),
-        credit=st.lists(st.sampled_from([0, 3, 100, 100]), max_size=3),
+        credit=st.lists(st.sampled_from([0, 3, 100, 100, 100]), min_size=1, max_size=3),
         poison=st.sampled_from(list(PoisonPolicy)),
     )
     def begin(self, floor, holes, sizes, credit, poison):
@@ -230,17 +230,36 @@ class Driver(RuleBasedStateMachine):
         assert set(offsets_of(self.machine.discard(flat, self.now))) == expected
         self.model.settle(expected)
 
-    @rule(seconds=st.sampled_from([0.5, 2.0, 6.0, 11.0]))
+    @rule(seconds=st.sampled_from([0.5, 2.0, 3.0, 6.0]))
     def wait(self, seconds):
-        self.now += seconds
-        self.machine.tick(self.now)
-        self.time_out()
+        self.pass_until(self.now + seconds)
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, 3.0]))
+    def wait_and_pump(self, seconds):
+        self.pass_until(self.now + seconds)
+        self.pump()
 
     @precondition(lambda self: self.machine.next_deadline() is not None)
-    @rule()
-    def wait_for_the_deadline(self):
-        self.now = max(self.now, self.machine.next_deadline())
-        self.machine.tick(self.now)
+    @rule(times=st.integers(1, 3))
+    def wait_for_deadlines(self, times):
+        """What an owner does that nobody talks to."""
+        for _ in range(times):
+            deadline = self.machine.next_deadline()
+            if deadline is not None:
+                self.pass_until(max(self.now, deadline))
+                self.pump()
+
+    @rule(size=SIZES, seconds=st.sampled_from([0.5, 2.0]))
+    def stall(self, size, seconds):
+        """Two batches, some time apart, and nobody says anything until the first one times out."""
+        self.publish_and_pump(size, 0.0)
+        self.pass_until(self.now + seconds)
+        self.publish_and_pump(1, 0.0)
+        self.wait_for_deadlines(1)
+
+    def pass_until(self, now):
+        self.now = now
+        self.machine.tick(now)
         self.time_out()
 
     def time_out(self):
@@ -416,7 +435,7 @@ class Driver(RuleBasedStateMachine):
             if self.model.flying:
                 self.acknowledge(flat_of((offset, 1) for offset in self.model.flying))
             elif self.machine.next_deadline() is not None:
-                self.wait_for_the_deadline()
+                self.wait_for_deadlines(1)
             elif self.machine.position >= self.end:
                 break
         assert self.model.acked >= set(range(self.end))
@@ -483,7 +502,7 @@ class Shared(Driver):
 
 
 for _case in (Exclusive, Failover, Shared):
-    _case.TestCase.settings = settings(max_examples=70, stateful_step_count=40, deadline=None)
+    _case.TestCase.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
 
 TestExclusive = Exclusive.TestCase
 TestFailover = Failover.TestCase
