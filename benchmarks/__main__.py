@@ -48,14 +48,18 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="a scenario to run; may be repeated; default: all but h1 to h6, which have to be named",
+        help="a scenario to run; may be repeated; default: all but d1 and h1 to h6, which have to be named",
     )
     parser.add_argument("--systems", default="", metavar="A,B", help=f"default: {','.join(ALL_SYSTEMS)}")
     parser.add_argument("-r", "--repetitions", type=int, default=None, help="default 5, in quick mode 2")
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages: a look, not a result")
     parser.add_argument("--scale", type=float, default=None, help="factor on message counts; overrides --quick's")
     parser.add_argument(
-        "--seconds", type=float, default=30.0, metavar="S", help="how long a fixed rate is kept up (h1, h6); default 30"
+        "--seconds",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="how long a fixed rate is kept up (d1, h1, h6); default 30",
     )
     parser.add_argument(
         "--sync-delay-ms",

@@ -93,6 +93,7 @@ class Run:
         *,
         own_topic: bool = True,
         each: int = 1,
+        part: bool = False,
         beside: Sequence[Worker] = (),
     ) -> tuple[Sample, list[Outcome], list[Outcome]]:
         """Let producers and consumers work at the same time; consumers are subscribed before anything is sent.
@@ -102,6 +103,7 @@ class Run:
             consumers: workers that receive.
             own_topic: create the topic before and delete it afterwards.
             each: how often every message is delivered in all.
+            part: consumers stop before all messages have arrived, and what they took is what counts.
             beside: workers that are busy all the while, and whose CPU time is not foreign.
 
         Returns:
@@ -128,13 +130,14 @@ class Run:
         others_s = sum(map(cpu_seconds, others)) - others_before
         producer_s, consumer_s = (sum(one.cpu_s for one in group) for group in (sent, received))
         other = watch.other_share(broker_s + producer_s + consumer_s + others_s)
-        if sent and received:
+        if sent and received and not part:
             _compare(sent, received, each)
         if own_topic:
             self.alone(self.work("delete"))
-        messages = sum(one.count for one in (sent or received))
+        messages = sum(one.count for one in (received if part else sent or received))
         first = min(one.started_ns for one in (sent or received))
-        seconds = (max(one.finished_ns for one in (*sent, *received)) - first) / 1e9
+        last = max(one.finished_ns for one in (received if part else (*sent, *received)))
+        seconds = (last - first) / 1e9
         sample = Sample(
             messages=messages,
             values={"messages_per_s": messages / seconds, "mb_per_s": messages * self.size / seconds / 1e6},

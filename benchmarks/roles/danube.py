@@ -7,12 +7,12 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import trio
 
 import danube
-from benchmarks._payloads import Tally, checksum, make_payloads
+from benchmarks._payloads import CheckError, Tally, checksum, make_payloads
 from benchmarks._processes import Outcome, Work
 from benchmarks.roles._pace import Pace
 from benchmarks.worker import Control
@@ -27,6 +27,7 @@ NOWAIT_WINDOW = 40
 FILL_STEP = 100_000
 POOL_TICKS = 200
 TOPICS_AT_A_TIME = 16
+FLUSH_INTERVAL_S = 0.01
 
 
 async def _ensure_topic(client: Client, topic: str) -> None:
@@ -51,18 +52,27 @@ async def _delete(work: Work, control: Control) -> Outcome:
 
 
 async def _publish(work: Work, control: Control) -> Outcome:
-    """Send everything through ``send_many``, one call after the other."""
+    """Send everything through ``send_many``, one call after the other; with ``settings.keys`` different keys."""
     payloads = make_payloads(work.count, work.size)
+    keys = _keys(work, work.count)
     expected = checksum(payloads)
     step = max(1, CALL_BYTES // work.size)
     async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
         began = control.ready()
         sent = 0
         for first in range(0, work.count, step):
-            receipt = await producer.send_many(payloads[first : first + step])
+            receipt = await producer.send_many(
+                payloads[first : first + step], keys=None if keys is None else keys[first : first + step]
+            )
             sent += receipt.count
         ended, cpu_s = time.monotonic_ns(), control.cpu_s()
     return Outcome(started_ns=began, finished_ns=ended, count=sent, checksum=expected, cpu_s=cpu_s)
+
+
+def _keys(work: Work, count: int) -> list[str | None] | None:
+    """Keys for so many messages, ``settings.keys`` different ones in turn; None if they are to have none."""
+    different = int(work.settings.get("keys", 0))
+    return [f"key-{one % different}" for one in range(count)] if different else None
 
 
 async def _publish_nowait(work: Work, control: Control) -> Outcome:
@@ -163,11 +173,13 @@ async def _fill(work: Work, control: Control) -> Outcome:
 async def _publish_at_rate(work: Work, control: Control) -> Outcome:
     """Send ``settings.per_tick`` messages every ``settings.tick_s`` seconds; a call takes all that is due.
 
-    Payloads are made ahead and used again after ``POOL_TICKS`` ticks, so that a long run fits into memory.
+    Payloads are made ahead and used again after ``POOL_TICKS`` ticks, so that a long run fits into memory. With
+    ``settings.keys`` they have so many different keys.
     """
     per_tick, interval_ns = int(work.settings["per_tick"]), int(float(work.settings["tick_s"]) * 1e9)
     ticks = work.count // per_tick
     pool = make_payloads(min(ticks, POOL_TICKS) * per_tick, work.size)
+    keys = _keys(work, len(pool))
     latencies: list[float] = []
     value = 0
     async with danube.connect(work.address) as client, client.producer(work.topic, durability="disk") as producer:
@@ -181,8 +193,9 @@ async def _publish_at_rate(work: Work, control: Control) -> Outcome:
                 continue
             at = sent % POOL_TICKS
             due = min(due, sent + POOL_TICKS - at)
-            payloads = pool[at * per_tick : (at + due - sent) * per_tick]
-            await producer.send_many(payloads)
+            piece = slice(at * per_tick, (at + due - sent) * per_tick)
+            payloads = pool[piece]
+            await producer.send_many(payloads, keys=None if keys is None else keys[piece])
             acked = time.monotonic_ns()
             latencies += [(acked - began - tick * interval_ns) / 1000 for tick in range(sent, due)]
             value = checksum(payloads, value)
@@ -296,6 +309,66 @@ async def _consume_shared(work: Work, control: Control) -> Outcome:
         ended, cpu_s = time.monotonic_ns(), control.cpu_s()
     tally.add(payloads)
     return Outcome(started_ns=began, finished_ns=ended, count=tally.total, cpu_s=cpu_s)
+
+
+async def _consume_group(work: Work, control: Control) -> Outcome:
+    """Take ``count`` messages with ``settings.consumers`` connections, while a task of each lets acks become durable.
+
+    Each message is acknowledged by itself, and none may come twice. The latency ``flush`` is that of one
+    ``flush_acks()``.
+    """
+    payloads: list[bytes] = []
+    flushes: list[float] = []
+
+    async def read(consumer: Consumer, scope: trio.CancelScope) -> None:
+        async for message in consumer:
+            payloads.append(message.payload)
+            await message.ack()
+            if len(payloads) >= work.count:
+                scope.cancel()
+
+    async def flush(consumer: Consumer) -> None:
+        while True:
+            await trio.sleep(FLUSH_INTERVAL_S)
+            before = time.monotonic_ns()
+            await consumer.flush_acks()
+            flushes.append((time.monotonic_ns() - before) / 1000)
+
+    async with AsyncExitStack() as stack:
+        consumers = []
+        for number in range(int(work.settings["consumers"])):
+            client = await stack.enter_async_context(danube.connect(work.address))
+            consumers.append(await stack.enter_async_context(_member(client, work, f"worker-{number}")))
+        began = control.ready()
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(read, consumer, nursery.cancel_scope)
+                nursery.start_soon(flush, consumer)
+        ended, cpu_s = time.monotonic_ns(), control.cpu_s()
+    if not int(work.settings.get("repeated", 0)) and len(set(payloads)) < len(payloads):
+        raise CheckError(f"{len(payloads) - len(set(payloads))} messages came twice")
+    return Outcome(
+        started_ns=began, finished_ns=ended, count=len(payloads), latencies_us={"flush": flushes}, cpu_s=cpu_s
+    )
+
+
+async def _stick(work: Work, control: Control) -> Outcome:
+    """Be a consumer of the same subscription that takes nothing, and so acknowledges nothing, until told to go."""
+    async with danube.connect(work.address) as client, _member(client, work, "stuck"):
+        began = control.ready()
+        await trio.to_thread.run_sync(control.hold)
+        held = sum(
+            consumer.in_flight_messages
+            for row in await client.describe_subscription(work.topic, "group")
+            for consumer in row.consumers
+            if consumer.name == "stuck"
+        )
+    return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=held)
+
+
+def _member(client: Client, work: Work, name: str) -> AbstractAsyncContextManager[Consumer]:
+    kind = str(work.settings["kind"])
+    return client.consumer(work.topic, subscription="group", type=kind, start="earliest", name=name)
 
 
 async def _latency(work: Work, control: Control) -> Outcome:
@@ -412,6 +485,8 @@ ROLES = {
         "consume": _consume,
         "consume_each": _consume_each,
         "consume_shared": _consume_shared,
+        "consume_group": _consume_group,
+        "stick": _stick,
         "replay": _replay,
         "replay_again_and_again": _replay_again_and_again,
         "fill": _fill,
