@@ -186,12 +186,6 @@ class Outbox:
         self.budget.used += size
         return batch, index
 
-    def add_delayed(self, item: bytes | Record, size: int, deliver_at_us: int) -> tuple[OutBatch, int]:
-        """Put one message into a batch that is due at ``deliver_at_us``; as :meth:`add`."""
-        if type(item) is bytes:
-            return self.extend([item], size, plain=True, deliver_at_us=deliver_at_us)
-        return self.extend([cast("Record", item)], size, plain=False, deliver_at_us=deliver_at_us)
-
     def extend(
         self, items: Sequence[bytes] | Sequence[Record], size: int, *, plain: bool, deliver_at_us: int = 0
     ) -> tuple[OutBatch, int]:

@@ -136,21 +136,16 @@ class Producer:
             DanubeError: the broker refused the message, or this producer has failed for good.
         """
         if self._send_timeout_s is None:
-            return await self._send(payload, key, attributes, deliver_at, deliver_after_s)
+            await self._wait_for_room()
+            return await self.send_nowait(
+                payload, key=key, attributes=attributes, deliver_at=deliver_at, deliver_after_s=deliver_after_s
+            )
         with anyio.move_on_after(self._send_timeout_s):
-            return await self._send(payload, key, attributes, deliver_at, deliver_after_s)
+            await self._wait_for_room()
+            return await self.send_nowait(
+                payload, key=key, attributes=attributes, deliver_at=deliver_at, deliver_after_s=deliver_after_s
+            )
         raise self._timed_out("the message")
-
-    async def _send(
-        self,
-        payload: BytesLike,
-        key: str | None,
-        attributes: dict[str, str] | None,
-        deliver_at: datetime | None,
-        deliver_after_s: float | None,
-    ) -> Receipt:
-        await self._wait_for_room()
-        return await self._accept(payload, key, attributes, due_us(deliver_at, deliver_after_s, self._clock_us))
 
     def send_nowait(
         self,
@@ -177,13 +172,8 @@ class Producer:
                 f"producer on {self.topic}: max_buffered_bytes = {self._budget.limit} are waiting for the broker;"
                 " await flush() or send(), or raise the limit"
             )
-        if deliver_at is None and deliver_after_s is None:
-            return self._accept(payload, key, attributes, 0)
-        return self._accept(payload, key, attributes, due_us(deliver_at, deliver_after_s, self._clock_us))
-
-    def _accept(
-        self, payload: BytesLike, key: str | None, attributes: dict[str, str] | None, deliver_at_us: int
-    ) -> Pending:
+        if deliver_at is not None or deliver_after_s is not None:
+            return self._accept_delayed(payload, key, attributes, due_us(deliver_at, deliver_after_s, self._clock_us))
         if type(payload) is not bytes:
             payload = to_bytes(payload)
         lane = self._single
@@ -203,16 +193,32 @@ class Producer:
         if before is None:
             # Only the first message of a batch can find the lane closed, and has to start the sending.
             self._check_usable(lane)
-        if deliver_at_us:
-            batch, index = outbox.add_delayed(item, size, deliver_at_us)
-        else:
-            batch, index = outbox.add(item, size)
+        batch, index = outbox.add(item, size)
         pending = Pending(batch, index, lane.topic, lane.partition)
         if key is None:
             self._sticky_batch = batch
         if batch is not before:
             lane.kick()
         return pending
+
+    def _accept_delayed(
+        self, payload: BytesLike, key: str | None, attributes: dict[str, str] | None, deliver_at_us: int
+    ) -> Pending:
+        """Accept a message with a time (or 0): apart from the others, because they shall not pay for it."""
+        payload = to_bytes(payload)
+        lane = self._lane_for(key)
+        self._check_usable(lane)
+        outbox = lane.outbox
+        size = len(payload)
+        if size > outbox.max_message_bytes:
+            raise too_large(size, outbox.max_message_bytes, None)
+        record = to_record(payload, key, attributes)
+        size = record_size(size, key, attributes)
+        batch, index = outbox.extend([record], size, plain=False, deliver_at_us=deliver_at_us)
+        if key is None:
+            self._sticky_batch = batch
+        lane.kick()
+        return Pending(batch, index, lane.topic, lane.partition)
 
     async def send_many(
         self,

@@ -324,17 +324,17 @@ def test_delayed_messages_travel_by_the_time_they_are_due() -> None:
     outbox = make()
     places = [
         outbox.add(b"now-0", 10),
-        outbox.add_delayed(b"five-0", 10, 5),
-        outbox.add_delayed(b"five-1", 10, 5),
-        outbox.add_delayed(Record(b"six-0", "k"), 10, 6),
+        outbox.extend([b"five-0"], 10, plain=True, deliver_at_us=5),
+        outbox.extend([b"five-1"], 10, plain=True, deliver_at_us=5),
+        outbox.extend([Record(b"six-0", "k")], 10, plain=False, deliver_at_us=6),
         outbox.add(b"now-1", 10),
         outbox.add(b"now-2", 10),
-        outbox.add_delayed(b"six-1", 10, 6),
+        outbox.extend([b"six-1"], 10, plain=True, deliver_at_us=6),
         outbox.extend([b"six-2", b"six-3"], 20, plain=True, deliver_at_us=6),
     ]
     assert [index for _, index in places] == [0, 0, 1, 0, 0, 1, 0, 1]
     outbox.add_encoded(encode_records([b"seven-0"]), 1, 7)
-    outbox.add_delayed(b"seven-1", 10, 7)
+    outbox.extend([b"seven-1"], 10, plain=True, deliver_at_us=7)
     outbox.opened(opened())
     found = []
     while (part := outbox.next_part(1)) is not None:
@@ -355,10 +355,10 @@ def test_delayed_messages_travel_by_the_time_they_are_due() -> None:
 
 def test_a_delayed_batch_is_joined_no_more_when_it_has_left_or_is_full() -> None:
     outbox = make(batch_max_messages=2)
-    first, _ = outbox.add_delayed(b"a", 10, 5)
+    first, _ = outbox.extend([b"a"], 10, plain=True, deliver_at_us=5)
     outbox.opened(opened())
     assert outbox.next_part(1) is not None
-    second, _ = outbox.add_delayed(b"b", 10, 5)
-    assert outbox.add_delayed(b"c", 10, 5) == (second, 1)
-    third, _ = outbox.add_delayed(b"d", 10, 5)
+    second, _ = outbox.extend([b"b"], 10, plain=True, deliver_at_us=5)
+    assert outbox.extend([b"c"], 10, plain=True, deliver_at_us=5) == (second, 1)
+    third, _ = outbox.extend([b"d"], 10, plain=True, deliver_at_us=5)
     assert len({first, second, third}) == 3
