@@ -1,11 +1,13 @@
-"""A broker against a model: random publishing, acknowledging, seeking, draining and crashing.
+"""A broker against a model: random publishing, acknowledging, refusing, seeking, draining and crashing.
 
-What was acknowledged is there once and in order; a cursor stands exactly where the confirmed acknowledgements put it.
+What was acknowledged is there once and in order; a cursor stands exactly where the confirmed acknowledgements put it,
+and what was refused too often is dropped, or copied to the dead-letter topic, and counts as acknowledged.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -29,6 +31,9 @@ from danube.model import api
 
 TOPIC = "/default/t"
 KINDS = ("exclusive", "shared")
+MOST_FAILURES = {"exclusive": 1, "shared": 2}
+POISON = {"exclusive": "drop", "shared": "dead_letter"}
+LETTERS = "/default/letters"
 
 publish = st.tuples(st.just("publish"), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 repeat = st.tuples(st.just("repeat"), st.integers(0, 63))
@@ -48,6 +53,8 @@ class World:
         self.stored: list[bytes] = []
         self.batches: list[tuple[int, list[bytes]]] = []
         self.acked: dict[str, set[int]] = {kind: set() for kind in KINDS}
+        self.failures: dict[str, Counter[int]] = {kind: Counter() for kind in KINDS}
+        self.letters: set[int] = set()
         self.producer: RawProducer
         self.consumers: dict[str, RawConsumer] = {}
         self._stack = AsyncExitStack()
@@ -58,7 +65,12 @@ class World:
         self.producer = await self._stack.enter_async_context(raw_producer(channel, TOPIC, "p"))
         assert self.producer.opened.next_sequence == len(self.stored)
         for kind in KINDS:
-            entered = self._stack.enter_async_context(raw_consumer(channel, TOPIC, kind, "c", kind))
+            policy = {
+                "max_redelivery_count": MOST_FAILURES[kind],
+                "poison": POISON[kind],
+                "dead_letter_topic": LETTERS,
+            }
+            entered = self._stack.enter_async_context(raw_consumer(channel, TOPIC, kind, "c", kind, policy=policy))
             consumer = self.consumers[kind] = await entered
             assert consumer.opened.end_offset == len(self.stored)
             consumer.credit(100_000)
@@ -104,14 +116,30 @@ class World:
         self.acked[kind] |= set(range(start, min(start + count, len(self.stored))))
 
     async def nack(self, kind: str, start: int, count: int) -> None:
-        self.consumers[kind].send(api.Nack([start, start + count]))
+        """Refuse messages; all that are not acknowledged are in flight, and are again at once."""
+        self.consumers[kind].send(api.Nack([start, start + count], 0, "model"))
         await self.consumers[kind].flush(2)
+        failures = self.failures[kind]
+        for offset in set(range(start, min(start + count, len(self.stored)))) - self.acked[kind]:
+            failures[offset] += 1
+            if failures[offset] > MOST_FAILURES[kind]:
+                self.acked[kind].add(offset)
+                if POISON[kind] == "dead_letter":
+                    self.letters.add(offset)
         await self.delivered()
+        await self.settled(kind)
+
+    async def settled(self, kind: str) -> None:
+        """Wait until nothing is on its way to the dead-letter topic, and what was dropped is durable."""
+        machine = self.running.broker.topic(TOPIC).subscriptions[kind].machine
+        await wait_until(lambda: not machine.poisoned_messages())
+        await self.consumers[kind].flush(3)
 
     async def seek(self, kind: str, offset: int) -> None:
         async with self.running.client() as client:
             await client.seek_subscription(TOPIC, kind, offset)
         self.acked[kind] = set(range(min(offset, len(self.stored))))
+        self.failures[kind].clear()
         await self.delivered()
 
     async def reconnect(self) -> None:
@@ -126,6 +154,8 @@ class World:
             await self.disconnect()
             await self.running.drain()
         await self.running.start()
+        for failures in self.failures.values():
+            failures.clear()  # they are not written down
         await self.connect()
 
     async def check(self) -> None:
@@ -139,6 +169,8 @@ class World:
                 assert {n for low, high in live for n in range(low, high)} == (
                     set(range(len(self.stored))) - self.acked[kind]
                 )
+            if self.letters:
+                assert set(await read_all(client, LETTERS)) == {self.stored[offset] for offset in self.letters}
 
 
 async def run(script: list[tuple[Any, ...]]) -> None:
