@@ -21,6 +21,7 @@ from danube.broker.catalogue import Catalogue
 from danube.broker.config import DEFAULT_STORAGE, BrokerConfig
 from danube.broker.consume import consume
 from danube.broker.expiry import MessageExpiry
+from danube.broker.faces import FaceMaker
 from danube.broker.opened import OpenedBatches
 from danube.broker.policies import PolicyBook
 from danube.broker.publish import PublishStream, publish
@@ -42,7 +43,7 @@ from danube.model.errors import (
 )
 from danube.model.names import split_partition
 from danube.storage import Storage
-from danube.wire import Context, Method, Server, ServerStream
+from danube.wire import DEFAULT_CODECS, Context, Method, Server, ServerStream
 
 __all__ = ["Broker", "Seams"]
 
@@ -53,11 +54,17 @@ _SNAPSHOTS_PER_TURN = 100
 
 
 class Broker:
-    """One broker process. Build it, and run it once."""
+    """One broker process. Build it, and run it once.
 
-    def __init__(self, config: BrokerConfig, seams: Seams) -> None:
+    Args:
+        config, seams: what it is to do, and with what.
+        faces: makers of further faces (see :mod:`danube.broker.faces`), beside the native one.
+    """
+
+    def __init__(self, config: BrokerConfig, seams: Seams, faces: Sequence[FaceMaker] = ()) -> None:
         self.config = config
         self.seams = seams
+        self._faces = faces
         self.opened = OpenedBatches(config.limits)
         self.to_flush: list[PublishStream] = []
         """Publish streams with acknowledgements to send at the end of the current commit."""
@@ -69,6 +76,8 @@ class Broker:
         self.policies: PolicyBook
         self.addresses: list[str] = []
         """Where it listens."""
+        self.admin_addresses: list[str] = []
+        """Where it listens for those who look after it."""
         self.cache = BatchCache(config.limits.cache_bytes)
         self._topics: dict[str, Topic] = {}
         self.expiry = MessageExpiry(self.kept_topics, seams.wall_clock_us)
@@ -185,8 +194,8 @@ class Broker:
             yield storages, lanes
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
-        listeners = await self.seams.listen(self.config.listen)
         limits = self.config.limits
+        faces = [make(self) for make in self._faces]
 
         async def on_publish(stream: ServerStream, context: Context) -> None:
             await publish(self, stream, context)
@@ -203,14 +212,31 @@ class Broker:
             ),
             api.Method.CONSUME: Method(path=api.Method.CONSUME, kind="bidi", handler=on_consume),
         }
+        codecs = dict(DEFAULT_CODECS)
+        for face in faces:
+            codecs |= face.codecs
+        admin_services = [face.admin_services for face in faces if face.admin_services]
+        self._server = Server(
+            [streams, Administration(self).service(), *(face.services for face in faces)], limits, codecs=codecs
+        )
+        servers = [self._server]
+        listeners = await self.seams.listen(self.config.listen)
+        self.addresses = [shown_address(listener) for listener in listeners]
         async with trio.open_nursery() as nursery:
-            self._server = Server([streams, Administration(self).service()], limits)
+            for face in faces:
+                await nursery.start(face.run)
             await nursery.start(self._server.run, listeners)
-            self.addresses = [shown_address(listener) for listener in listeners]
+            if self.config.admin_listen and admin_services:
+                listeners = await self.seams.listen(self.config.admin_listen)
+                self.admin_addresses = [shown_address(listener) for listener in listeners]
+                servers.append(Server(admin_services, limits, codecs=codecs))
+                await nursery.start(servers[1].run, listeners)
             task_status.started(self.addresses)
             await self._drain_wanted.wait()
             # Streams that have something in flight end when it has settled; the others end at once.
-            await self._server.drain(0)
+            for server in servers:
+                await server.drain(0)
+            nursery.cancel_scope.cancel()
 
     # --- Recovery and checkpoints ---
 

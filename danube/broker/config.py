@@ -73,6 +73,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     listen: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_PORT}",)
     """Addresses, ``host:port``. Port 0 takes a free one (the ready line says which)."""
+    admin_listen: tuple[str, ...] = ()
+    """Addresses for those who look after the broker, like :attr:`listen`; none means that it has no admin port."""
     data_directory: str = "./danube-data"
     """Where the journal and the metadata live; created if missing. One broker at a time."""
     durability: Durability = Durability.DISK

@@ -13,11 +13,13 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 import trio
 
 from danube.broker.broker import Broker, Seams
 from danube.broker.config import BrokerConfig
+from danube.broker.faces import FaceMaker
 from danube.model.errors import DanubeError, exit_code
 from danube.model.limits import MIB
 from danube.model.version import __version__
@@ -52,17 +54,17 @@ def _keep_large_buffers() -> None:
         mallopt(_M_ARENA_MAX, 1)
 
 
-def run_broker(config: BrokerConfig) -> int:
+def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
     """Run a broker until SIGTERM or SIGINT (drain, exit code 0) or until it fails. Blocks; main thread only.
 
-    A second signal during the drain ends the process at once.
+    A second signal during the drain ends the process at once. ``faces`` as in :class:`danube.broker.Broker`.
     """
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     _keep_large_buffers()
     try:
-        trio.run(_main, config)
+        trio.run(_main, config, faces)
     except BaseException as error:
         failure = _first_danube_error(error)
         if failure is None:
@@ -73,11 +75,11 @@ def run_broker(config: BrokerConfig) -> int:
     return 0
 
 
-async def _main(config: BrokerConfig) -> None:
+async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> None:
     seams = Seams(wall_clock_us=_wall_clock_us, random=random.Random(os.urandom(16)))
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            broker = Broker(config, seams)
+            broker = Broker(config, seams, faces)
             addresses = await nursery.start(_run_to_the_end, broker, nursery.cancel_scope)
             # Everything loaded so far stays for good: keep the collector from walking over it again and again.
             gc.collect()

@@ -65,5 +65,6 @@ def serve(
         },
     )
     from danube.broker.run import run_broker
+    from danube.compat import face
 
-    raise typer.Exit(run_broker(settings))
+    raise typer.Exit(run_broker(settings, faces=(face,)))

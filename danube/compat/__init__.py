@@ -1,0 +1,20 @@
+"""The upstream Danube protocol (gRPC with protobuf), so that its official clients and tools work unchanged.
+
+A face over the broker's own calls, beside the native API on the same port::
+
+    face.py             what is served, and the parts that hang together
+    codec.py            protobuf messages on the wire
+    errors.py           our errors as the statuses that those clients understand
+    discovery.py        who serves a topic, which partitions it has
+    producers.py        producers and their messages, one unary call each
+    composite.py        many such messages become one batch
+    schemas.py          the schema registry, which is not here yet
+    storage.py          segment descriptors, which are not for foreign eyes
+    proto/              the messages
+"""
+
+from __future__ import annotations
+
+from danube.compat.face import CompatFace, face
+
+__all__ = ["CompatFace", "face"]

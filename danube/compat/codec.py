@@ -1,0 +1,48 @@
+"""The codec of the upstream protocol: protobuf messages by their generated classes.
+
+``application/grpc`` without a subtype and ``application/grpc+proto`` mean it; the classes come from
+:mod:`danube.compat.proto`. Native methods cannot be called with it, since their messages have no protobuf form.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from danube.model.errors import InvalidArgumentError, UnimplementedError
+
+__all__ = ["PROTO", "ProtoCodec"]
+
+T = TypeVar("T")
+
+
+class ProtoCodec:
+    """Protobuf. It has no state."""
+
+    subtype = "proto"
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a message."""
+        data: bytes = value.SerializeToString()
+        return data
+
+    def decode(self, kind: type[T], data: bytes) -> T:
+        """Return the message of a generated class in ``data``.
+
+        Raises:
+            InvalidArgumentError: it is not one; the error names the class.
+            UnimplementedError: ``kind`` belongs to a method of the native API.
+        """
+        parse = getattr(kind, "FromString", None)
+        if parse is None:
+            raise UnimplementedError("this is a method of the native API: it speaks application/grpc+msgpack only")
+        try:
+            value: T = parse(data)
+        except DecodeError as error:
+            raise InvalidArgumentError(f"a message of {len(data)} bytes is not a {kind.__name__}: {error}") from error
+        return value
+
+
+PROTO: Final = ProtoCodec()
+"""One is enough."""

@@ -1,0 +1,36 @@
+"""What the face serves: its services on both ports, its codec, and what runs beside the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from danube.compat.codec import PROTO
+from danube.wire import Codec, Service
+
+if TYPE_CHECKING:
+    from danube.broker import Broker
+
+__all__ = ["CompatFace", "face"]
+
+
+class CompatFace:
+    """The upstream services of one broker; a :class:`danube.broker.Face`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.codecs: Mapping[str, Codec] = {PROTO.subtype: PROTO}
+        self.services: Service = {}
+        self.admin_services: Service = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled."""
+        task_status.started()
+        await trio.sleep_forever()
+
+
+def face(broker: Broker) -> CompatFace:
+    """Return the face of a broker: pass this function as one of its ``faces``."""
+    return CompatFace(broker)
