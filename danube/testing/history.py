@@ -4,18 +4,23 @@ A :class:`History` is told everything that producers and consumers do and see, i
 the end what the topics hold (an *audit*: a topic read from its first offset). :meth:`History.check` returns what cannot
 be true, in time linear in the history:
 
-* what was acknowledged is in the log, exactly once, at the offset that was acknowledged; offsets are dense and grow;
-* nothing is in the log, or delivered, that was not published, and every byte of it is the same;
+* what was acknowledged is in the log, exactly once, at the offset that was acknowledged (P1, P11); offsets are dense
+  and grow (P2);
+* nothing is in the log, or delivered, or read, that was not published, and every byte of it is the same (P3);
 * the messages of a producer name are in its order in each partition, those of a later run behind those of an earlier
-  one (the earlier one was fenced), and the broker knew their number when the later run began;
-* in exclusive and failover subscriptions no message is seen for the first time before those in front of it; in
-  key-shared ones the same holds within a key;
-* what was acknowledged, and confirmed as durable, is not delivered again by a stream that was opened later;
-* every message was delivered at least once when everything was said to be caught up;
-* one audit equals the other: before and after sealing, crash and restart.
+  one (the earlier one was fenced, P8), and the broker knew their number when the later run began (P11);
+* in exclusive and failover subscriptions the first attempts come in the order of the log, as long as one broker lives;
+  in key-shared ones the same holds within a key (P6), and a consumer sees only keys that its filters match;
+* what was acknowledged, and confirmed as durable, is not delivered again by a stream that was opened later (P1);
+* every message was delivered at least once when everything was said to be caught up, and a consumer has acknowledged
+  it (P5), or it went the way that the subscription's policy says: it failed as often as that demands, and then was
+  dropped, or is in the dead-letter topic with the right attributes; or it was expired;
+* one audit equals the other: before and after sealing, crash and restart (P9);
+* in topics of durability ``none`` a message comes at most once, and the messages of a producer in its order.
 
 What durability takes back: on ``os`` topics a power loss may take the newest messages, but only a tail of them, and
-what consumers have acknowledged. Retention may take messages from the front.
+what consumers have acknowledged. Retention may take messages from the front. Each violation names the promise that is
+broken (P1 to P12, see the README).
 
 The checker knows payloads only; each must be unique.
 """
@@ -23,15 +28,16 @@ The checker knows payloads only; each must be unique.
 from __future__ import annotations
 
 import zlib
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from danube.model.policies import Durability, SubscriptionType
+from danube.testing._subscriptions import DeadLetter, Handed, Place, Session, SubscriptionRules, Told
 
-__all__ = ["Audited", "History", "Session"]
+__all__ = ["Audited", "DeadLetter", "History", "Session", "SubscriptionRules"]
 
 _MOST_VIOLATIONS = 50
 
@@ -53,6 +59,10 @@ class _Sent(msgspec.Struct, gc=False):
     topic: str
     checksum: int
     key: str | None
+    published_s: float = 0.0
+    due_s: float = 0.0
+    life: int = 0
+    """Of the broker, when it was published."""
     acked_topic: str = ""
     acked_offset: int = -1
     acked_after_losses: int = -1
@@ -63,48 +73,37 @@ class _Sent(msgspec.Struct, gc=False):
 class _Topic(msgspec.Struct):
     durability: Durability
     retention: bool
+    home: str
     audits: list[tuple[str, list[Audited]]] = []
-
-
-class Session(msgspec.Struct, eq=False):
-    """One consumer of one subscription, from its opening to its end."""
-
-    subscription: str
-    number: int
-    opened_at: int
-    """Events of the history before it."""
-
-
-class _Place(msgspec.Struct):
-    """A subscription in one partition."""
-
-    kind: SubscriptionType
-    seen: dict[int, int] = {}
-    """Checksum of the payload by offset, since the last power loss that may have changed it."""
-    ever: set[int] = set()
-    last_new: dict[str | None, int] = {}
-    """Newest offset that was seen, by key (or for all together)."""
-    settled: dict[int, tuple[int, int, int]] = {}
-    """Durably acknowledged offsets: (event, session number, generation) of the confirmation."""
+    reads: dict[int, int] = {}
+    """What readers have read: checksum by offset, since the last power loss that may have changed it."""
 
 
 class History:
-    """See the module. Methods are called as things happen; topics are named as messages name them (partitions)."""
+    """See the module. Methods are called as things happen; topics are named as messages name them (partitions).
 
-    def __init__(self) -> None:
+    ``clock`` returns the time in seconds, for rules that are about time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.violations: list[str] = []
         self.events = 0
         self.published_messages = 0
         self.acknowledged_messages = 0
         self.delivered_messages = 0
         self.audited_messages = 0
-        self._power_losses = 0
+        self._losses: Counter[str] = Counter()
+        self._lives: Counter[str] = Counter()
+        self._homes: dict[str, str] = {}
         self._topics: dict[str, _Topic] = {}
         self._sent: dict[bytes, _Sent] = {}
-        self._places: dict[tuple[str, str], _Place] = {}
-        self._kinds: dict[tuple[str, str], SubscriptionType] = {}
+        self._places: dict[tuple[str, str], Place] = {}
+        self._rules: dict[tuple[str, str], SubscriptionRules] = {}
         self._runs: list[tuple[str, int, str, int, int]] = []
         self._sessions = 0
+        self._lossy: dict[tuple[str, str], set[bytes]] = {}
+        self._letters: dict[tuple[str, str], list[DeadLetter]] = {}
+        self._clock = clock
 
     def violation(self, text: str) -> None:
         """Note something that must not be."""
@@ -113,36 +112,56 @@ class History:
 
     # --- Topics and machines
 
-    def topic(self, topic: str, durability: Durability, *, retention: bool = False) -> None:
-        """A topic (partition) exists; ``retention`` if messages may go from its front."""
-        self._topics[topic] = _Topic(durability, retention, [])
+    def topic(self, topic: str, durability: Durability, *, retention: bool = False, home: str = "") -> None:
+        """A topic (partition) exists; ``retention`` if messages may go from its front, ``home``: where it is."""
+        self._topics[topic] = _Topic(durability, retention, home)
+        self._homes[topic] = self._homes[_base(topic)] = home
 
-    def power_loss(self) -> None:
-        """The broker's machine lost its power: ``os`` topics may lose a tail."""
+    def power_loss(self, home: str = "") -> None:
+        """The machine of a home has lost its power: its ``os`` topics may lose a tail."""
         self.events += 1
-        self._power_losses += 1
-        for (topic, _), place in self._places.items():
-            if self._taken_back(topic):
+        self._losses[home] += 1
+        for (name, _), place in self._places.items():
+            if self._taken_back(name):
                 place.settled.clear()
+        for name, topic in self._topics.items():
+            if self._taken_back(name):
+                topic.reads.clear()
+
+    def new_life(self, home: str = "") -> None:
+        """A broker of a home has started: topics of durability none begin anew."""
+        self.events += 1
+        self._lives[home] += 1
+
+    def power_losses(self, topic: str) -> int:
+        """How many there were where a topic is."""
+        return self._losses[self._homes.get(topic, "")]
 
     def _taken_back(self, topic: str) -> bool:
         """Whether offsets may have been given twice: what was on its way when the power went arrives afterwards."""
-        return self._power_losses > 0 and self._topics[topic].durability is Durability.OS
+        return self.power_losses(topic) > 0 and self._topics[topic].durability is Durability.OS
 
     # --- Producers
 
     def producer_run(self, producer: str, run: int, topic: str, stored_before: int) -> None:
         """A producer name was opened for the ``run``-th time; the broker says what it has of it in a partition."""
         self.events += 1
-        self._runs.append((producer, run, topic, stored_before, self._power_losses))
+        self._runs.append((producer, run, topic, stored_before, self.power_losses(topic)))
 
-    def publish(self, producer: str, run: int, number: int, topic: str, payload: bytes, key: str | None) -> None:
-        """A message is about to be sent; ``number`` grows within a run, ``topic`` is what was asked for."""
+    def publish(
+        self, producer: str, run: int, number: int, topic: str, payload: bytes, key: str | None, *, due_s: float = 0.0
+    ) -> None:
+        """A message is about to be sent; ``number`` grows within a run, ``topic`` is what was asked for.
+
+        No consumer may get it before ``due_s``.
+        """
         self.events += 1
         self.published_messages += 1
         assert payload not in self._sent, "payloads must be unique"
-        self._sent[payload] = _Sent(producer, run, number, topic, zlib.crc32(payload), key)
-        self._sent[payload].sent_after_losses = self._power_losses
+        sent = self._sent[payload] = _Sent(producer, run, number, topic, zlib.crc32(payload), key, self._clock())
+        sent.sent_after_losses = self.power_losses(topic)
+        sent.due_s = due_s
+        sent.life = self._lives[self._homes.get(topic, "")]
 
     def acknowledge(self, payload: bytes, topic: str, offset: int) -> None:
         """The broker has said where a message is stored."""
@@ -152,69 +171,89 @@ class History:
         if offset < 0:
             return  # it is stored, and the broker does not remember where
         if sent.acked_offset >= 0 and (sent.acked_topic, sent.acked_offset) != (topic, offset):
-            self.violation(f"{_name(payload)} was acknowledged at {sent.acked_offset} and at {offset} of {topic}")
+            self.violation(f"P2: {_name(payload)} was acknowledged at {sent.acked_offset} and at {offset} of {topic}")
         sent.acked_topic, sent.acked_offset = topic, offset
-        sent.acked_after_losses = self._power_losses
+        sent.acked_after_losses = self.power_losses(topic)
 
     # --- Consumers
 
-    def session(self, subscription: str, kind: SubscriptionType, topics: Iterable[str]) -> Session:
+    def rules(self, topics: Iterable[str], subscription: str, rules: SubscriptionRules) -> None:
+        """Say in advance what may become of the messages of a subscription."""
+        for topic in topics:
+            self._rules[topic, subscription] = rules
+
+    def session(
+        self, subscription: str, kind: SubscriptionType, topics: Iterable[str], *, filters: Sequence[str] = ()
+    ) -> Session:
         """A consumer was opened."""
         self.events += 1
         self._sessions += 1
         for topic in topics:
-            self._places.setdefault((topic, subscription), _Place(kind))
-        return Session(subscription, self._sessions, self.events)
+            if (topic, subscription) not in self._places:
+                rules = self._rules.get((topic, subscription), SubscriptionRules(kind))
+                self._places[topic, subscription] = Place(rules, topic, subscription)
+        return Session(subscription, self._sessions, self.events, tuple(filters))
 
     def deliver(
-        self, session: Session, generation: int, topic: str, offset: int, payload: bytes, key: str | None
+        self,
+        session: Session,
+        generation: int,
+        topic: str,
+        offset: int,
+        payload: bytes,
+        key: str | None,
+        *,
+        attempt: int = 1,
     ) -> None:
         """An application was handed a message."""
         self.events += 1
         self.delivered_messages += 1
-        where = f"{topic} @{offset} to {session.subscription}"
+        sent = self._known(f"{topic} @{offset} to {session.subscription}", payload, key)
+        if sent is None:
+            return
+        if self._topics[topic].durability is Durability.NONE:
+            wrong = self._deliver_lossy(session, topic, payload, sent)
+        else:
+            told = self._told(payload)
+            handed = Handed(session, generation, attempt, self._lives[self._homes[topic]], self._clock())
+            place = self._places[topic, session.subscription]
+            wrong = place.take(offset, told, handed, taken_back=self._taken_back(topic))
+        if wrong:
+            promise, _, what = wrong.partition(": ")
+            self.violation(f"{promise}: {topic} @{offset} to {session.subscription}: {_name(payload)}: {what}")
+
+    def _known(self, where: str, payload: bytes, key: str | None) -> _Sent | None:
         sent = self._sent.get(payload)
         if sent is None:
-            self.violation(f"{where}: delivered {payload[:40]!r}, which nobody has published")
-            return
-        if sent.key != key:
-            self.violation(f"{where}: {_name(payload)} was delivered with key {key!r} instead of {sent.key!r}")
-        place = self._places[topic, session.subscription]
-        known = place.seen.get(offset)
-        taken_back = self._taken_back(topic)
-        if known is not None and known != sent.checksum and not taken_back:
-            self.violation(f"{where}: {_name(payload)} was delivered where another message was before")
-        settled = place.settled.get(offset)
-        if settled is not None:
-            event, number, then = settled
-            if session.opened_at > event or (session.number == number and generation > then):
-                self.violation(f"{where}: {_name(payload)} came again after its acknowledgement was durable")
-        if known is None:
-            place.seen[offset] = sent.checksum
-            if not taken_back:
-                self._first_sight(place, where, topic, offset, key)
-        place.ever.add(offset)
+            self.violation(f"P3: {where}: delivered {payload[:40]!r}, which nobody has published")
+        elif sent.key != key:
+            self.violation(f"P3: {where}: {_name(payload)} was delivered with key {key!r} instead of {sent.key!r}")
+        return sent
 
-    def _first_sight(self, place: _Place, where: str, topic: str, offset: int, key: str | None) -> None:
-        if place.kind is SubscriptionType.SHARED:
-            return
-        ordered_by = key if place.kind is SubscriptionType.KEY_SHARED else None
-        last = place.last_new.get(ordered_by, -1)
-        if place.kind is SubscriptionType.KEY_SHARED and key is None:
-            return  # the producer's name is the key then; its order shows in the audit
-        if offset < last:
-            self.violation(f"{where}: seen for the first time after {last}" + (f" of key {key}" if key else ""))
-            return
-        gapless = place.kind is not SubscriptionType.KEY_SHARED and not self._topics[topic].retention
-        if gapless and offset != last + 1:
-            self.violation(f"{where}: seen for the first time, and {last + 1} was not seen before it")
-        place.last_new[ordered_by] = offset
+    def _deliver_lossy(self, session: Session, topic: str, payload: bytes, sent: _Sent) -> str:
+        came = self._lossy.setdefault((topic, session.subscription), set())
+        again = payload in came
+        came.add(payload)
+        which = topic, sent.producer
+        last, session.last[which] = session.last.get(which, (-1, -1)), (sent.run, sent.number)
+        if sent.life != self._lives[self._homes[topic]]:
+            return ""  # its producer may have repeated it to a broker that could not know
+        if again:
+            return "P11: it came a second time, in a topic of durability none"
+        kind = self._places[topic, session.subscription].rules.kind
+        if kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER) and (sent.run, sent.number) < last:
+            return f"P6: it came behind {last} of the same producer"
+        return ""
+
+    def given(self, session: Session, topic: str, offset: int) -> None:
+        """An application has acknowledged a message."""
+        self._places[topic, session.subscription].given.add(offset)
 
     def confirmed(self, session: Session, topic: str, offsets: Iterable[int], generation: int, losses: int) -> None:
         """The broker has confirmed acknowledgements that were given when there had been ``losses`` power losses."""
         self.events += 1
         place = self._places[topic, session.subscription]
-        if losses != self._power_losses and self._topics[topic].durability is Durability.OS:
+        if losses != self.power_losses(topic) and self._topics[topic].durability is Durability.OS:
             return
         for offset in offsets:
             place.settled.setdefault(offset, (self.events, session.number, generation))
@@ -226,10 +265,31 @@ class History:
         for offset in place.seen:
             place.settled.setdefault(offset, (self.events, 0, 0))
 
-    @property
-    def power_losses(self) -> int:
-        """How many there were."""
-        return self._power_losses
+    def moved(self, topic: str, subscription: str, offset: int) -> None:
+        """Somebody is moving, or has moved, the cursor of a subscription to an offset. To be called before and after.
+
+        What comes again is new then, and what lies below may be passed over.
+        """
+        self.events += 1
+        place = self._places.get((topic, subscription))
+        if place is not None:
+            place.moved(offset)
+
+    # --- Readers
+
+    def read(self, topic: str, offset: int, payload: bytes, key: str | None, *, expected: int | None) -> None:
+        """A reader was handed a message; ``expected``: the offset that follows the one it had before."""
+        self.events += 1
+        self.delivered_messages += 1
+        where = f"{topic} @{offset} to a reader"
+        sent = self._known(where, payload, key)
+        if sent is None or self._taken_back(topic):
+            return
+        found = self._topics[topic]
+        if expected is not None and offset != expected and not (found.retention and offset > expected):
+            self.violation(f"P2: {where}: {expected} should follow")
+        if found.reads.setdefault(offset, sent.checksum) != sent.checksum:
+            self.violation(f"P2: {where}: {_name(payload)} was read where another message was before")
 
     # --- The end
 
@@ -239,6 +299,12 @@ class History:
         self.audited_messages += len(found)
         self._topics[topic].audits.append((label, list(found)))
 
+    def dead_letters(self, topic: str, subscription: str, found: Sequence[DeadLetter]) -> None:
+        """The dead-letter topic of a subscription was read (of all partitions together)."""
+        self.events += 1
+        self.audited_messages += len(found)
+        self._letters[topic, subscription] = list(found)
+
     def check(self) -> list[str]:
         """Return everything that cannot be true; empty if all is well."""
         logs: dict[str, dict[int, bytes]] = {}
@@ -247,7 +313,7 @@ class History:
             logs[name] = self._check_log(name, topic, homes)
         self._check_acknowledged(logs, homes)
         self._check_runs(logs)
-        self._check_deliveries(logs)
+        self._check_deliveries(logs, homes)
         return self.violations
 
     def _check_log(self, name: str, topic: _Topic, homes: dict[bytes, tuple[str, int]]) -> dict[int, bytes]:
@@ -257,15 +323,15 @@ class History:
             expected = None if topic.retention else 0
             for offset, payload, key in found:
                 if expected is not None and offset != expected:
-                    self.violation(f"audit {label} of {name}: offset {offset} follows where {expected} should")
+                    self.violation(f"P2: audit {label} of {name}: offset {offset} follows where {expected} should")
                 expected = offset + 1
                 sent = self._sent.get(payload)
                 if sent is None:
-                    self.violation(f"audit {label} of {name} @{offset}: {payload[:40]!r} was never published")
+                    self.violation(f"P3: audit {label} of {name} @{offset}: {payload[:40]!r} was never published")
                 elif sent.key != key:
-                    self.violation(f"audit {label} of {name} @{offset}: key {key!r} instead of {sent.key!r}")
+                    self.violation(f"P3: audit {label} of {name} @{offset}: key {key!r} instead of {sent.key!r}")
                 elif name != sent.topic and not name.startswith(sent.topic + "-part-"):
-                    self.violation(f"audit {label} of {name} @{offset}: {_name(payload)} was sent to {sent.topic}")
+                    self.violation(f"P3: audit {label} of {name} @{offset}: {_name(payload)} was sent to {sent.topic}")
                 log[offset] = payload
             if not first:
                 first = log
@@ -279,25 +345,27 @@ class History:
         for offset, payload in log.items():
             home = homes.setdefault(payload, (name, offset))
             if home != (name, offset):
-                self.violation(f"audit {label} of {name}: {_name(payload)} is there twice, at {home[1]} and {offset}")
+                self.violation(
+                    f"P11: audit {label} of {name}: {_name(payload)} is there twice, at {home[1]} and {offset}"
+                )
                 continue
             sent = self._sent.get(payload)
             if sent is not None:
                 if (sent.run, sent.number) < last.get(sent.producer, (-1, -1)):
                     self.violation(
-                        f"audit {label} of {name} @{offset}: {_name(payload)} (run {sent.run}, {sent.number}) is behind"
-                        f" {last[sent.producer]} of the same producer"
+                        f"P8: audit {label} of {name} @{offset}: {_name(payload)} (run {sent.run}, {sent.number}) is"
+                        f" behind {last[sent.producer]} of the same producer"
                     )
                 last[sent.producer] = sent.run, sent.number
 
     def _check_same(self, label: str, name: str, first: dict[int, bytes], log: dict[int, bytes], topic: _Topic) -> None:
         for offset, payload in log.items():
             if first.get(offset) != payload:
-                self.violation(f"audit {label} of {name} @{offset}: not what the first audit found")
+                self.violation(f"P9: audit {label} of {name} @{offset}: not what the first audit found")
         if not topic.retention and len(log) < len(first):
             missing = next(offset for offset in first if offset not in log)
             self.violation(
-                f"audit {label} of {name}: {len(first) - len(log)} messages are gone, the first is @{missing}"
+                f"P9: audit {label} of {name}: {len(first) - len(log)} messages are gone, the first is @{missing}"
             )
 
     def _check_acknowledged(self, logs: dict[str, dict[int, bytes]], homes: dict[bytes, tuple[str, int]]) -> None:
@@ -315,17 +383,17 @@ class History:
                 newest = kept[name]
                 newest[sent.acked_after_losses] = max(newest.get(sent.acked_after_losses, -1), offset)
             elif payload in homes:
-                self.violation(f"{_name(payload)} was acknowledged @{offset} of {name} and is at {homes[payload]}")
-            elif self._topics[name].durability is Durability.OS and sent.sent_after_losses < self._power_losses:
+                self.violation(f"P2: {_name(payload)} was acknowledged @{offset} of {name} and is at {homes[payload]}")
+            elif self._topics[name].durability is Durability.OS and sent.sent_after_losses < self.power_losses(name):
                 # An acknowledgement may have been on its way for long: it tells of the time after the sending.
                 lost[name].append((sent.sent_after_losses, offset))
             elif not (self._topics[name].retention and offset < min(log, default=offset + 1)):
-                self.violation(f"{_name(payload)} was acknowledged @{offset} of {name} and is not there")
+                self.violation(f"P1: {_name(payload)} was acknowledged @{offset} of {name} and is not there")
         for name, messages in lost.items():
             for losses, offset in messages:
                 newest_kept = max((last for count, last in kept[name].items() if count <= losses), default=-1)
                 if newest_kept > offset and not self._topics[name].retention:
-                    self.violation(f"{name} @{offset} is gone, but {newest_kept} behind it is not: not a lost tail")
+                    self.violation(f"P1: {name} @{offset} is gone, but {newest_kept} behind it is not: not a lost tail")
 
     def _check_runs(self, logs: dict[str, dict[int, bytes]]) -> None:
         counts: defaultdict[tuple[str, str], dict[int, int]] = defaultdict(dict)
@@ -340,7 +408,7 @@ class History:
             if (
                 topic.retention
                 or not topic.audits
-                or (topic.durability is Durability.OS and losses < self._power_losses)
+                or (topic.durability is Durability.OS and losses < self.power_losses(name))
             ):
                 continue
             if topic.durability is Durability.OS and losses:
@@ -348,31 +416,42 @@ class History:
             found = sum(count for before, count in counts[producer, name].items() if before < run)
             if found != stored:
                 self.violation(
-                    f"producer {producer} was told that {name} has {stored} messages of its earlier runs;"
+                    f"P11: producer {producer} was told that {name} has {stored} messages of its earlier runs;"
                     f" it has {found}"
                 )
 
-    def _check_deliveries(self, logs: dict[str, dict[int, bytes]]) -> None:
+    def _check_deliveries(self, logs: dict[str, dict[int, bytes]], homes: dict[bytes, tuple[str, int]]) -> None:
+        now_s = self._clock()
         for (name, subscription), place in self._places.items():
             topic = self._topics[name]
-            log = logs[name]
             if not topic.audits:
                 continue
-            taken_back = self._taken_back(name)
-            for offset, checksum in place.seen.items():
+            letters = self._letters.get((_base(name), subscription), [])
+            if not self._taken_back(name):
+                for wrong in place.check_letters(homes, letters):
+                    self.violation(wrong)
+            for wrong in place.check(
+                logs[name], self._told, now_s, taken_back=self._taken_back(name), cut=topic.retention
+            ):
+                self.violation(wrong)
+        for name, topic in self._topics.items():
+            log = logs[name]
+            if not topic.audits or self._taken_back(name):
+                continue
+            for offset, checksum in topic.reads.items():
                 payload = log.get(offset)
-                if taken_back or (payload is None and topic.retention):
-                    continue
-                if payload is None or zlib.crc32(payload) != checksum:
-                    self.violation(f"{name} @{offset} was delivered to {subscription}, and the log has something else")
-            if not topic.retention:
-                missing = [offset for offset in log if offset not in place.ever]
-                if missing:
-                    self.violation(
-                        f"{name}: {len(missing)} messages were never delivered to {subscription}, the first is"
-                        f" @{missing[0]}"
-                    )
+                if not topic.retention if payload is None else zlib.crc32(payload) != checksum:
+                    self.violation(f"P3: {name} @{offset} was read, and the log has something else")
+
+    def _told(self, payload: bytes) -> Told:
+        sent = self._sent[payload]
+        return Told(sent.checksum, sent.key, sent.producer, sent.published_s, sent.due_s)
+
+
+def _base(topic: str) -> str:
+    return topic.rpartition("-part-")[0] or topic
 
 
 def _name(payload: bytes) -> str:
-    return repr(payload[:32])
+    """Show a payload up to its second ``|``, where filling begins."""
+    return repr(b"|".join(payload.split(b"|", 2)[:2])[:32])

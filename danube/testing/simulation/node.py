@@ -139,7 +139,8 @@ class BrokerNode:
         wall_clock_us: the world's clock; the machine's own may be wrong by ``clock_error_us``.
         pauses: stops its tasks.
         trace: gets starts and ends.
-        failed: told of an end that nobody wanted: (life, error).
+        started: told of each new life.
+        failed: told of an end that nobody wanted: (node, life, error).
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class BrokerNode:
         wall_clock_us: Callable[[], int],
         pauses: Pauses,
         trace: Trace,
+        started: Callable[[BrokerNode], None],
         failed: Callable[[BrokerNode, Life, BaseException], None],
     ) -> None:
         self.name = name
@@ -179,6 +181,7 @@ class BrokerNode:
         self._random = random
         self._wall_clock_us = wall_clock_us
         self._trace = trace
+        self._started = started
         self._failed = failed
         self._metadata = _MemoryTable()
         self._metadata_store: FaultyMetadataStore | None = None
@@ -200,6 +203,7 @@ class BrokerNode:
         life.broker = Broker(self.config, self._seams(life))
         self._network.power_on(self.name)
         self._trace("start", self.name, life.number)
+        self._started(self)
         try:
             with life.scope:
                 async with trio.open_nursery() as nursery:

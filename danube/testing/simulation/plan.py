@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from danube.broker import BrokerConfig
 from danube.model.limits import KIB, Limits
-from danube.model.policies import Durability, Retention, SubscriptionPolicy, SubscriptionType
+from danube.model.policies import Durability, PoisonPolicy, Retention, SubscriptionPolicy, SubscriptionType
+from danube.testing.simulation.chores import ChorePlan
 from danube.testing.simulation.node import PORT
 from danube.testing.simulation.storm import FAULTS
 from danube.testing.simulation.workload import ConsumerPlan, ProducerPlan, TopicPlan
@@ -24,6 +25,7 @@ class Plan(NamedTuple):
     topics: list[TopicPlan]
     producers: list[ProducerPlan]
     consumers: list[ConsumerPlan]
+    chores: list[ChorePlan]
     faults: dict[str, float]
     """Weights."""
     fault_every_s: float
@@ -72,22 +74,13 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
                 )
             )
         for number in range(random.choice((1, 2))):
-            sort = random.choice(list(SubscriptionType))
-            count = 1 if sort is SubscriptionType.EXCLUSIVE else random.choice((1, 2, 3))
-            consumers += [
-                ConsumerPlan(
-                    name=f"c{len(consumers) + index}",
-                    subscription=f"s{number}-{sort}",
-                    kind=sort,
-                    topic=topic,
-                    diligence=random.choice((1.0, 0.95, 0.8)),
-                    leave_after_s=random.choice((5.0, 20.0, 1000.0)),
-                )
-                for index in range(count)
-            ]
+            consumers += _draw_subscription(random, topic, number, len(consumers))
+    chores = _draw_chores(random, consumers)
     chosen = random.sample(sorted(FAULTS), random.randint(3, len(FAULTS)))
     faults = {name: FAULTS[name] for name in chosen}
     ends = ["drain", "kill", "power-loss"]
+    if any(topic.message_ttl_s or topic.delays for topic in topics):
+        faults.pop("clock-jump", None)  # what is early or late would be so by a clock that is wrong
     if kind == "moving":
         faults["move"] = random.choice((2.0, 5.0))
         ends.append("loss")
@@ -97,6 +90,7 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         topics=topics,
         producers=producers,
         consumers=consumers,
+        chores=chores,
         faults=faults,
         fault_every_s=random.choice((1.0, 3.0, 8.0)),
         duration_s=duration_s or random.choice((15.0, 30.0, 60.0)),
@@ -107,18 +101,64 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
 
 
 def _draw_topic(random: Random, index: int, home: str, *, moving: bool) -> TopicPlan:
-    durability = random.choice(
-        (Durability.DISK, Durability.DISK, Durability.DISK, Durability.OS, Durability.OS, Durability.REMOTE)
-    )
+    weights = {Durability.DISK: 5, Durability.OS: 3, Durability.REMOTE: 2, Durability.NONE: 1}
+    durability = random.choices(list(weights), list(weights.values()))[0]
     if moving:
         durability = Durability.REMOTE
+    lossy = durability is Durability.NONE
     return TopicPlan(
         name=f"/default/t{index}",
         durability=durability,
         partitions=random.choice((0, 0, 2)),
-        retention=random.choice((Retention(), Retention(), Retention(), Retention(max_bytes=100 * KIB))),
+        retention=Retention(max_bytes=100 * KIB) if random.random() < 0.25 and not lossy else Retention(),
         home=home,
+        message_ttl_s=4.0 if random.random() < 0.1 and not lossy else 0.0,
+        delays=random.random() < 0.2 and not lossy,
     )
+
+
+def _draw_subscription(random: Random, topic: TopicPlan, number: int, first: int) -> list[ConsumerPlan]:
+    kind = random.choice(list(SubscriptionType))
+    count = 1 if kind is SubscriptionType.EXCLUSIVE else random.choice((1, 2, 3))
+    poison = random.choices(("", "block", "drop", "dead_letter", "changing"), (10, 2, 2, 3, 2))[0]
+    policy: dict[str, Any] = {"redelivery_delay_s": random.choice((0.1, 1.0)), "max_redelivery_delay_s": 2.0}
+    if poison:
+        # Longer than it takes to find a dead connection: then it takes as many deliveries as failures.
+        policy |= {"max_redelivery_count": 2, "ack_timeout_s": 20.0}
+        policy["poison"] = "block" if poison == "changing" else poison
+    everybody = random.randrange(count)  # this one takes all keys
+    filtered = kind is SubscriptionType.KEY_SHARED and random.random() < 0.4
+    return [
+        ConsumerPlan(
+            name=f"c{first + index}",
+            subscription=f"s{number}-{kind}",
+            kind=kind,
+            topic=topic,
+            diligence=random.choice((1.0, 0.95, 0.8)),
+            leave_after_s=random.choice((5.0, 20.0, 1000.0)),
+            policy=policy,
+            poisons=frozenset(PoisonPolicy)
+            if poison == "changing"
+            else frozenset({PoisonPolicy(policy["poison"])})
+            if poison
+            else frozenset(),
+            filters=random.choice((("k?",), ("k1", "k2*"), ("*3", "p*"))) if filtered and index != everybody else (),
+            handling_s=random.choice((0.0, 0.0, 0.0, 5.0)),
+            renews=random.random() < 0.5,
+        )
+        for index in range(count)
+    ]
+
+
+def _draw_chores(random: Random, consumers: list[ConsumerPlan]) -> list[ChorePlan]:
+    kinds = [kind for kind in ("read", "seek", "change-policy", "churn") if random.random() < 0.25]
+    chores: list[ChorePlan] = []
+    for kind in kinds:
+        consumer = random.choice(consumers)
+        if kind in ("read", "seek", "change-policy") and consumer.topic.durability is Durability.NONE:
+            continue
+        chores.append(ChorePlan(kind, f"o{len(chores)}", consumer.topic, random.choice((1.0, 5.0)), consumer))
+    return chores
 
 
 def _draw_config(random: Random, home: str) -> BrokerConfig:

@@ -73,7 +73,7 @@ class _Calm:
         self._pause_s = 1 / batches_per_s
         self._topics = [TopicPlan(f"/default/t{index}", Durability.DISK, 0, Retention()) for index in range(2)]
         config = BrokerConfig(listen=(f"broker:{PORT}",), data_directory="/simulated", storage="memory://bucket")
-        plan = Plan(1, {"broker": config}, self._topics, [], [], {}, 1.0, 1.0, "drain")
+        plan = Plan(1, {"broker": config}, self._topics, [], [], [], {}, 1.0, 1.0, "drain")
         self.world = World(plan, Trace(keep=10))
 
     async def run(self, load: str, virtual_s: float) -> Speed:

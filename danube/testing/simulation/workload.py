@@ -11,16 +11,16 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import trio
 
 import danube
-from danube.client import Batch, Client, Consumer, Environment, Pending, Producer, Receipt
-from danube.model.errors import DanubeError
+from danube.client import Batch, Client, Consumer, Environment, Message, Pending, Producer, Receipt
+from danube.model.errors import DanubeError, TopicNotFoundError
 from danube.model.limits import Limits
-from danube.model.policies import Durability, Retention, SubscriptionType
-from danube.testing.history import Audited, History, Session
+from danube.model.policies import Durability, PoisonPolicy, Retention, SubscriptionType
+from danube.testing.history import Audited, DeadLetter, History, Session, SubscriptionRules
 from danube.testing.simulation._scheduler import MACHINE
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import PORT, shown_error
@@ -29,7 +29,7 @@ from danube.testing.simulation.trace import Trace
 if TYPE_CHECKING:
     from danube.client._message import Source
 
-__all__ = ["Applications", "ConsumerPlan", "ProducerPlan", "TopicPlan", "read_topic"]
+__all__ = ["Applications", "ConsumerPlan", "ProducerPlan", "TopicPlan", "read_letters", "read_topic"]
 
 
 _KEYS: Final = tuple(f"k{index}" for index in range(6))
@@ -46,6 +46,9 @@ class TopicPlan(NamedTuple):
     retention: Retention
     home: str = "broker"
     """The machine that serves it, or the first one that does."""
+    message_ttl_s: float = 0.0
+    delays: bool = False
+    """Whether some messages are scheduled for later."""
 
     @property
     def parts(self) -> list[str]:
@@ -79,6 +82,27 @@ class ConsumerPlan(NamedTuple):
     """Share of messages that it acknowledges; it rejects or forgets the others."""
     leave_after_s: float
     """Mean time until it leaves or dies, and comes back."""
+    policy: Mapping[str, Any] = {}
+    """What the subscription begins with; the same for all its consumers."""
+    poisons: frozenset[PoisonPolicy] = frozenset()
+    """The poison policies that the subscription may have; empty if nothing ever is poison."""
+    filters: tuple[str, ...] = ()
+    """Keys that it takes."""
+    handling_s: float = 0.0
+    """Most time that it takes over a batch."""
+    renews: bool = False
+    """Whether it renews the leases of what it handles."""
+
+    @property
+    def rules(self) -> SubscriptionRules:
+        """What may become of the messages of its subscription."""
+        return SubscriptionRules(
+            self.kind,
+            self.poisons,
+            self.policy.get("max_redelivery_count", -1),
+            self.topic.message_ttl_s,
+            in_order=not self.topic.delays,
+        )
 
 
 class Applications:
@@ -188,20 +212,30 @@ class Applications:
                     while not self.calm.is_set():
                         one_key = random.choice((None, *_KEYS)) if random.random() < 0.3 else ""
                         messages: list[_Message] = []
+                        delay_s = due_s = None
+                        if plan.topic.delays and random.random() < 0.2:
+                            delay_s = random.choice((0.001, 0.5, 3.0, 8.0))
+                            due_s = trio.current_time() + delay_s
                         for _ in range(random.randint(1, plan.batch)):
                             number += 1
                             filler = random.randbytes(random.randrange(plan.payload_bytes))
                             key = random.choice((None, *_KEYS)) if one_key == "" else one_key
                             payload = b"%s|%d|" % (plan.name.encode(), number) + filler
-                            self.history.publish(plan.name, run, number, plan.topic.name, payload, key)
+                            self.history.publish(
+                                plan.name, run, number, plan.topic.name, payload, key, due_s=due_s or 0.0
+                            )
                             messages.append((payload, key))
                         if one_key != "" and (one_key is not None or not plan.topic.partitions):
-                            await self._send_many(producer, messages, one_key)
+                            await self._send_many(producer, messages, one_key, delay_s)
                         elif random.random() < 0.2:
                             for message in messages:
-                                await self._settle(producer.send(message[0], key=message[1]), message[0])
+                                sending = producer.send(message[0], key=message[1], deliver_after_s=delay_s)
+                                await self._settle(sending, message[0])
                         else:
-                            pending = [(producer.send_nowait(payload, key=key), payload) for payload, key in messages]
+                            pending = [
+                                (producer.send_nowait(payload, key=key, deliver_after_s=delay_s), payload)
+                                for payload, key in messages
+                            ]
                             nursery.start_soon(self._settle_all, pending)
                         with trio.move_on_after(random.expovariate(plan.operations_per_s)):
                             await self.calm.wait()
@@ -209,9 +243,11 @@ class Applications:
 
         await self.again_and_again(plan.name, random, work, plan.crash_after_s, plan.topic.home)
 
-    async def _send_many(self, producer: Producer, messages: list[_Message], key: str | None) -> None:
+    async def _send_many(
+        self, producer: Producer, messages: list[_Message], key: str | None, delay_s: float | None
+    ) -> None:
         try:
-            receipt = await producer.send_many([payload for payload, _ in messages], key=key)
+            receipt = await producer.send_many([payload for payload, _ in messages], key=key, deliver_after_s=delay_s)
         except DanubeError as error:
             self.trace("send-failed", messages[0][0][:12], shown_error(error))
             return
@@ -248,12 +284,20 @@ class Applications:
                 start="earliest",
                 name=plan.name,
                 credit_messages=random.choice((5, 50, 1000)),
+                key_filters=plan.filters,
+                renew_leases=plan.renews,
+                policy=plan.policy,
             ) as consumer:
                 taker = _Taker(self, plan, consumer, random)
                 self.trace("consumer", plan.name)
                 while not self.finished.is_set():
                     with trio.move_on_after(0.2 + random.random()):
-                        taker.take(await consumer.receive_batch())
+                        batch = await consumer.receive_batch()
+                        taker.see(batch)
+                        if plan.handling_s and not self.calm.is_set():
+                            with trio.CancelScope(shield=True), trio.move_on_after(random.random() * plan.handling_s):
+                                await self.calm.wait()
+                        taker.answer(batch)
                         continue
                     await taker.flush()
                 await taker.flush()
@@ -271,34 +315,58 @@ class _Taker:
         self._plan = plan
         self._consumer = consumer
         self._random = random
-        self._session: Session = history.session(plan.subscription, plan.kind, plan.topic.parts)
+        self._session: Session = history.session(plan.subscription, plan.kind, plan.topic.parts, filters=plan.filters)
         self._feeds: dict[str, Source] = {}
         self._acked: dict[str, list[int]] = {}
-        self._losses = history.power_losses
+        self._losses = {part: history.power_losses(part) for part in plan.topic.parts}
+        self._later: list[Message] = []
 
-    def take(self, batch: Batch) -> None:
-        """See a batch, and say something about each message, or nothing."""
-        applications, plan, random = self._applications, self._plan, self._random
-        feed = batch.feed
-        topic = batch.topic
-        self._feeds[topic] = feed
-        applications.trace("taken", plan.name, topic, batch.ranges, batch.attempt)
+    def see(self, batch: Batch) -> None:
+        """Tell the history of a batch."""
+        self._applications.trace("taken", self._plan.name, batch.topic, batch.ranges, batch.attempt)
+        for message in batch:
+            self._history.deliver(
+                self._session,
+                batch.generation,
+                batch.topic,
+                message.offset,
+                message.payload,
+                message.key,
+                attempt=batch.attempt,
+            )
+
+    def answer(self, batch: Batch) -> None:
+        """Say something about each message, or nothing."""
+        random, calm = self._random, self._applications.calm.is_set()
         rejected: list[int] = []
         for message in batch:
-            offset, key = message.offset, message.key
-            self._history.deliver(self._session, batch.generation, topic, offset, message.payload, key)
-            if applications.calm.is_set() or random.random() < plan.diligence:
-                message.ack_nowait()
-                self._acked.setdefault(topic, []).append(offset)
-            elif random.random() < 0.5:
-                rejected += offset, offset + 1
+            if calm or random.random() < self._plan.diligence:
+                self._ack(message)
+                continue
+            fate = random.random()
+            if fate < 0.5:
+                rejected += message.offset, message.offset + 1
+            elif fate < 0.7 or self._plan.renews:
+                self._later.append(message)  # whoever renews leases for ever must come back to it
         if rejected:
-            feed.nack(rejected, random.choice((0.0, 0.1, 1.0)))
+            batch.feed.nack(rejected, random.choice((None, 0.0, 0.1, 1.0)), random.choice(("", "no")))
+
+    def _ack(self, message: Message) -> None:
+        topic = message.topic
+        self._history.given(self._session, topic, message.offset)
+        message.ack_nowait()
+        self._acked.setdefault(topic, []).append(message.offset)
+        self._feeds[topic] = message._batch.feed
 
     async def flush(self) -> None:
         """Have the acknowledgements confirmed."""
+        if self._later and (self._applications.calm.is_set() or self._random.random() < 0.2):
+            for message in self._later:
+                self._ack(message)  # late: it may have timed out, or be with another consumer
+            self._later.clear()
         acked, self._acked = self._acked, {}
-        losses, self._losses = self._losses, self._history.power_losses
+        losses = self._losses
+        self._losses = {part: self._history.power_losses(part) for part in self._plan.topic.parts}
         if not acked:
             return
         await self._consumer.flush_acks()
@@ -306,16 +374,29 @@ class _Taker:
             # They take effect in the order of their key. One that is behind a message which was rejected, timed out or
             # went to another consumer is forgotten, and promises nothing: the world's end looks whether all came.
             return
+        if self._plan.topic.durability is Durability.NONE:
+            return
         for topic, offsets in acked.items():
-            self._history.confirmed(self._session, topic, offsets, self._feeds[topic].generation, losses)
+            self._history.confirmed(self._session, topic, offsets, self._feeds[topic].generation, losses[topic])
             self._applications.trace("confirmed", self._plan.name, topic, len(offsets))
 
 
-async def read_topic(client: Client, topic: TopicPlan, subscription: str) -> dict[str, list[Audited]]:
-    """Read a topic from its first offset to its present end, through a subscription that is deleted again."""
+async def read_topic(client: Client, topic: TopicPlan) -> dict[str, list[Audited]]:
+    """Read a topic from its first offset to its present end."""
     found: dict[str, list[Audited]] = {part: [] for part in topic.parts}
-    async with client.consumer(topic.name, subscription=subscription, start="earliest") as consumer:
-        async for batch in consumer.batches(until_caught_up=True):
+    async with client.reader(topic.name, start="earliest") as reader:
+        async for batch in reader.batches(until_caught_up=True):
             found[batch.topic] += [Audited(message.offset, message.payload, message.key) for message in batch]
-    await client.delete_subscription(topic.name, subscription)
+    return found
+
+
+async def read_letters(client: Client, topic: str) -> list[DeadLetter]:
+    """Read a dead-letter topic from its first offset to its present end; there is none if nobody needed it."""
+    found: list[DeadLetter] = []
+    try:
+        async with client.reader(topic, start="earliest") as reader:
+            async for batch in reader.batches(until_caught_up=True):
+                found += [DeadLetter(each.payload, each.key, each.attributes or {}) for each in batch]
+    except TopicNotFoundError:
+        pass
     return found

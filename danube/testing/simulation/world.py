@@ -21,16 +21,17 @@ from danube.broker import BrokerConfig
 from danube.client import Client
 from danube.model.errors import DanubeError, JournalFencedError, JournalFullError, OwnerFencedError, UnavailableError
 from danube.model.limits import Limits
-from danube.model.policies import Durability
+from danube.model.policies import Durability, PoisonPolicy
 from danube.storage import MemorySpace
 from danube.testing.history import History
 from danube.testing.simulation._scheduler import Pauses, run_seeded
+from danube.testing.simulation.chores import do_chore
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import PORT, BrokerNode, Life, danube_error, shown_error
 from danube.testing.simulation.plan import Plan, draw_plan
 from danube.testing.simulation.storm import Storm
 from danube.testing.simulation.trace import Trace
-from danube.testing.simulation.workload import Applications, read_topic
+from danube.testing.simulation.workload import Applications, read_letters, read_topic
 
 __all__ = ["Report", "World", "run_world"]
 
@@ -71,7 +72,7 @@ class World:
     def __init__(self, plan: Plan, trace: Trace) -> None:
         self.plan = plan
         self.trace = trace
-        self.history = History()
+        self.history = History(trio.current_time)
         self.pauses = Pauses()
         self.network = Network(self.random_of("network"), trace)
         self.network.like_sockets = plan.like_sockets
@@ -101,6 +102,7 @@ class World:
             wall_clock_us=self.wall_clock_us,
             pauses=self.pauses,
             trace=self.trace,
+            started=lambda node: self.history.new_life(self.plan.home_of(node.name)),
             failed=self._failed,
         )
         self.nodes.append(node)
@@ -124,7 +126,7 @@ class World:
         """Kill a broker or cut its power, and let the history know."""
         node.crash(power_loss=power_loss)
         if power_loss:
-            self.history.power_loss()
+            self.history.power_loss(self.plan.home_of(node.name))
 
     def replace(self, former: BrokerNode) -> BrokerNode:
         """Start a broker on a new machine in the place of another one, whose process goes on if it is alive."""
@@ -199,6 +201,8 @@ class World:
                 async with trio.open_nursery() as producers:
                     for producer in plan.producers:
                         producers.start_soon(applications.produce, producer, self.random_of(producer.name))
+                    for chore in plan.chores:
+                        producers.start_soon(do_chore, applications, chore, self.random_of(chore.name))
                     await self.storm.rage()
                     applications.calm.set()
                     producing.deadline = trio.current_time() + _PATIENCE_S
@@ -215,17 +219,29 @@ class World:
                 self.history.settled(part, each.subscription)
 
     async def _create_topics(self) -> None:
+        for consumer in self.plan.consumers:
+            self.history.rules(consumer.topic.parts, consumer.subscription, consumer.rules)
         for topic in self.plan.topics:
             async with self._client("admin", topic.home) as admin:
                 await admin.create_topic(
                     topic.name, partitions=topic.partitions, durability=topic.durability, retention=topic.retention
                 )
+                if topic.message_ttl_s:
+                    await admin.change_policies(topic.name, message_ttl_s=topic.message_ttl_s)
             for part in topic.parts:
-                self.history.topic(part, topic.durability, retention=bool(topic.retention))
+                self.history.topic(part, topic.durability, retention=bool(topic.retention), home=topic.home)
 
     async def _caught_up(self) -> None:
         """Wait until no subscription has a backlog."""
-        for topic, subscription in dict.fromkeys((plan.topic, plan.subscription) for plan in self.plan.consumers):
+        for plan in {(plan.topic, plan.subscription): plan for plan in self.plan.consumers}.values():
+            topic, subscription = plan.topic, plan.subscription
+            if PoisonPolicy.BLOCK in plan.poisons:
+                # What blocks it may be acknowledged by nobody any more: let nothing be poison.
+                async with self._client("monitor", topic.home) as monitor:
+                    change = partial(
+                        monitor.change_subscription_policy, topic.name, subscription, max_redelivery_count=-1
+                    )
+                    await self._patiently(f"unblocking {subscription} of {topic.name}", change)
             async with self._client("monitor", topic.home) as monitor:
                 with trio.move_on_after(_PATIENCE_S) as patience:
                     while True:
@@ -245,12 +261,19 @@ class World:
             if topic.durability is Durability.NONE:
                 continue
             async with self._client("auditor", topic.home) as client:
-                found = await self._patiently(
-                    f"audit {label} of {topic.name}", partial(read_topic, client, topic, f"audit-{label}")
-                )
+                found = await self._patiently(f"audit {label} of {topic.name}", partial(read_topic, client, topic))
             for part, messages in found.items():
                 self.history.audit(label, part, messages)
                 self.trace("audit", label, part, len(messages))
+        for plan in {(plan.topic, plan.subscription): plan for plan in self.plan.consumers}.values():
+            if PoisonPolicy.DEAD_LETTER in plan.poisons and plan.topic.durability is not Durability.NONE:
+                async with self._client("auditor", plan.topic.home) as client:
+                    letters = await self._patiently(
+                        f"reading the dead letters of {plan.subscription} of {plan.topic.name}",
+                        partial(read_letters, client, f"{plan.topic.name}-{plan.subscription}-dlq"),
+                    )
+                self.history.dead_letters(plan.topic.name, plan.subscription, letters)
+                self.trace("letters", label, plan.topic.name, plan.subscription, len(letters))
 
     async def _seal_and_restart(self) -> None:
         for topic in self.plan.topics:

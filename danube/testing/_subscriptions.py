@@ -1,0 +1,230 @@
+"""The part of the history checker that is about subscriptions: what consumers were given, said, and must have got."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import msgspec
+
+from danube.model.policies import PoisonPolicy, SubscriptionType
+
+__all__ = ["DeadLetter", "Handed", "Place", "Session", "SubscriptionRules", "Told"]
+
+
+class SubscriptionRules(NamedTuple):
+    """What may become of messages of a subscription, apart from their being acknowledged."""
+
+    kind: SubscriptionType
+    poisons: frozenset[PoisonPolicy] = frozenset()
+    """Poison policies that it has at some time; empty: a message may fail as often as it likes."""
+    max_redelivery_count: int = -1
+    """What makes a message poison."""
+    message_ttl_s: float = 0.0
+    """What is not acknowledged in this time may go; 0: nothing may."""
+    in_order: bool = True
+    """Whether messages come in the order of the log; False if some are scheduled for later."""
+
+
+class Session(msgspec.Struct, eq=False):
+    """One consumer of one subscription, from its opening to its end."""
+
+    subscription: str
+    number: int
+    opened_at: int
+    """Events of the history before it."""
+    filters: tuple[str, ...] = ()
+    """Globs, one of which the key must match."""
+    last: dict[tuple[str, str], tuple[int, int]] = {}
+    """In topics of durability none: newest run and number by topic and producer."""
+
+    def lets_through(self, key: str) -> bool:
+        """Whether a key matches the filters."""
+        return not self.filters or any(fnmatchcase(key, one) for one in self.filters)
+
+
+class DeadLetter(NamedTuple):
+    """A message of a dead-letter topic."""
+
+    payload: bytes
+    key: str | None
+    attributes: Mapping[str, str]
+
+
+class Told(NamedTuple):
+    """What the history knows of a message."""
+
+    checksum: int
+    key: str | None
+    producer: str
+    published_s: float
+    due_s: float = 0.0
+    """Nobody may get it before."""
+
+
+class Handed(NamedTuple):
+    """How a message was handed out."""
+
+    session: Session
+    generation: int
+    """Of the consumer's stream to the broker."""
+    attempt: int
+    life: int
+    """Of the broker that runs at this time."""
+    now_s: float
+
+
+class Place(msgspec.Struct):
+    """A subscription in one partition."""
+
+    rules: SubscriptionRules
+    topic: str
+    subscription: str
+    seen: dict[int, int] = {}
+    """Checksum of the payload by offset, since the last power loss that may have changed it."""
+    deliveries: Counter[int] = msgspec.field(default_factory=Counter)
+    """How often each offset was handed out."""
+    last_new: dict[str | None, int] = {}
+    """Newest offset that came as a first attempt in this life of the broker, by key (or for all together)."""
+    life: int = 0
+    streams: dict[tuple[int, int], int] = {}
+    """In which life a session's stream was first seen: (session, generation) -> life."""
+    given: set[int] = set()
+    """Offsets that an application has acknowledged, whatever became of that."""
+    settled: dict[int, tuple[int, int, int]] = {}
+    """Durably acknowledged offsets: (event, session number, generation) of the confirmation."""
+    excused_below: int = 0
+    """Somebody has moved the cursor to this offset, or may have: what lies below may have been passed over."""
+    gaps: list[tuple[int, int, float]] = []
+    """Offsets that were passed over because they must have expired: start, end, when."""
+    letters: dict[bytes, DeadLetter] = {}
+    """Dead letters by payload."""
+
+    def take(self, offset: int, told: Told, handed: Handed, *, taken_back: bool) -> str:
+        """Note a delivery; return what is wrong with it, if anything."""
+        found = ""
+        session = handed.session
+        known = self.seen.get(offset)
+        if known is not None and known != told.checksum and not taken_back:
+            found = "P2: it was delivered where another message was before"
+        settled = self.settled.get(offset)
+        if settled is not None:
+            event, number, then = settled
+            if session.opened_at > event or (session.number == number and handed.generation > then):
+                found = "P1: it came again after its acknowledgement was durable"
+        if not session.lets_through(told.key if told.key is not None else told.producer):
+            found = f"P6: the consumer's filters {session.filters} do not match its key"
+        if handed.now_s < told.due_s:
+            found = f"P5: it came at {handed.now_s:.6f} s and was due at {told.due_s:.6f} s"
+        if known is None:
+            self.seen[offset] = told.checksum
+            if not taken_back:
+                found = self._first_sight(offset, told.key, handed) or found
+        self.deliveries[offset] += 1
+        return found
+
+    def _first_sight(self, offset: int, key: str | None, handed: Handed) -> str:
+        """Check the order of first attempts. What was lost on its way to a consumer comes later, as a second one."""
+        rules = self.rules
+        if handed.life != self.life:
+            self.life = handed.life
+            self.last_new.clear()  # it begins again with the first message that is not acknowledged
+        stream = handed.session.number, handed.generation
+        if self.streams.setdefault(stream, handed.life) != handed.life:
+            return ""  # from a broker that is dead
+        if rules.kind is SubscriptionType.SHARED or not rules.in_order or self.excused_below or handed.attempt > 1:
+            return ""
+        by_key = rules.kind is SubscriptionType.KEY_SHARED
+        if by_key and key is None:
+            return ""  # the producer's name is the key then; its order shows in the audit
+        ordered_by = key if by_key else None
+        last = self.last_new.get(ordered_by, -1)
+        if offset < last:
+            return f"P6: seen for the first time after {last}" + (f" of key {key}" if key else "")
+        self.last_new[ordered_by] = offset
+        if not by_key and offset != last + 1 and rules.message_ttl_s:
+            self.gaps.append((last + 1, offset, handed.now_s))
+        return ""
+
+    def moved(self, offset: int) -> None:
+        """The cursor is being moved to an offset."""
+        self.excused_below = max(self.excused_below, offset, 1)
+        self.settled.clear()
+
+    def check(
+        self, log: Mapping[int, bytes], sent: Callable[[bytes], Told], now_s: float, *, taken_back: bool, cut: bool
+    ) -> Iterable[str]:
+        """Yield what cannot be, at the end; ``cut``: messages may be gone from the log's front."""
+        where = f"{self.topic}, subscription {self.subscription}"
+        for offset, checksum in self.seen.items():
+            payload = log.get(offset)
+            if taken_back or (payload is None and cut):
+                continue
+            if payload is None or zlib.crc32(payload) != checksum:
+                yield f"P3: {where}: @{offset} was delivered, and the log has something else"
+        if cut:
+            return
+        for start, end, when_s in self.gaps:
+            for offset in range(start, end):
+                if (
+                    offset in log
+                    and not self.deliveries[offset]
+                    and sent(log[offset]).published_s + self.rules.message_ttl_s > when_s
+                ):
+                    yield f"P5: {where}: @{offset} was passed over at {when_s:.3f} s, and had not expired"
+        never = [offset for offset in log if not self._is_excused(offset, log, sent, now_s, self.deliveries)]
+        if never:
+            yield f"P5: {where}: {len(never)} messages were never delivered, the first is @{never[0]}"
+        if taken_back:
+            return
+        passed = [offset for offset in log if not self._is_excused(offset, log, sent, now_s, self.given)]
+        if passed:
+            yield (
+                f"P5: {where}: the cursor has passed {len(passed)} messages that nobody has acknowledged, the first is"
+                f" @{passed[0]}, delivered {self.deliveries[passed[0]]} times"
+            )
+
+    def _is_excused(
+        self,
+        offset: int,
+        log: Mapping[int, bytes],
+        sent: Callable[[bytes], Told],
+        now_s: float,
+        done: Counter[int] | set[int],
+    ) -> bool:
+        if offset in done or offset < self.excused_below:
+            return True
+        rules, payload = self.rules, log[offset]
+        if rules.message_ttl_s and sent(payload).published_s + rules.message_ttl_s <= now_s:
+            return True
+        if self.deliveries[offset] <= rules.max_redelivery_count or rules.max_redelivery_count < 0:
+            return False
+        return PoisonPolicy.DROP in rules.poisons or payload in self.letters
+
+    def check_letters(self, places: Mapping[bytes, tuple[str, int]], found: Sequence[DeadLetter]) -> Iterable[str]:
+        """Take the dead letters of the subscription, and yield what is wrong with those of this partition."""
+        for letter in found:
+            attributes = letter.attributes
+            home = places.get(letter.payload)
+            if home is None or home[0] != self.topic:
+                continue
+            self.letters[letter.payload] = letter
+            where = f"dead letter of {self.topic} @{home[1]}, subscription {self.subscription}"
+            wanted = {
+                "x-original-topic": self.topic,
+                "x-original-subscription": self.subscription,
+                "x-original-topic-offset": str(home[1]),
+                "x-poison-policy": "dead_letter",
+            }
+            for name, value in wanted.items():
+                if attributes.get(name) != value:
+                    yield f"P5: {where}: {name} is {attributes.get(name)!r} instead of {value!r}"
+            if not attributes.get("x-failure-reason"):
+                yield f"P5: {where}: there is no x-failure-reason"
+            if int(attributes.get("x-delivery-attempt", "0")) <= self.rules.max_redelivery_count:
+                yield f"P5: {where}: given up in attempt {attributes.get('x-delivery-attempt')}"
+            if self.deliveries[home[1]] <= self.rules.max_redelivery_count:
+                yield f"P5: {where}: was handed out only {self.deliveries[home[1]]} times"

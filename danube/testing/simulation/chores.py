@@ -1,0 +1,151 @@
+"""What operators and onlookers do in a simulated world: they read, seek, change policies, and let topics come and go.
+
+Whatever error a call may raise, they go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import trio
+
+from danube.client import Client
+from danube.model.errors import AlreadyExistsError, DanubeError, NotFoundError
+from danube.model.policies import Durability, SubscriptionType
+from danube.testing.simulation.node import shown_error
+
+if TYPE_CHECKING:
+    from danube.testing.simulation.workload import Applications, ConsumerPlan, TopicPlan
+
+__all__ = ["ChorePlan", "do_chore"]
+
+_HARMLESS: Final[tuple[dict[str, Any], ...]] = (
+    {"max_unacked_messages": 10},
+    {"max_unacked_messages": 0},
+    {"redelivery_delay_s": 0.1},
+    {"redelivery_delay_s": 1.0, "backoff": "fixed"},
+    {"backoff": "exponential"},
+    {"dispatch_rate": {"messages_per_s": 50.0}},
+    {"dispatch_rate": None},
+)
+"""Changes that take nothing from anybody."""
+
+
+class ChorePlan(NamedTuple):
+    """Somebody who does something again and again."""
+
+    kind: str
+    """``read``, ``seek``, ``change-policy`` or ``churn``."""
+    name: str
+    """Of the host."""
+    topic: TopicPlan
+    every_s: float
+    """Mean pause."""
+    consumer: ConsumerPlan | None = None
+    """One of the consumers of the subscription that is concerned."""
+
+
+async def do_chore(applications: Applications, plan: ChorePlan, random: Random) -> None:
+    """Do it until all is calm."""
+    chores: dict[str, Callable[[Applications, ChorePlan, Client, Random], Awaitable[None]]] = {
+        "read": _read,
+        "seek": _seek,
+        "change-policy": _change_policy,
+        "churn": _Churn().turn,
+    }
+    chore = chores[plan.kind]
+
+    async def work(client: Client, random: Random) -> bool:
+        while not applications.calm.is_set():
+            try:
+                await chore(applications, plan, client, random)
+            except DanubeError as error:
+                applications.trace("chore-error", plan.name, shown_error(error))
+            with trio.move_on_after(random.expovariate(1 / plan.every_s)):
+                await applications.calm.wait()
+        return True
+
+    await applications.again_and_again(plan.name, random, work, 30.0, plan.topic.home)
+
+
+async def _read(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
+    """Read from some place on, for a while: no gap, no repeat, whatever happens to the connection."""
+    start: int | str = random.choice(("earliest", "latest", 10, 100))
+    history, expected = applications.history, dict[str, int]()
+    async with client.reader(plan.topic.name, start=start, credit_messages=random.choice((5, 1000))) as reader:
+        applications.trace("reader", plan.name, plan.topic.name, start)
+        with trio.move_on_after(random.choice((1.0, 10.0))):
+            async for batch in reader.batches():
+                for message in batch:
+                    history.read(
+                        batch.topic,
+                        message.offset,
+                        message.payload,
+                        message.key,
+                        expected=expected.get(batch.topic),
+                    )
+                    expected[batch.topic] = message.offset + 1
+                applications.trace("read", plan.name, batch.topic, batch.ranges)
+                if applications.calm.is_set():
+                    return
+
+
+async def _seek(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
+    """Set a subscription back, or forward."""
+    assert plan.consumer is not None
+    subscription, target = plan.consumer.subscription, random.choice((0, 10, 100))
+    for part in plan.topic.parts:
+        applications.history.moved(part, subscription, target)
+    applications.trace("seek", plan.topic.name, subscription, target)
+    try:
+        await client.seek_subscription(plan.topic.name, subscription, target)
+    finally:
+        for part in plan.topic.parts:
+            applications.history.moved(part, subscription, target)
+    applications.trace("sought", plan.topic.name, subscription, target)
+
+
+async def _change_policy(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
+    """Change a rule of a live subscription."""
+    assert plan.consumer is not None
+    changes = dict(random.choice(_HARMLESS))
+    poisons = sorted(plan.consumer.rules.poisons)
+    if len(poisons) > 1:
+        changes["poison"] = str(random.choice(poisons))
+    applications.trace("change-policy", plan.topic.name, plan.consumer.subscription, changes)
+    await client.change_subscription_policy(plan.topic.name, plan.consumer.subscription, **changes)
+
+
+class _Churn:
+    """Creates a topic of its own, uses it and deletes it, again and again: each one begins empty."""
+
+    def __init__(self) -> None:
+        self._incarnation = 0
+
+    async def turn(self, applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
+        """One incarnation."""
+        topic = f"/default/churn-{plan.name}"
+        self._incarnation += 1
+        with suppress(NotFoundError):
+            await client.delete_topic(topic)
+        durability = random.choice((Durability.DISK, Durability.OS, plan.topic.durability))
+        try:
+            await client.create_topic(topic, partitions=random.choice((0, 2)), durability=durability)
+        except AlreadyExistsError:
+            return  # an answer was lost, or an old deletion is still on its way
+        mark = b"churn|%d|" % self._incarnation
+        applications.trace("churn", topic, self._incarnation)
+        async with client.producer(topic) as producer:
+            await producer.send_many([mark + b"%d" % number for number in range(random.choice((1, 10)))])
+        kind = random.choice((SubscriptionType.EXCLUSIVE, SubscriptionType.KEY_SHARED))
+        async with client.consumer(topic, subscription="s", type=kind, start="earliest") as consumer:
+            with trio.move_on_after(random.random()):
+                async for message in consumer:
+                    if not message.payload.startswith(mark):
+                        applications.history.violation(
+                            f"P2: {topic}: incarnation {self._incarnation} has {message.payload[:20]!r} of another one"
+                        )
+                    message.ack_nowait()
