@@ -13,6 +13,7 @@ from danube.client._options import ClientOptions, Environment
 from danube.client._producer import Producer
 from danube.client._reader import Reader
 from danube.client._receipt import OffsetRange, Pending, RangeReceipt, Receipt
+from danube.client._requests import Requester, Responder
 from danube.client._url import DEFAULT_PORT
 
 __all__ = [
@@ -29,5 +30,7 @@ __all__ = [
     "RangeReceipt",
     "Reader",
     "Receipt",
+    "Requester",
+    "Responder",
     "connect",
 ]

@@ -5,6 +5,7 @@ Calls that only read are repeated when the connection breaks; the others are not
 
 from __future__ import annotations
 
+import enum
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,15 +13,17 @@ from danube.client._history_admin import HistoryCalls
 from danube.client._policy_admin import PolicyCalls
 from danube.client._retry import Retry
 from danube.model import api
-from danube.model.errors import DanubeError, InvalidArgumentError
-from danube.model.names import validate_name, validate_namespace, validate_topic
+from danube.model.errors import DanubeError, InvalidArgumentError, NotFoundError
+from danube.model.names import partition_name, validate_name, validate_namespace, validate_topic
 from danube.model.policies import EARLIEST, LATEST, Durability, Retention
 
 if TYPE_CHECKING:
     from danube.client._connection import Connection
+    from danube.client._options import ClientOptions
 
-__all__ = ["AdminCalls", "start_position"]
+__all__ = ["AdminCalls", "as_durability", "choice", "start_position"]
 
+E = TypeVar("E", bound=enum.Enum)
 T = TypeVar("T")
 
 
@@ -43,6 +46,7 @@ class AdminCalls(HistoryCalls, PolicyCalls):
     """The administrative half of :class:`Client`."""
 
     _connection: Connection
+    _options: ClientOptions
 
     async def info(self) -> api.BrokerInfo:
         """Return what the broker says about itself."""
@@ -142,6 +146,13 @@ class AdminCalls(HistoryCalls, PolicyCalls):
         request = api.DeleteSubscription(topic, subscription)
         await self._change(api.Method.DELETE_SUBSCRIPTION, request, api.Done)
 
+    async def _topics(self, topic: str, partitions: int) -> list[str]:
+        """Return the topics behind a name; of one that does not exist yet, those that opening will create."""
+        try:
+            return (await self.lookup_topic(topic)).topics
+        except NotFoundError:
+            return [partition_name(topic, index) for index in range(partitions)] or [topic]
+
     async def _change(self, path: str, request: Any, kind: type[T]) -> T:
         channel = await self._connection.channel()
         return await channel.unary(path, request, kind, timeout_s=self._connection.options.request_timeout_s)
@@ -162,13 +173,20 @@ def as_durability(name: Durability | str | None) -> Durability | None:
     Raises:
         InvalidArgumentError: there is none of that name.
     """
-    if name is None:
-        return None
+    return None if name is None else choice(Durability, "durability", name)
+
+
+def choice(kind: type[E], option: str, value: E | str) -> E:
+    """Return the member of ``kind`` that ``value`` means.
+
+    Raises:
+        InvalidArgumentError: there is none.
+    """
     try:
-        return Durability(name)
+        return kind(value)
     except ValueError:
-        known = ", ".join(repr(one.value) for one in Durability)
-        raise InvalidArgumentError(f"durability {name!r} is unknown; known are {known}") from None
+        known = ", ".join(repr(one.value) for one in kind)
+        raise InvalidArgumentError(f"{option} {value!r} is unknown; known are {known}") from None
 
 
 def _reference(topic: str, subscription: str) -> api.SubscriptionRef:

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import anyio
 import msgspec
 
-from danube.client._admin import AdminCalls, start_position
+from danube.client._admin import AdminCalls, choice, start_position
 from danube.client._consumer import Consumer
 from danube.client._feed import Feed
 from danube.client._reader import Reader, Start, start_positions
 from danube.client._reader_feed import ReaderFeed
 from danube.client._tasks import background_tasks, start_all
 from danube.model import api
-from danube.model.errors import DanubeError, DeadlineExceededError, InvalidArgumentError, NotFoundError
+from danube.model.errors import DanubeError, DeadlineExceededError, InvalidArgumentError
 from danube.model.limits import MIB, Limits
-from danube.model.names import partition_name, validate_name, validate_topic
+from danube.model.names import validate_name, validate_topic
 from danube.model.policies import LATEST, SubscriptionPolicy, SubscriptionType, change_policy
 
-if TYPE_CHECKING:
-    from danube.client._options import ClientOptions
-
-__all__ = ["ConsumeCalls", "choice"]
-
-E = TypeVar("E", bound=enum.Enum)
+__all__ = ["ConsumeCalls"]
 
 _READ_AHEAD = 200_000
 _CREDIT_MESSAGES = {
@@ -42,8 +36,6 @@ _CREDIT_MESSAGES = {
 
 class ConsumeCalls(AdminCalls):
     """The part of :class:`Client` that opens consumers and readers."""
-
-    _options: ClientOptions
 
     @asynccontextmanager
     async def consumer(
@@ -190,26 +182,6 @@ class ConsumeCalls(AdminCalls):
                 yield reader
             finally:
                 reader._close()
-
-    async def _topics(self, topic: str, partitions: int) -> list[str]:
-        """Return the topics behind a name; of one that does not exist yet, those that opening will create."""
-        try:
-            return (await self.lookup_topic(topic)).topics
-        except NotFoundError:
-            return [partition_name(topic, index) for index in range(partitions)] or [topic]
-
-
-def choice(kind: type[E], option: str, value: E | str) -> E:
-    """Return the member of ``kind`` that ``value`` means.
-
-    Raises:
-        InvalidArgumentError: there is none.
-    """
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(repr(one.value) for one in kind)
-        raise InvalidArgumentError(f"{option} {value!r} is unknown; known are {known}") from None
 
 
 def _check_credit(messages: int, size_bytes: int) -> None:

@@ -45,6 +45,7 @@ __all__ = [
     "OwnerFencedError",
     "ProducerFencedError",
     "ProtocolError",
+    "RequestFailedError",
     "SequenceGapError",
     "Status",
     "StorageConflictError",
@@ -353,6 +354,12 @@ class ProtocolError(DanubeError):
     """A peer broke HTTP/2, gRPC framing or the native protocol."""
 
     status, code = Status.INTERNAL, "protocol-error"
+
+
+class RequestFailedError(DanubeError):
+    """The handler of a request failed; its type of error and text are in the message."""
+
+    code = "request-failed"
 
 
 class ConfigurationError(DanubeError):

@@ -1,0 +1,315 @@
+"""Request and reply over topics: a requester publishes and waits, a responder consumes, handles and publishes back.
+
+::
+
+    requester --- x-correlation-id, x-reply-to, x-reply-key --> {topic} --- shared subscription --> responder
+        ^                                                                                              |
+        +-- reader, takes what has its key -- {topic}-replies <-- x-correlation-id, perhaps x-error ---+
+
+Requests are as durable as their topic; a responder acknowledges one when its reply is published, so that a request may
+be handled twice, and its second reply is dropped. The replies' topic has durability ``none``: a reply that nobody waits
+for any more, or whose requester is just reconnecting, is lost, and the request runs into its deadline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from danube.client._consuming import ConsumeCalls
+from danube.client._producing import ProduceCalls
+from danube.client._tasks import background_tasks, copy_error
+from danube.model.errors import (
+    AlreadyExistsError,
+    DanubeError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    RequestFailedError,
+)
+from danube.model.names import validate_topic
+from danube.model.policies import LATEST, Durability, SubscriptionType
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from danube.client._consumer import Consumer
+    from danube.client._message import Message
+    from danube.client._payloads import BytesLike
+    from danube.client._producer import Producer
+    from danube.client._reader import Reader
+
+__all__ = ["Handler", "RequestCalls", "Requester", "Responder"]
+
+CORRELATION_ID = "x-correlation-id"
+REPLY_TO = "x-reply-to"
+REPLY_KEY = "x-reply-key"
+ERROR = "x-error"
+_RESERVED = frozenset((CORRELATION_ID, REPLY_TO, REPLY_KEY, ERROR))
+
+_MAX_ERROR_CHARS = 1_000
+
+Handler = Callable[["Message"], Awaitable["BytesLike"]]
+"""Gets a request (payload, key, attributes, ...) and returns the payload of the reply."""
+
+
+class Requester:
+    """Sends requests and waits for their replies; made by :meth:`Client.requester`."""
+
+    def __init__(
+        self, topic: str, producer: Producer, reader: Reader, identity: str, timeout_s: float, max_outstanding: int
+    ) -> None:
+        self.topic = topic
+        self._producer = producer
+        self._reader = reader
+        self._identity = identity
+        self._timeout_s = timeout_s
+        self._slots = anyio.Semaphore(max_outstanding)
+        self._waiting: dict[str, _Waiting] = {}
+        self._error: DanubeError | None = None
+        self._number = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that wait for their replies."""
+        return len(self._waiting)
+
+    async def request(
+        self,
+        payload: BytesLike,
+        *,
+        key: str | None = None,
+        attributes: dict[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Message:
+        """Send a request, and return the reply: a message whose ``payload`` is what the handler has returned.
+
+        Cancelling gives up the reply, not the request. A reply that comes too late is dropped.
+
+        Args:
+            payload: the request.
+            key: as of any message.
+            attributes: for the handler; names that the helper needs itself are refused.
+            timeout_s: until the reply is here, waiting for a free slot included; None: as the requester was opened.
+
+        Raises:
+            RequestFailedError: the handler failed; the message says how.
+            DeadlineExceededError: no reply in time. The request may have been handled, or may still be.
+            DanubeError: the request could not be sent.
+        """
+        reserved = sorted(_RESERVED.intersection(attributes or ()))
+        if reserved:
+            raise InvalidArgumentError(f"the attribute {reserved[0]} is the helper's own; choose another name")
+        limit_s = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
+        with anyio.move_on_after(limit_s):
+            async with self._slots:
+                return await self._ask(payload, key, attributes)
+        raise DeadlineExceededError(
+            f"{self.topic}: no reply within {limit_s:g} s; check that a responder runs, or give it more time"
+        )
+
+    async def _ask(self, payload: BytesLike, key: str | None, attributes: dict[str, str] | None) -> Message:
+        if self._error is not None:
+            raise copy_error(self._error)
+        self._number += 1
+        number = f"{self._identity}-{self._number}"
+        head = {CORRELATION_ID: number, REPLY_TO: replies_topic(self.topic), REPLY_KEY: self._identity}
+        waiting = self._waiting[number] = _Waiting()
+        try:
+            await self._producer.send(payload, key=key, attributes={**(attributes or {}), **head})
+            await waiting.event.wait()
+        finally:
+            del self._waiting[number]
+        if waiting.error is not None:
+            raise copy_error(waiting.error)
+        reply = waiting.reply
+        assert reply is not None
+        failure = (reply.attributes or {}).get(ERROR)
+        if failure is not None:
+            raise RequestFailedError(f"{self.topic}: the handler failed: {failure}")
+        return reply
+
+    async def _run(self, *, task_status: TaskStatus[None]) -> None:
+        """Take replies until cancelled."""
+        task_status.started()
+        try:
+            async for batch in self._reader.batches():
+                for index, key in enumerate(batch.keys()):
+                    if key == self._identity:
+                        self._take(batch[index])
+        except DanubeError as error:
+            self._error = error
+            for waiting in self._waiting.values():
+                waiting.settle(error=error)
+
+    def _take(self, reply: Message) -> None:
+        waiting = self._waiting.get((reply.attributes or {}).get(CORRELATION_ID, ""))
+        if waiting is not None:
+            waiting.settle(reply=reply)
+
+
+class _Waiting:
+    """A request without its reply."""
+
+    __slots__ = ("error", "event", "reply")
+
+    def __init__(self) -> None:
+        self.event = anyio.Event()
+        self.reply: Message | None = None
+        self.error: DanubeError | None = None
+
+    def settle(self, *, reply: Message | None = None, error: DanubeError | None = None) -> None:
+        if not self.event.is_set():
+            self.reply, self.error = reply, error
+            self.event.set()
+
+
+class Responder:
+    """Handles requests while its block lasts; made by :meth:`Client.responder`."""
+
+    def __init__(self, topic: str, consumer: Consumer, producer: Producer, handler: Handler) -> None:
+        self.topic = topic
+        self.answered = 0
+        """Requests that were answered, failed ones included."""
+        self.failed = 0
+        """Requests whose handler failed."""
+        self._consumer = consumer
+        self._producer = producer
+        self._handler = handler
+        self._error: DanubeError | None = None
+
+    async def _run(self, *, task_status: TaskStatus[None]) -> None:
+        """Handle one request after the other until cancelled."""
+        task_status.started()
+        try:
+            while True:
+                await self._answer(await self._consumer.receive())
+        except DanubeError as error:
+            if self._error is None:  # the first of the tasks says it for all
+                self._error = error
+                raise
+
+    async def _answer(self, request: Message) -> None:
+        given = request.attributes or {}
+        attributes = {CORRELATION_ID: given.get(CORRELATION_ID, "")}
+        payload: BytesLike = b""
+        try:
+            payload = await self._handler(request)
+            if not isinstance(payload, bytes | bytearray | memoryview):
+                raise InvalidArgumentError(f"the handler returned {type(payload).__name__} instead of bytes")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the requester is told
+            self.failed += 1
+            payload, attributes[ERROR] = b"", _told(error)
+        if given.get(REPLY_TO) == self._producer.topic:  # nobody else's topic: who asks does not say where we write
+            try:
+                await self._producer.send(payload, key=given.get(REPLY_KEY), attributes=attributes)
+            except InvalidArgumentError as error:  # a reply that is too large, say, will not become smaller
+                self.failed += 1
+                attributes[ERROR] = _told(error)
+                await self._producer.send(b"", key=given.get(REPLY_KEY), attributes=attributes)
+        await request.ack()
+        self.answered += 1
+
+
+class RequestCalls(ProduceCalls, ConsumeCalls):
+    """The part of :class:`Client` for requests and replies."""
+
+    @asynccontextmanager
+    async def requester(
+        self, topic: str, *, timeout_s: float = 30.0, max_outstanding: int = 1_000
+    ) -> AsyncIterator[Requester]:
+        """Send requests to the responders of a topic: ``async with client.requester("/default/rpc") as rpc``.
+
+        The topic is created if it does not exist and the broker allows that; so is ``{topic}-replies`` (durability
+        ``none``), which all requesters of a service share.
+
+        Args:
+            topic: ``/namespace/topic``.
+            timeout_s: how long a request waits for its reply if it does not say otherwise.
+            max_outstanding: requests that wait at a time; further ones wait for their turn.
+
+        Raises:
+            InvalidArgumentError, DanubeError: as :meth:`producer` and :meth:`reader`.
+        """
+        _checked_timeout(timeout_s)
+        if max_outstanding < 1:
+            raise InvalidArgumentError(f"max_outstanding must be at least 1, got {max_outstanding}")
+        await self._create_replies(topic)
+        identity = self._options.environment.made_up_name("requester")
+        async with (
+            self.reader(replies_topic(topic), start=LATEST, name=identity) as reader,
+            self.producer(topic) as producer,
+            background_tasks() as group,
+        ):
+            requester = Requester(topic, producer, reader, identity, timeout_s, max_outstanding)
+            await group.start(requester._run)
+            yield requester
+
+    @asynccontextmanager
+    async def responder(
+        self, topic: str, handler: Handler, *, subscription: str = "rpc", concurrency: int = 16
+    ) -> AsyncIterator[Responder]:
+        """Answer the requests of a topic: ``async with client.responder("/default/rpc", handler)``.
+
+        While the block lasts, requests are handed to ``handler``, an asynchronous function that gets the message and
+        returns the payload of the reply. What it raises goes to the requester as RequestFailedError (its type and
+        text). Responders with the same subscription share the requests; requests from before the subscription was
+        created are not answered. A handler may run for as long as it likes; when the block is left, the requests at
+        hand are given back and delivered again.
+
+        Args:
+            topic: ``/namespace/topic``; created if it does not exist and the broker allows that.
+            handler: what answers.
+            subscription: name of the shared subscription.
+            concurrency: handlers that run at a time.
+
+        Raises:
+            InvalidArgumentError, DanubeError: as :meth:`consumer` and :meth:`producer`; later on into the block if
+                the subscription ends.
+        """
+        if concurrency < 1:
+            raise InvalidArgumentError(f"concurrency must be at least 1, got {concurrency}")
+        await self._create_replies(topic)
+        async with (
+            self.producer(replies_topic(topic)) as producer,
+            self.consumer(
+                topic,
+                subscription=subscription,
+                type=SubscriptionType.SHARED,
+                credit_messages=concurrency,
+                renew_leases=True,
+            ) as consumer,
+            background_tasks() as group,
+        ):
+            responder = Responder(topic, consumer, producer, handler)
+            for _ in range(concurrency):
+                await group.start(responder._run)
+            yield responder
+
+    async def _create_replies(self, topic: str) -> None:
+        validate_topic(topic)
+        replies = replies_topic(topic)
+        validate_topic(replies)
+        try:
+            await self.create_topic(replies, durability=Durability.NONE)
+        except AlreadyExistsError:
+            return  # the usual case: one topic for all requesters and responders of a service
+
+
+def replies_topic(topic: str) -> str:
+    """Return the topic of a service's replies."""
+    return f"{topic}-replies"
+
+
+def _told(error: Exception) -> str:
+    text = error.message if isinstance(error, DanubeError) else str(error)
+    return f"{type(error).__name__}: {text}"[:_MAX_ERROR_CHARS]
+
+
+def _checked_timeout(timeout_s: float) -> float:
+    if not 0 < timeout_s < math.inf:
+        raise InvalidArgumentError(f"timeout_s = {timeout_s} is not a number of seconds")
+    return timeout_s
