@@ -239,6 +239,21 @@ async def test_letters_come_from_history_too(tmp_path: Path) -> None:
         assert letter.payload == b"first"
 
 
+@pytest.mark.parametrize("durability", ["os", "remote"])
+async def test_a_new_dead_letter_topic_is_as_durable_as_its_source(tmp_path: Path, durability: str) -> None:
+    async with running_broker(tmp_path) as running:
+        async with running.client() as client:
+            await client.create_topic(TOPIC, durability=durability)
+            await fill(client, 3)
+            async with refusing(running, [1]):
+                await wait_until(lambda: floor_is(client, 3))
+            assert (await client.describe_topic(LETTERS)).durability == durability
+        await running.restart(crash=True)
+        async with running.client() as client:
+            await wait_until(lambda: floor_is(client, 3))
+            assert [letter.payload for letter in await letters_of(client, 1)] == [b"1"]
+
+
 async def test_a_batch_that_does_not_open_is_one_letter(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await client.create_topic(TOPIC)
