@@ -96,6 +96,7 @@ class KeySharedMachine(KeyedMachine):
     def _policy_changed(self, now: float) -> None:
         self._judge_all(now)
         self._keys_moved()
+        self.tick(now)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -211,7 +212,7 @@ class KeySharedMachine(KeyedMachine):
         lines = self._lines
         keys, known, of = span.keys, lines.keys, lines.of
         base, most, version = span.base_offset, self._window(), self._ring.version
-        skip = self.policy.unmatched is Unmatched.SKIP
+        skip = self._ring.filtered and self.policy.unmatched is Unmatched.SKIP
         skipped: list[int] = []
         window = len(of)
         for offset in chain.from_iterable(range(*pair) for pair in self.cursor.live(start, end)):
