@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -30,7 +30,6 @@ from danube.model.errors import (
     InvalidArgumentError,
     RequestFailedError,
 )
-from danube.model.names import validate_topic
 from danube.model.policies import LATEST, Durability, SubscriptionType
 
 if TYPE_CHECKING:
@@ -223,8 +222,8 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
     ) -> AsyncIterator[Requester]:
         """Send requests to the responders of a topic: ``async with client.requester("/default/rpc") as rpc``.
 
-        The topic is created if it does not exist and the broker allows that; so is ``{topic}-replies`` (durability
-        ``none``), which all requesters of a service share.
+        The topic is created if it does not exist, and so is ``{topic}-replies`` (durability ``none``), which all
+        requesters of a service share.
 
         Args:
             topic: ``/namespace/topic``.
@@ -237,7 +236,7 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
         _checked_timeout(timeout_s)
         if max_outstanding < 1:
             raise InvalidArgumentError(f"max_outstanding must be at least 1, got {max_outstanding}")
-        await self._create_replies(topic)
+        await self._create_topics(topic)
         identity = self._options.environment.made_up_name("requester")
         async with (
             self.reader(replies_topic(topic), start=LATEST, name=identity) as reader,
@@ -261,7 +260,7 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
         hand are given back and delivered again.
 
         Args:
-            topic: ``/namespace/topic``; created if it does not exist and the broker allows that.
+            topic: ``/namespace/topic``; created if it does not exist, as its replies' topic is.
             handler: what answers.
             subscription: name of the shared subscription.
             concurrency: handlers that run at a time.
@@ -272,7 +271,7 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
         """
         if concurrency < 1:
             raise InvalidArgumentError(f"concurrency must be at least 1, got {concurrency}")
-        await self._create_replies(topic)
+        await self._create_topics(topic)
         async with (
             self.producer(replies_topic(topic)) as producer,
             self.consumer(
@@ -281,6 +280,7 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
                 type=SubscriptionType.SHARED,
                 credit_messages=concurrency,
                 renew_leases=True,
+                policy={"max_redelivery_count": -1},  # the requester's patience ends it, not the number of attempts
             ) as consumer,
             background_tasks() as group,
         ):
@@ -289,14 +289,10 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
                 await group.start(responder._run)
             yield responder
 
-    async def _create_replies(self, topic: str) -> None:
-        validate_topic(topic)
-        replies = replies_topic(topic)
-        validate_topic(replies)
-        try:
-            await self.create_topic(replies, durability=Durability.NONE)
-        except AlreadyExistsError:
-            return  # the usual case: one topic for all requesters and responders of a service
+    async def _create_topics(self, topic: str) -> None:
+        for one, durability in ((topic, None), (replies_topic(topic), Durability.NONE)):
+            with suppress(AlreadyExistsError):  # the usual case: all requesters and responders of a service share them
+                await self.create_topic(one, durability=durability)
 
 
 def replies_topic(topic: str) -> str:
