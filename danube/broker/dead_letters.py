@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,7 +33,7 @@ from danube.broker.internal_producer import InternalProducer
 from danube.dispatch import Poisoned
 from danube.log import StoredBatch
 from danube.model import Durability, PoisonPolicy, RangeSet, SubscriptionPolicy, validate_topic
-from danube.model.batch import PART_OVERHEAD, BatchFlags, Codec, Record
+from danube.model.batch import PART_OVERHEAD, BatchFlags, Codec, CompositeRecord, Record
 from danube.model.errors import (
     AlreadyExistsError,
     CorruptBatchError,
@@ -69,6 +69,7 @@ _NO_TOPIC_CHARACTER = re.compile(r"[^\w-]")
 _encode = msgspec.msgpack.Encoder().encode
 _PAYLOAD = msgspec.msgpack.Decoder(bytes)
 _RECORD = msgspec.msgpack.Decoder(Record)
+_COMPOSITE = msgspec.msgpack.Decoder(CompositeRecord)
 
 
 def dead_letter_topic(topic: str, subscription: str, policy: SubscriptionPolicy) -> str:
@@ -270,7 +271,10 @@ class DeadLetters:
             reason = f"the batch cannot be opened, and this is all of it: {error}"
             attributes = self._attributes(batch, found[0]._replace(start=batch.base_offset, reason=reason))
             return [_Letter(batch.base_offset, batch.end_offset, Record(batch.part, attributes=attributes))]
-        decode = _plain if batch.header.flags & BatchFlags.PAYLOADS_ONLY else _RECORD.decode
+        flags = batch.header.flags
+        decode: Callable[[msgspec.Raw], Record] = _plain if flags & BatchFlags.PAYLOADS_ONLY else _RECORD.decode
+        if flags & BatchFlags.COMPOSITE:
+            decode = _COMPOSITE.decode
         letters = []
         for item in found:
             for offset in range(item.start, item.end):
@@ -281,7 +285,10 @@ class DeadLetters:
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     record = Record(bytes(raw))
                     about = about._replace(reason=f"the record does not decode, and this is all of it: {error}")
-                record.attributes = {**(record.attributes or {}), **self._attributes(batch, about)}
+                attributes = {**(record.attributes or {}), **self._attributes(batch, about)}
+                if isinstance(record, CompositeRecord):
+                    attributes |= _producer(record.producer, record.producer_id)
+                record = Record(record.payload, record.key, attributes, record.publish_delta_us)
                 letters.append(_Letter(offset, offset + 1, record))
         return letters
 
@@ -292,8 +299,7 @@ class DeadLetters:
             "x-original-topic": subscription.topic.name,
             "x-original-subscription": subscription.name,
             "x-original-topic-offset": str(item.start),
-            "x-original-producer": subscription.topic.producer_name(producer_id),
-            "x-original-producer-id": str(producer_id),
+            **_producer(subscription.topic.producer_name(producer_id), producer_id),
             "x-original-broker-addr": ",".join(self._broker.addresses),
             "x-poison-policy": PoisonPolicy.DEAD_LETTER.value,
             "x-delivery-attempt": str(item.attempt),
@@ -330,6 +336,10 @@ class DeadLetters:
             schema_id=header.schema_id,
             schema_version=header.schema_version,
         )
+
+
+def _producer(name: str, producer_id: int) -> dict[str, str]:
+    return {"x-original-producer": name, "x-original-producer-id": str(producer_id)}
 
 
 def _plain(raw: msgspec.Raw) -> Record:

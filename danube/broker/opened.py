@@ -26,7 +26,16 @@ class _Keyed(msgspec.Struct, array_like=True, gc=False):
     key: str | None = None
 
 
+class _Sent(_Keyed, array_like=True, gc=False):
+    """The same of a composite batch, as far as its producer."""
+
+    attributes: msgspec.Raw = msgspec.Raw()
+    publish_delta_us: msgspec.Raw = msgspec.Raw()
+    producer: str = ""
+
+
 _KEYED = msgspec.msgpack.Decoder(_Keyed)
+_SENT = msgspec.msgpack.Decoder(_Sent)
 
 
 class OpenedBatch:
@@ -46,10 +55,14 @@ class OpenedBatch:
             CorruptBatchError: a record does not decode.
         """
         if self._keys is None:
-            if self.batch.header.flags & BatchFlags.PAYLOADS_ONLY:
+            flags = self.batch.header.flags
+            if flags & BatchFlags.PAYLOADS_ONLY:
                 self._keys = [default] * len(self.raws)
             else:
                 try:
+                    if flags & BatchFlags.COMPOSITE:
+                        self._keys = [(sent := _SENT.decode(raw)).key or sent.producer for raw in self.raws]
+                        return self._keys
                     self._keys = [_KEYED.decode(raw).key or default for raw in self.raws]
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     raise CorruptBatchError(f"batch records do not decode: {error}") from error

@@ -271,7 +271,9 @@ class Topic:
             self._broker.touch(self)
 
     def producer_name(self, producer_id: int) -> str:
-        """Return the name of the producer of a batch; one that is forgotten goes by its id."""
+        """Return the name of the producer of a batch; one that is forgotten goes by its id, and 0 is nobody's."""
+        if not producer_id:
+            return ""
         return self.producers.name_of(producer_id) or f"{producer_id:016x}"
 
     # --- Subscriptions ---

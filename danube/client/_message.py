@@ -6,14 +6,14 @@ A delivery is opened in one go by msgspec. A :class:`Message` is built only when
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
 
 import msgspec
 
-from danube.model.batch import BatchFlags, Record, check_part, open_records
+from danube.model.batch import BatchFlags, CompositeRecord, Record, check_part, open_records
 from danube.model.errors import CorruptBatchError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class BareMessage(msgspec.Struct, gc=False, eq=False):
     key: str | None = None
     attributes: dict[str, str] | None = None
     _delta_us: int = 0
+    _producer: str | None = None
 
     @property
     def topic(self) -> str:
@@ -87,7 +88,7 @@ class BareMessage(msgspec.Struct, gc=False, eq=False):
     @property
     def producer(self) -> str:
         """Name of the producer."""
-        return self._batch.producer
+        return self._batch.producer if self._producer is None else self._producer
 
     def ack_nowait(self) -> None:
         """Acknowledge the message; the acknowledgement goes out at the end of this turn of the loop."""
@@ -134,7 +135,7 @@ class DeliveredBatch:
         self.attempt = delivery.attempt
         """1 for the first delivery."""
         self.producer = delivery.producer_name
-        """Name of the producer."""
+        """Name of the producer; empty if its messages were sent one at a time, and each has its own."""
         self.publish_time_us = publish_time_us
         """When the producer made the batch: microseconds since the epoch."""
         self._payloads: list[bytes] | None = cast("list[bytes]", opened) if plain else None
@@ -174,7 +175,9 @@ class DeliveredBatch:
         where: Iterable[int] = self.offsets if offsets is None else offsets
         if self._records is None:
             return map(make, self._payloads or (), where, repeat(self))
-        return map(make, self.payloads(), where, repeat(self), *zip(*map(_rest, self._records), strict=True))
+        return map(
+            make, self.payloads(), where, repeat(self), *zip(*map(_rest_of(self._records), self._records), strict=True)
+        )
 
     def pick(self, kind: type[M], index: int | slice) -> M | list[M]:
         """Build the message at ``index``, or those of a slice, as objects of ``kind``."""
@@ -187,8 +190,7 @@ class DeliveredBatch:
         if self._records is None:
             return cast("M", make(self.payloads()[index], self.offsets[index], self))
         record = self._records[index]
-        rest = record.key, record.attributes, record.publish_delta_us
-        return cast("M", make(record.payload, self.offsets[index], self, *rest))
+        return cast("M", make(record.payload, self.offsets[index], self, *_rest_of(self._records)(record)))
 
     @classmethod
     def adopt(cls, other: DeliveredBatch, feed: Source) -> Self:
@@ -304,5 +306,14 @@ def _pairs(flat: list[int]) -> tuple[Iterable[int], Iterable[int]]:
     return flat[::2], flat[1::2]
 
 
+def _rest_of(records: Sequence[Record]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what gives the fields of a message behind its batch, for records of one kind."""
+    return _rest_of_composite if records and type(records[0]) is CompositeRecord else _rest
+
+
 def _rest(record: Record) -> tuple[str | None, dict[str, str] | None, int]:
     return record.key, record.attributes, record.publish_delta_us
+
+
+def _rest_of_composite(record: CompositeRecord) -> tuple[str | None, dict[str, str] | None, int, str]:
+    return record.key, record.attributes, record.publish_delta_us, record.producer

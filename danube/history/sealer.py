@@ -463,6 +463,7 @@ class _Packer:
 
     def _end_part(self) -> None:
         if self._topic is not None:
+            self._producers.discard(0)  # of composite batches, whose records have the names
             self._builder.end({number: self._topic.producer_name(number) for number in self._producers})
             self._topic = None
             self._producers = set()

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from danube.log.index import Location, TopicIndex
-from danube.model.batch import BatchHeader, Stamp
+from danube.model.batch import BatchFlags, BatchHeader, Stamp
 from danube.model.errors import DataLossError
 from danube.model.policies import Durability
 
@@ -119,6 +119,8 @@ class RecoveredTopic:
         self.append_time_us = max(self.append_time_us, stamp.append_time_us)
         self.suspect = False  # its offset has just shown whether something is missing before it
         self.index.add(base, location.file, location.position, stamp.append_time_us)
+        if header.flags & BatchFlags.COMPOSITE:
+            return end  # of many producers, who continue no sequence with it
         batches = self.producers.get(header.producer_id)
         if batches is None:
             batches = self.producers[header.producer_id] = deque(maxlen=WINDOW_BATCHES)

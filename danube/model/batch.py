@@ -32,6 +32,10 @@ with a single call and without cutting it.
 The records are a msgpack array. With flag ``PAYLOADS_ONLY`` each element is a payload (msgpack ``bin``): the common
 case of messages without key and attributes, which then costs no object per message on either side (measured: 100 ns
 instead of 500 ns a message for encoding and decoding together). Otherwise each element is a :class:`Record`.
+
+With flag ``COMPOSITE`` the part was made by the broker, from messages that producers have sent one at a time. Each
+element is a :class:`CompositeRecord`, which says itself who has sent it; the header's producer id, epoch and base
+sequence are 0, and nobody's sequence is continued by it.
 """
 
 from __future__ import annotations
@@ -57,10 +61,12 @@ __all__ = [
     "BatchFlags",
     "BatchHeader",
     "Codec",
+    "CompositeRecord",
     "Record",
     "Stamp",
     "check_part",
     "crc32c",
+    "encode_composite",
     "encode_part",
     "encode_records",
     "header_at",
@@ -121,6 +127,16 @@ class Record(msgspec.Struct, array_like=True, gc=False):
     attributes: dict[str, str] | None = None
     publish_delta_us: int = 0
     """Publish time minus the batch's base publish time, in microseconds."""
+
+
+class CompositeRecord(Record, array_like=True, gc=False):
+    """One message of a composite batch. Whoever does not care who has sent it may read it as a :class:`Record`."""
+
+    producer: str = ""
+    """Name of its producer."""
+    producer_id: int = 0
+    sequence: int = 0
+    """Its number, as the producer has given it."""
 
 
 class Stamp(NamedTuple):
@@ -217,6 +233,7 @@ def seal_part(header: BatchHeader, records: bytes) -> bytes:
 _ENCODER = msgspec.msgpack.Encoder()
 _PAYLOADS = msgspec.msgpack.Decoder(list[bytes])
 _RECORDS = msgspec.msgpack.Decoder(list[Record])
+_COMPOSITE = msgspec.msgpack.Decoder(list[CompositeRecord])
 _RAWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
@@ -261,6 +278,39 @@ def encode_part(
         schema_id=schema_id,
         schema_version=schema_version,
         deliver_at_us=deliver_at_us,
+    )
+
+
+def encode_composite(
+    records: Sequence[CompositeRecord], *, publish_time_us: int, schema_id: int = 0, schema_version: int = 0
+) -> bytes:
+    """Encode the part of a composite batch.
+
+    Args:
+        records: at least one.
+        publish_time_us: the base of their ``publish_delta_us``.
+        schema_id, schema_version: of all of them.
+    """
+    body = _ENCODER.encode(records)
+    size = len(body)
+    flags = BatchFlags.COMPOSITE
+    return seal_part(
+        BatchHeader(
+            PART_VERSION,
+            Codec.NONE,
+            flags,
+            len(records),
+            size,
+            size,
+            publish_time_us,
+            0,
+            0,
+            0,
+            0,
+            schema_id,
+            schema_version,
+        ),
+        body,
     )
 
 
@@ -345,10 +395,15 @@ def unpack_body(part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> by
 def open_records(part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> list[bytes] | list[Record]:
     """Decode the records of a checked part: payloads if ``PAYLOADS_ONLY`` is set, else :class:`Record` objects.
 
+    Those of a composite batch are :class:`CompositeRecord` objects.
+
     Raises:
         CorruptBatchError: the records do not decode, or their number is not the header's.
     """
-    decoder: Any = _PAYLOADS if header.flags & BatchFlags.PAYLOADS_ONLY else _RECORDS
+    flags = header.flags
+    decoder: Any = _PAYLOADS if flags & BatchFlags.PAYLOADS_ONLY else _RECORDS
+    if flags & BatchFlags.COMPOSITE:
+        decoder = _COMPOSITE
     return _decode(decoder, part, header, max_unpacked_bytes)
 
 

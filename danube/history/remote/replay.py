@@ -26,6 +26,7 @@ from danube.history.remote.format import (
 from danube.history.segment import ControlEntry, SegmentPart, cut_batches
 from danube.log import EntryType, ProducedBatch, Visitor
 from danube.log.recovered import WINDOW_BATCHES
+from danube.model.batch import BatchFlags
 from danube.model.errors import CorruptBatchError, DataLossError
 from danube.model.policies import Durability
 
@@ -169,18 +170,19 @@ class Replay:
                 if batch is None:
                     break
                 header = batch.header
-                batches = topic.producers.get(header.producer_id)
-                if batches is None:
-                    batches = topic.producers[header.producer_id] = deque(maxlen=WINDOW_BATCHES)
-                batches.append(
-                    ProducedBatch(
-                        header.producer_epoch,
-                        header.base_sequence,
-                        header.record_count,
-                        batch.base_offset,
-                        batch.append_time_us,
+                if not header.flags & BatchFlags.COMPOSITE:
+                    batches = topic.producers.get(header.producer_id)
+                    if batches is None:
+                        batches = topic.producers[header.producer_id] = deque(maxlen=WINDOW_BATCHES)
+                    batches.append(
+                        ProducedBatch(
+                            header.producer_epoch,
+                            header.base_sequence,
+                            header.record_count,
+                            batch.base_offset,
+                            batch.append_time_us,
+                        )
                     )
-                )
                 topic.next_offset = batch.end_offset
                 self.recovered.batches += 1
         except CorruptBatchError as error:
