@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from danube.cli import bench, consume, doctor, info, plugins, produce, read, serve, storage_server, topic_history
+from danube.cli import (
+    bench,
+    consume,
+    doctor,
+    info,
+    plugins,
+    produce,
+    read,
+    request,
+    serve,
+    storage_server,
+    topic_history,
+)
 from danube.cli._root import EXIT_CODES, RootGroup, root
 from danube.cli.context import context_app
 from danube.cli.dlq import dlq_app
@@ -32,6 +44,7 @@ app.command("storage-server")(storage_server.storage_server)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("read")(read.read)
+app.command("request")(request.request)
 topic_history.add_commands(topics_app)
 app.add_typer(topics_app, name="topics")
 app.add_typer(namespaces_app, name="namespaces")
