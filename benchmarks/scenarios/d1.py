@@ -23,7 +23,7 @@ __all__ = ["SCENARIO"]
 
 CONSUMERS = 3
 KEYS = 1_000
-RATE_PER_S = 20_000
+RATE_PER_S = 5_000
 COUNT = 400_000
 CREDIT = 2_000
 """What the fourth one may be given: the client's default for a shared subscription."""
