@@ -22,12 +22,13 @@ from danube.model.limits import MIB, Limits
 from danube.model.names import validate_name, validate_topic
 from danube.model.policies import LATEST, SubscriptionPolicy, SubscriptionType, change_policy
 
-__all__ = ["ConsumeCalls"]
+__all__ = ["READ_AHEAD", "ConsumeCalls"]
 
-_READ_AHEAD = 200_000
+READ_AHEAD = 200_000
+"""Messages that one ordered reader of a topic is sent ahead."""
 _CREDIT_MESSAGES = {
-    SubscriptionType.EXCLUSIVE: _READ_AHEAD,
-    SubscriptionType.FAILOVER: _READ_AHEAD,
+    SubscriptionType.EXCLUSIVE: READ_AHEAD,
+    SubscriptionType.FAILOVER: READ_AHEAD,
     SubscriptionType.SHARED: 2_000,
     SubscriptionType.KEY_SHARED: 2_000,
 }
@@ -135,7 +136,7 @@ class ConsumeCalls(AdminCalls):
         *,
         start: Start = LATEST,
         name: str | None = None,
-        credit_messages: int = _READ_AHEAD,
+        credit_messages: int = READ_AHEAD,
         credit_bytes: int = 16 * MIB,
     ) -> AsyncIterator[Reader]:
         """Read a topic without a subscription: ``async with client.reader("/default/orders", start="earliest")``.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from brokers import BrokerProcess
 
 import danube
 from danube.client import Client, Message
+from danube.client.sync import connect
 from danube.model.errors import (
     ClosedError,
     DeadlineExceededError,
@@ -203,3 +207,80 @@ def test_a_request_that_was_not_answered_is_handed_to_the_next_responder(
         assert (handled, replies) == ([1, 2], [b"done"])
 
     run(backend, broker, main)
+
+
+def test_the_blocking_facade_has_all_of_it(broker: BrokerProcess, topic: str) -> None:
+    policy = {"redelivery_delay_s": 0.05, "ack_timeout_s": 0.6}
+    with connect(broker.url) as client:
+        with (
+            client.producer(topic) as producer,
+            client.consumer(
+                topic,
+                subscription="s",
+                type="key_shared",
+                start="earliest",
+                key_filters=["a*"],
+                policy=policy,
+                renew_leases=True,
+            ) as consumer,
+        ):
+            producer.send(b"later", key="a", deliver_after_s=0.3)
+            producer.send_many([b"0"], key="a1")
+            producer.send_nowait(b"not for us", key="b").result()
+            first = consumer.receive(timeout_s=10)
+            assert (first.payload, first.attempt) == (b"0", 1)
+            first.nack(reason="again, please")
+            again = consumer.receive(timeout_s=10)
+            assert (again.payload, again.attempt) == (b"0", 2)
+            again.extend_lease(5)
+            time.sleep(1.0)
+            again.ack()
+            producer.send_many([b"1", b"2"], key="a1")
+            rest = [consumer.receive(timeout_s=10) for _ in range(3)]
+            assert sorted((message.payload, message.attempt) for message in rest) == [
+                (b"1", 1), (b"2", 1), (b"later", 1),
+            ]  # fmt: skip
+            for message in rest:
+                message.ack()
+            consumer.flush_acks()
+            (info,) = client.describe_subscription(topic, "s")
+            assert (info.policy.ack_timeout_s, info.consumers[0].key_filters) == (0.6, ["a*"])
+            (info,) = client.change_subscription_policy(topic, "s", ack_timeout_s=2.0)
+            assert info.policy.ack_timeout_s == 2.0
+        assert client.change_policies(topic, max_producers=3).own.max_producers == 3
+        assert client.policies(topic).effective.max_producers == 3
+        with client.reader(topic, start="earliest") as reader:
+            assert [reader.receive(timeout_s=10).payload for _ in range(2)] == [b"later", b"0"]
+            assert reader.position == {0: 2}
+            with pytest.raises(FailedPreconditionError):
+                reader.receive(timeout_s=10).ack()
+            reader.seek(1)
+            assert [payload for batch in reader.batches(until_caught_up=True) for payload in batch.payloads()] == [
+                b"0", b"not for us", b"1", b"2",
+            ]  # fmt: skip
+            assert (reader.caught_up, reader.position) == (True, {0: 5})
+
+
+def test_blocking_requests(broker: BrokerProcess, topic: str) -> None:
+    async def respond(started: threading.Event, asked: threading.Event) -> None:
+        async with danube.connect(broker.url) as client, client.responder(topic, upper):
+            started.set()
+            await anyio.to_thread.run_sync(asked.wait)
+
+    started, asked = threading.Event(), threading.Event()
+    thread = threading.Thread(target=anyio.run, args=(respond, started, asked))
+    thread.start()
+    try:
+        assert started.wait(20)
+        with connect(broker.url) as client, client.requester(topic, timeout_s=10) as rpc:
+            reply = rpc.request(b"abc", key="k", attributes={"suffix": "!"})
+            assert (reply.payload, rpc.outstanding, rpc.topic) == (b"ABC!k", 0, topic)
+            with pytest.raises(FailedPreconditionError):
+                reply.ack()
+            with pytest.raises(RequestFailedError, match="not that one"):
+                rpc.request(b"bad")
+            with pytest.raises(DeadlineExceededError):
+                rpc.request(b"slow", timeout_s=0.05)
+    finally:
+        asked.set()
+        thread.join(20)

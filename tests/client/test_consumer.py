@@ -22,7 +22,7 @@ from danube.model.errors import (
     SubscriptionBusyError,
     SubscriptionTypeMismatchError,
 )
-from danube.model.policies import Durability
+from danube.model.policies import Durability, PoisonPolicy, Rate, SubscriptionPolicy, change_policy
 
 TOPIC = "/default/orders"
 FAST = {"reconnect_initial_s": 0.01, "reconnect_max_s": 0.05}
@@ -311,6 +311,14 @@ async def test_wrong_arguments() -> None:
             {"start": datetime(2020, 1, 1)},
             {"subscription": "a b"},
             {"credit_messages": 0},
+            {"key_filters": ["a*"]},
+            {"key_filters": "a*", "type": "key_shared"},
+            {"key_filters": [""], "type": "key_shared"},
+            {"key_filters": [1], "type": "key_shared"},
+            {"key_filters": ["x" * 257], "type": "key_shared"},
+            {"key_filters": ["a"] * 65, "type": "key_shared"},
+            {"policy": {"ack_timeout": 3}},
+            {"policy": {"ack_timeout_s": -3.0}},
         ):
             with pytest.raises(InvalidArgumentError):
                 async with client.consumer(TOPIC, **{"subscription": "s"} | wrong):  # type: ignore[arg-type]
@@ -319,6 +327,24 @@ async def test_wrong_arguments() -> None:
             opened = broker.opens[-1]
             assert isinstance(opened, api.ConsumeOpen)
             assert opened.start_time_us == 1_577_836_800_000_000
+            assert (opened.key_filters, opened.policy) == ([], {})
+
+
+async def test_options_of_a_new_subscription_reach_the_broker() -> None:
+    async with running_broker() as broker, danube.connect(broker.url) as client:
+        changes = {"poison": PoisonPolicy.DROP, "dispatch_rate": Rate(messages_per_s=5.0)}
+        async with client.consumer(
+            TOPIC, subscription="s", type="key_shared", key_filters=["a*", "?b"], policy=changes
+        ):
+            opened = broker.opens[-1]
+            assert isinstance(opened, api.ConsumeOpen)
+            assert opened.key_filters == ["a*", "?b"]
+            assert opened.policy == {"poison": "drop", "dispatch_rate": {"messages_per_s": 5.0, "bytes_per_s": 0.0}}
+        policy = SubscriptionPolicy(ack_timeout_s=7.0)
+        async with client.consumer(TOPIC, subscription="t", policy=policy):
+            opened = broker.opens[-1]
+            assert isinstance(opened, api.ConsumeOpen)
+            assert change_policy(SubscriptionPolicy(max_redelivery_count=1), opened.policy) == policy
 
 
 async def test_cancelling_receive_at_any_point_loses_nothing() -> None:

@@ -1,0 +1,93 @@
+"""The blocking consumer."""
+
+from __future__ import annotations
+
+import threading
+
+from danube.client import _consumer
+from danube.client._acks import AckLedger
+from danube.client._feed import Feed
+from danube.client._message import Source
+from danube.client.sync._loop import Loop
+from danube.client.sync._messages import Message
+from danube.client.sync._receiver import Receiver
+
+__all__ = ["Consumer"]
+
+
+class _SafeFeed:
+    """What messages and batches see of their feed: acknowledging from any thread."""
+
+    __slots__ = ("_consumer", "feed", "generation", "ledger", "partition", "topic")
+
+    def __init__(self, feed: Feed, consumer: Consumer) -> None:
+        self.feed = feed
+        self.topic = feed.topic
+        self.partition = feed.partition
+        self.generation = feed.generation
+        self.ledger = AckLedger()
+        self._consumer = consumer
+
+    def ack(self, start: int, end: int) -> None:
+        """Acknowledge ``[start, end)`` soon."""
+        self._consumer._tell(self, start, end)
+
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> None:
+        """Say that ranges have failed."""
+        self._consumer._loop.call(self.feed.nack, ranges, delay_s, reason)
+
+    def extend(self, ranges: list[int], lease_s: float | None) -> None:
+        """Move the ack timeout of ranges."""
+        self._consumer._loop.call(self.feed.extend, ranges, lease_s)
+
+
+class Consumer(Receiver[Feed]):
+    """Receives the messages of one subscription; made by :meth:`Client.consumer`. Iterate over it for messages."""
+
+    def __init__(self, consumer: _consumer.Consumer, loop: Loop) -> None:
+        super().__init__(consumer, loop)
+        self._consumer = consumer
+        self._lock = threading.Lock()
+        self._safe = [_SafeFeed(feed, self) for feed in consumer._feeds]
+        self._told = False
+        self.subscription = consumer.subscription
+
+    @property
+    def active(self) -> bool:
+        """False for a failover consumer that stands by."""
+        return self._consumer.active
+
+    def ack_cumulative(self, message: Message) -> None:
+        """Acknowledge everything in the message's topic (partition) up to and including it."""
+        self._loop.call(self._safe[message.partition].feed.ack_cumulative, message.offset)
+
+    def flush_acks(self) -> None:
+        """Wait until every acknowledgement given so far is durable at the broker."""
+
+        async def flush() -> None:
+            self._hand_over()
+            await self._consumer.flush_acks()
+
+        self._loop.run(flush)
+
+    def _source(self, feed: Feed) -> Source:
+        return self._safe[feed.partition]
+
+    def _tell(self, safe: _SafeFeed, start: int, end: int) -> None:
+        with self._lock:
+            safe.ledger.add(start, end)
+            first, self._told = not self._told, True
+        if first:
+            # While the loop's thread gets round to it, further acknowledgements gather.
+            self._loop.portal.start_task_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            self._told = False
+            taken = []
+            for safe in self._safe:
+                taken.append((safe.feed, safe.ledger.take()[0]))
+                safe.ledger.confirmed(safe.ledger.token())
+        for feed, ranges in taken:
+            for start, end in zip(ranges[::2], ranges[1::2], strict=True):
+                feed.ack(start, end)
