@@ -1,9 +1,8 @@
-"""What README.md and docs/ name must be there: commands, options, tests, policies, limits. Examples must compile."""
+"""What README.md and docs/ name must be there: commands, options, policies, limits. Examples must compile."""
 
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -61,36 +60,6 @@ def test_examples_compile() -> None:
     assert len(examples) >= 3
     for example in examples:
         compile(example, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-
-def test_tests_that_are_named_exist() -> None:
-    named = {
-        name for text in TEXTS.values() for name in re.findall(r"`((?:tests/[\w/]+\.py)?(?:::\w+)?)`", text) if name
-    }
-    file = ""
-    for text in TEXTS.values():
-        for path, function in re.findall(r"`(tests/[\w/]+\.py)?(?:::(\w+))?`", text):
-            file = path or file
-            if path:
-                assert (ROOT / path).is_file(), path
-            if function:
-                assert f"def {function}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{function}"
-    assert len(named) > 20
-
-
-def test_every_capability_is_printed_with_its_test() -> None:
-    tree = ast.parse((ROOT / "tests/e2e/test_capabilities.py").read_text(encoding="utf-8"))
-    assigned = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    axes = [ast.literal_eval(assigned[name]) for name in ("DISPATCH", "TOPIC", "SUBSCRIPTION")]
-    cells = {"-".join(cell) for cell in itertools.product(*axes)}
-    assert len(cells) == 16
-    assert set(re.findall(r"`\[((?:non-)?reliable-[\w-]+)\]`", DELIVERY)) == cells
 
 
 def table_rows(text: str) -> list[list[str]]:
