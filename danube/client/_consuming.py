@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -122,9 +123,11 @@ class ConsumeCalls(AdminCalls):
                     )
             except BaseException:
                 # What was acknowledged before the error should still count; if it cannot be told, the error at hand
-                # says more than that.
-                with anyio.move_on_after(min(1.0, self._options.close_timeout_s), shield=True), suppress(DanubeError):
-                    await consumer.flush_acks()
+                # says more than that. If it is cancelled around the block, so is what would send and confirm.
+                if anyio.current_effective_deadline() > -math.inf:
+                    patience_s = min(1.0, self._options.close_timeout_s)
+                    with anyio.move_on_after(patience_s, shield=True), suppress(DanubeError):
+                        await consumer.flush_acks()
                 raise
             finally:
                 consumer._close()

@@ -365,6 +365,21 @@ async def test_cancelling_receive_at_any_point_loses_nothing() -> None:
             assert seen == numbered(0, 300)
 
 
+async def test_cancelling_a_whole_consumer_waits_for_nobody() -> None:
+    async with running_broker() as broker:
+        store(broker, numbered(0, 10))
+        with trio.CancelScope() as scope:
+            async with danube.connect(broker.url) as client:
+                async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+                    for message in await take(consumer, 5):
+                        await message.ack()
+                    began = trio.current_time()
+                    scope.cancel()
+                    await trio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+        assert trio.current_time() - began < 0.5
+
+
 async def test_several_tasks_share_a_consumer() -> None:
     async with running_broker() as broker, danube.connect(broker.url) as client:
         store(broker, *(numbered(index, index + 10) for index in range(0, 200, 10)))
