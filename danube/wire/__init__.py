@@ -12,7 +12,17 @@ from danube.wire._message import Message
 from danube.wire.client import Channel, ClientStream, Connect, connect_channel
 from danube.wire.codec import DEFAULT_CODECS, MSGPACK, Codec, MsgpackCodec
 from danube.wire.connection import ERROR_TRAILER, GrpcConnection
-from danube.wire.server import Context, Method, Server, ServerStream, Service, UnaryHandler, serve
+from danube.wire.server import (
+    Context,
+    Method,
+    Server,
+    ServerStream,
+    Service,
+    UnaryCall,
+    UnaryHandler,
+    UnaryStart,
+    serve,
+)
 
 __all__ = [
     "DEFAULT_CODECS",
@@ -30,7 +40,9 @@ __all__ = [
     "Server",
     "ServerStream",
     "Service",
+    "UnaryCall",
     "UnaryHandler",
+    "UnaryStart",
     "connect_channel",
     "serve",
 ]

@@ -1,4 +1,4 @@
-"""One accepted connection: a reader task, and a task for each stream.
+"""One accepted connection: a reader task, and a task for each stream, but none for calls of plain functions.
 
 The reader turns bytes into events and hands them to streams. Writing happens once in a turn of the loop, for everything
 that has gathered: the server's one flusher task calls :meth:`ServerConnection.flush` for each connection that has
@@ -26,6 +26,7 @@ from danube.model.errors import (
     UnimplementedError,
     to_wire,
 )
+from danube.wire._context import Context
 from danube.wire._events import (
     EndOfStream,
     Event,
@@ -35,8 +36,10 @@ from danube.wire._events import (
     StreamReset,
 )
 from danube.wire._message import Message
-from danube.wire._server_stream import Context, Method, ServerStream
+from danube.wire._method import Method
+from danube.wire._server_stream import ServerStream
 from danube.wire._transport import transport_of
+from danube.wire._unary_call import UnaryCall
 from danube.wire.codec import choose_codec
 from danube.wire.connection import GrpcConnection
 
@@ -60,6 +63,7 @@ class ServerConnection:
 
     __slots__ = (
         "_backlog",
+        "_calls",
         "_closed",
         "_closing",
         "_flushing",
@@ -87,6 +91,7 @@ class ServerConnection:
         self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
         self._transport = transport_of(stream)
         self._streams: dict[int, ServerStream] = {}
+        self._calls: dict[int, UnaryCall] = {}
         self._nursery: trio.Nursery | None = None
         self._backlog: memoryview | None = None
         self._flushing = False
@@ -98,12 +103,12 @@ class ServerConnection:
         self._header_block_began = math.inf
 
     def __repr__(self) -> str:
-        return f"<ServerConnection {self.connection_id} {self.peer} streams={len(self._streams)}>"
+        return f"<ServerConnection {self.connection_id} {self.peer} streams={len(self._streams) + len(self._calls)}>"
 
     @property
     def idle(self) -> bool:
         """Whether no stream is open."""
-        return not self._streams
+        return not self._streams and not self._calls
 
     # -- bytes
 
@@ -121,6 +126,8 @@ class ServerConnection:
                 await trio.sleep_forever()
         finally:
             self._closed = True
+            for call in list(self._calls.values()):
+                call.drop(None)
             await self._transport.close()
 
     async def _read(self) -> None:
@@ -215,6 +222,8 @@ class ServerConnection:
     def check(self, now: float) -> None:
         """Enforce every timeout of the connection; the server calls this about once a second."""
         limits = self.limits
+        for call in [call for call in self._calls.values() if call.deadline <= now]:
+            call.expire()
         if now - self._write_began > (CLOSING_TIMEOUT_S if self._closing else limits.write_timeout_s):
             self._cut(f"it accepted no bytes for {limits.write_timeout_s} s (write_timeout_s)")
         elif not self.protocol.established:
@@ -245,9 +254,12 @@ class ServerConnection:
         self.wake_writer()
 
     def end_streams(self) -> None:
-        """Cancel the handlers that still run; their callers are told to reconnect."""
+        """Cancel the handlers that still run and drop the pending calls; their callers are told to reconnect."""
+        error = BrokerDrainingError("the broker is shutting down; reconnect")
         for stream in self._streams.values():
-            stream.abandon(BrokerDrainingError("the broker is shutting down; reconnect"))
+            stream.abandon(error)
+        for call in list(self._calls.values()):
+            call.drop(error)
 
     # -- events
 
@@ -264,7 +276,10 @@ class ServerConnection:
             self.protocol.send_trailers(stream_id, status, message, code, content_type=event.content_type)
             self.protocol.finish(stream_id)
             return
-        deadline = math.inf if event.timeout_s is None else trio.current_time() + event.timeout_s
+        deadline = math.inf if event.timeout_s is None else self._last_read + event.timeout_s
+        if method.start is not None:
+            self._calls[stream_id] = UnaryCall(self, event, method, codec, deadline)
+            return
         context = Context(event.path, self.peer, self.connection_id, event.metadata, deadline, codec)
         stream = ServerStream(self, stream_id, context)
         self._streams[stream_id] = stream
@@ -274,25 +289,43 @@ class ServerConnection:
         stream = self._streams.get(event.stream_id)
         if stream is not None:
             stream.deliver(Message(self.protocol, self, event.stream_id, event.data, event.flow_size))
+            return
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            call.deliver(event.data)
 
     def _on_end(self, event: EndOfStream) -> None:
         stream = self._streams.get(event.stream_id)
         if stream is not None:
             stream.deliver_end()
+            return
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            call.deliver_end(self._last_read)
 
     def _on_reset(self, event: StreamReset) -> None:
-        stream = self._streams.get(event.stream_id)
+        stream = self._streams.get(event.stream_id) or self._calls.get(event.stream_id)
         if stream is not None:
             stream.abandon(None)
 
     def _on_failed(self, event: StreamFailed) -> None:
-        stream = self._streams.get(event.stream_id)
+        stream = self._streams.get(event.stream_id) or self._calls.get(event.stream_id)
         if stream is not None:
             stream.abandon(event.error)
+
+    def call_answered(self, stream_id: int) -> None:
+        """A unary call: it is answered, or nobody needs to answer it any more. Frees its slot."""
+        del self._calls[stream_id]
+        protocol = self.protocol
+        protocol.finish(stream_id)
+        if protocol.wants_write:
+            self.wake_writer()
+        self.server.stream_ended(self)
 
     # -- streams
 
     async def _serve(self, stream: ServerStream, method: Method, content_type: str) -> None:
+        assert method.handler is not None
         error: DanubeError | None = None
         settled = False
         scope = stream.scope
@@ -327,6 +360,7 @@ class ServerConnection:
             raise InvalidArgumentError(f"a call of {method.path} needs one request message; it had none")
         context = stream.context
         request = context.codec.decode(method.request_type, message.data)
+        assert method.handler is not None
         response = await method.handler(request, context)
         self.protocol.send_response_headers(stream.stream_id, content_type)
         self.protocol.send_message(stream.stream_id, context.codec.encode(response))

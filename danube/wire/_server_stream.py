@@ -1,54 +1,27 @@
-"""Handlers' side of the server: what a method is, what a handler is given, and its stream."""
+"""A streaming call, as its handler sees it."""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 import trio
 
 from danube.model.errors import CallCancelledError, DanubeError, InternalError, to_wire
+from danube.wire._context import Context
 from danube.wire._message import Message
 from danube.wire._waker import Waker
-from danube.wire.codec import Codec
 
 if TYPE_CHECKING:
     from danube.wire._server_connection import ServerConnection
 
-__all__ = ["Context", "Handler", "Method", "ServerStream", "Service", "StreamHandler", "UnaryHandler"]
+__all__ = ["ServerStream"]
 
 T = TypeVar("T")
 
 _log = logging.getLogger("danube.wire")
-
-
-class Context:
-    """What a handler may know about its call."""
-
-    __slots__ = ("codec", "connection_id", "deadline", "metadata", "path", "peer")
-
-    def __init__(
-        self, path: str, peer: str, connection_id: int, metadata: dict[str, str], deadline: float, codec: Codec
-    ) -> None:
-        self.path = path
-        self.peer = peer
-        """The other end's address, for logs."""
-        self.connection_id = connection_id
-        """Unique among the connections of this server, never used again."""
-        self.metadata = metadata
-        """The headers of the request, without HTTP/2's and gRPC's own."""
-        self.deadline = deadline
-        """When the caller stops waiting, on Trio's clock; infinity if never. The handler is cancelled then."""
-        self.codec = codec
-
-    @property
-    def remaining_s(self) -> float:
-        """Seconds until the deadline; infinity without one."""
-        return math.inf if self.deadline == math.inf else max(0.0, self.deadline - trio.current_time())
 
 
 class ServerStream:
@@ -202,31 +175,3 @@ class ServerStream:
         elif self.failure is None:
             self.failure = failure
         self.scope.cancel()
-
-
-UnaryHandler = Callable[[Any, Context], Awaitable[Any]]
-StreamHandler = Callable[[ServerStream, Context], Awaitable[None]]
-Handler = UnaryHandler | StreamHandler
-
-
-class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """One method of a service.
-
-    A ``unary`` handler is ``async def handler(request, context) -> response``. The others are
-    ``async def handler(stream, context) -> None``; the call ends well when they return. What they raise becomes the
-    call's status.
-    """
-
-    path: str
-    """``/package.Service/Method``."""
-    kind: Literal["unary", "server_stream", "bidi"]
-    handler: Handler
-    request_type: Any = bytes
-    """What a unary request is decoded as. ``bytes`` with a stream means that its handler decodes."""
-    response_type: Any = bytes
-    max_request_bytes: int | None = None
-    """Largest request message; None means the limit ``max_request_bytes``."""
-
-
-Service = Mapping[str, Method]
-"""Methods by path."""

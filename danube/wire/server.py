@@ -14,12 +14,26 @@ import trio
 
 from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
+from danube.wire._context import Context
+from danube.wire._method import Handler, Method, Service, UnaryHandler, UnaryStart
 from danube.wire._server_connection import ServerConnection
-from danube.wire._server_stream import Context, Handler, Method, ServerStream, Service, UnaryHandler
+from danube.wire._server_stream import ServerStream
+from danube.wire._unary_call import UnaryCall
 from danube.wire._waker import Waker
 from danube.wire.codec import DEFAULT_CODECS, Codec
 
-__all__ = ["Context", "Handler", "Method", "Server", "ServerStream", "Service", "UnaryHandler", "serve"]
+__all__ = [
+    "Context",
+    "Handler",
+    "Method",
+    "Server",
+    "ServerStream",
+    "Service",
+    "UnaryCall",
+    "UnaryHandler",
+    "UnaryStart",
+    "serve",
+]
 
 CHECK_INTERVAL_S = 1.0
 """How often timeouts are looked at: they act up to this much late."""

@@ -1,0 +1,185 @@
+"""A unary call that is served by a plain function: no task, no cancel scope, an object until it is answered.
+
+Its life::
+
+    headers --> message and end of the request --> start(request, call) --> reply() or fail(), now or later --> gone
+
+Whatever happens in between, a reset, a deadline, the end of the connection, the work that ``start`` began goes on, and
+so the call's slot stays taken until somebody answers. That is what makes resetting streams a poor weapon. An
+answer that nobody waits for any more frees the slot and is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from danube.model.errors import (
+    DanubeError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    Status,
+    to_wire,
+)
+from danube.wire._context import Context
+
+if TYPE_CHECKING:
+    from danube.wire._events import RequestReceived
+    from danube.wire._method import Method
+    from danube.wire._server_connection import ServerConnection
+    from danube.wire.codec import Codec
+
+__all__ = ["UnaryCall"]
+
+_log = logging.getLogger("danube.wire")
+
+
+class UnaryCall:
+    """One call of a method with a ``start`` function; it must be answered once, by anybody in the same event loop.
+
+    The bytes of the request count against its connection until then. Handlers see no cancellation: when the caller is
+    gone, or its deadline has passed, :attr:`gone` turns true and the answer goes nowhere.
+    """
+
+    __slots__ = (
+        "_codec",
+        "_connection",
+        "_context",
+        "_data",
+        "_method",
+        "_request",
+        "_started",
+        "answered",
+        "deadline",
+        "gone",
+    )
+
+    def __init__(
+        self, connection: ServerConnection, request: RequestReceived, method: Method, codec: Codec, deadline: float
+    ) -> None:
+        self._connection = connection
+        self._request = request
+        self._method = method
+        self._codec = codec
+        self._context: Context | None = None
+        self._data: bytes | None = None
+        self._started = False
+        self.deadline = deadline
+        """When the caller stops waiting, on Trio's clock; infinity if never."""
+        self.gone = False
+        """Whether nobody waits for the answer any more."""
+        self.answered = False
+        """Whether :meth:`reply` or :meth:`fail` was called, or need not be called any more."""
+
+    def __repr__(self) -> str:
+        return f"<UnaryCall {self._request.stream_id} {self._request.path} of {self._connection.peer}>"
+
+    @property
+    def context(self) -> Context:
+        """What is known about the call; made when it is asked for."""
+        context = self._context
+        if context is None:
+            connection, request = self._connection, self._request
+            context = self._context = Context(
+                request.path,
+                connection.peer,
+                connection.connection_id,
+                request.metadata,
+                self.deadline,
+                self._codec,
+            )
+        return context
+
+    def reply(self, value: Any) -> None:
+        """Answer with ``value``, encoded by the call's codec. Later answers to the same call do nothing.
+
+        A value that cannot be encoded becomes the call's error.
+        """
+        if self.answered:
+            return
+        if self.gone:
+            self._finish()
+            return
+        try:
+            data = self._codec.encode(value)
+        except Exception as error:  # noqa: BLE001 - a bug in one call costs that call, not who answers others beside it
+            self.fail(error)
+            return
+        protocol = self._connection.protocol
+        stream_id = self._request.stream_id
+        protocol.send_response_headers(stream_id, self._request.content_type)
+        protocol.send_message(stream_id, data)
+        protocol.send_trailers(stream_id, Status.OK)
+        self._finish()
+
+    def fail(self, error: Exception) -> None:
+        """Answer with the status of ``error``; what is not a DanubeError is logged and becomes INTERNAL."""
+        if self.answered:
+            return
+        if not isinstance(error, DanubeError):
+            _log.error("the call %r failed", self, exc_info=error)
+            error = InternalError(to_wire(error)[2])
+        if not self.gone:
+            self._tell(error)
+        self._finish()
+
+    def _tell(self, error: DanubeError) -> None:
+        status, code, message = to_wire(error)
+        request = self._request
+        connection = self._connection
+        connection.protocol.send_trailers(request.stream_id, status, message, code, content_type=request.content_type)
+        connection.wake_writer()
+
+    def _finish(self) -> None:
+        self.answered = True
+        self._connection.call_answered(self._request.stream_id)
+
+    # -- the connection's side
+
+    def deliver(self, data: bytes) -> None:
+        """Connection: a message of the request has arrived."""
+        if self._data is None:
+            self._data = data
+        else:
+            self.fail(InvalidArgumentError(f"a call of {self._request.path} takes one request message; it had more"))
+
+    def deliver_end(self, now: float) -> None:
+        """Connection: the request is complete; serve it."""
+        data = self._data
+        if data is None:
+            self.fail(InvalidArgumentError(f"a call of {self._request.path} needs one request message; it had none"))
+            return
+        if self.deadline <= now:
+            self.fail(self._late())
+            return
+        method = self._method
+        assert method.start is not None
+        self._started = True
+        try:
+            method.start(self._codec.decode(method.request_type, data), self)
+        except Exception as error:  # noqa: BLE001 - a bug in one call costs that call, not the connection
+            self.fail(error)
+
+    def abandon(self, error: DanubeError | None) -> None:
+        """Connection: nobody waits any more; ``error`` is what the caller is told, None if it does not listen."""
+        if error is not None and not self.gone:
+            self._tell(error)
+        self.gone = True
+        if not self._started:
+            self._finish()
+
+    def drop(self, error: DanubeError | None) -> None:
+        """Connection: the same, and it does not wait for the work either."""
+        self.abandon(error)
+        if not self.answered:
+            self._finish()
+
+    def expire(self) -> None:
+        """Connection: the deadline has passed."""
+        self.abandon(self._late())
+
+    def _late(self) -> DanubeError:
+        return DeadlineExceededError(
+            f"{self._request.path} was not done within the caller's deadline; try again with a longer one"
+        )
