@@ -131,6 +131,10 @@ class SimulatedDisk:
         """Return what a process sees of a file; changes to it are changes of the file."""
         return self._names[name].seen
 
+    def held(self, name: str) -> bytes:
+        """Return what the medium holds of a file."""
+        return bytes(self._names[name].held)
+
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
         return sorted(self._names)

@@ -75,6 +75,8 @@ class _Topic(msgspec.Struct):
     retention: bool
     home: str
     audits: list[tuple[str, list[Audited]]] = []
+    damaged: bool = False
+    """Whether its stored data was damaged: it may stop, and what it says must be right nevertheless."""
     reads: dict[int, int] = {}
     """What readers have read: checksum by offset, since the last power loss that may have changed it."""
 
@@ -116,6 +118,23 @@ class History:
         """A topic (partition) exists; ``retention`` if messages may go from its front, ``home``: where it is."""
         self._topics[topic] = _Topic(durability, retention, home)
         self._homes[topic] = self._homes[_base(topic)] = home
+
+    def damaged(self, topic: str) -> None:
+        """Stored data of a topic (partition) was damaged: batches, or what consumers have acknowledged.
+
+        A consumer of a partitioned topic ends with its first partition. Topics that the history does not know do not
+        matter.
+        """
+        self.events += 1
+        for name, found in self._topics.items():
+            found.damaged = found.damaged or _base(name) == _base(topic)
+        for (name, _), place in self._places.items():
+            if self._topics[name].damaged:
+                place.settled.clear()
+
+    def is_damaged(self, topics: Iterable[str]) -> bool:
+        """Whether data of one of some topics was damaged."""
+        return any(self._topics[topic].damaged for topic in topics)
 
     def power_loss(self, home: str = "") -> None:
         """The machine of a home has lost its power: its ``os`` topics may lose a tail."""
@@ -253,6 +272,8 @@ class History:
         """The broker has confirmed acknowledgements that were given when there had been ``losses`` power losses."""
         self.events += 1
         place = self._places[topic, session.subscription]
+        if self._topics[topic].damaged:
+            return
         if losses != self.power_losses(topic) and self._topics[topic].durability is Durability.OS:
             return
         for offset in offsets:
@@ -261,9 +282,10 @@ class History:
     def settled(self, topic: str, subscription: str) -> None:
         """Everything that a subscription was delivered is acknowledged, and all of it is confirmed."""
         self.events += 1
-        place = self._places[topic, subscription]
-        for offset in place.seen:
-            place.settled.setdefault(offset, (self.events, 0, 0))
+        place = self._places.get((topic, subscription))
+        if place is not None and not self._topics[topic].damaged:  # nobody can have opened it if the topic has stopped
+            for offset in place.seen:
+                place.settled.setdefault(offset, (self.events, 0, 0))
 
     def moved(self, topic: str, subscription: str, offset: int) -> None:
         """Somebody is moving, or has moved, the cursor of a subscription to an offset. To be called before and after.
@@ -431,7 +453,7 @@ class History:
                 for wrong in place.check_letters(homes, letters):
                     self.violation(wrong)
             for wrong in place.check(
-                logs[name], self._told, now_s, taken_back=self._taken_back(name), cut=topic.retention
+                logs[name], self._told, now_s, taken_back=self._taken_back(name), cut=topic.retention or topic.damaged
             ):
                 self.violation(wrong)
         for name, topic in self._topics.items():

@@ -68,7 +68,7 @@ async def do_chore(applications: Applications, plan: ChorePlan, random: Random) 
                 await applications.calm.wait()
         return True
 
-    await applications.again_and_again(plan.name, random, work, 30.0, plan.topic.home)
+    await applications.again_and_again(plan.name, random, work, 30.0, plan.topic)
 
 
 async def _read(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:

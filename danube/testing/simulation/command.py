@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from danube.testing.simulation.plan import draw_plan
+from danube.testing.simulation.plan import KINDS, draw_plan
 from danube.testing.simulation.runner import Trouble, run_many, work
 from danube.testing.simulation.speed import LOADS, measure
 from danube.testing.simulation.world import run_world
@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="run worlds with random seeds for so long")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worlds at a time (default: all CPUs)")
     parser.add_argument("--duration", type=float, help="virtual seconds of storm (default: the seed's)")
+    parser.add_argument("--kind", choices=list(KINDS), help="with --seed: the kind of world (default: the seed's)")
     parser.add_argument("--watchdog", type=float, default=300.0, help="real seconds that a world may take")
     parser.add_argument("--speed", action="store_true", help="measure how fast virtual time passes in a calm world")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -48,7 +49,7 @@ def main() -> int:
     if options.speed:
         return _speed()
     if options.seed is not None:
-        return _one(options.seed, options.duration, trace=options.trace, as_json=options.json)
+        return _one(options.seed, options.duration, options.kind, trace=options.trace, as_json=options.json)
     seeds: Iterable[int] = options.seeds or range(20)
     if options.minutes is not None:
         seeds = _until(time.monotonic() + options.minutes * 60)
@@ -79,8 +80,8 @@ def _until(end_s: float) -> Iterator[int]:
         yield random.getrandbits(32)
 
 
-def _one(seed: int, duration_s: float | None, *, trace: bool, as_json: bool) -> int:
-    report = run_world(seed, plan=draw_plan(seed, duration_s=duration_s), show=_say if trace else None)
+def _one(seed: int, duration_s: float | None, kind: str | None, *, trace: bool, as_json: bool) -> int:
+    report = run_world(seed, plan=draw_plan(seed, duration_s=duration_s, kind=kind), show=_say if trace else None)
     if as_json:
         _say(json.dumps(report._replace(story=[])._asdict()))
     else:

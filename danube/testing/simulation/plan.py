@@ -44,8 +44,9 @@ class Plan(NamedTuple):
         return next(home for home in self.configs if machine == home or machine.startswith(home + "-"))
 
 
-KINDS = {"single": 6, "several": 2, "moving": 2}
-"""Kinds of worlds, and how often they come: one broker; two that share a bucket and nothing else; one that moves."""
+KINDS = {"single": 10, "several": 3, "moving": 4, "damaged": 2}
+"""Kinds of worlds, and how often they come: one broker; two that share a bucket and nothing else; one that moves from
+machine to machine; one whose stored data is damaged."""
 
 
 def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = None) -> Plan:
@@ -53,7 +54,7 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
     random = Random(f"plan {seed}")
     drawn = random.choices(list(KINDS), list(KINDS.values()))[0]
     kind = kind if kind is not None else drawn
-    homes = {"single": ["broker"], "several": ["north", "south"], "moving": ["broker"]}[kind]
+    homes = {"single": ["broker"], "several": ["north", "south"], "moving": ["broker"]}.get(kind, ["broker"])
     topics = [
         _draw_topic(random, index, homes[index % len(homes)], moving=kind == "moving")
         for index in range(max(len(homes), random.choice((1, 2, 2, 3))))
@@ -81,6 +82,8 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
     ends = ["drain", "kill", "power-loss"]
     if any(topic.message_ttl_s or topic.delays for topic in topics):
         faults.pop("clock-jump", None)  # what is early or late would be so by a clock that is wrong
+    if kind == "damaged":
+        faults |= {"flip": 4.0, "flip-object": 2.0} if random.random() < 0.5 else {"flip": 4.0}
     if kind == "moving":
         faults["move"] = random.choice((2.0, 5.0))
         ends.append("loss")

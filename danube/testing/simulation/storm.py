@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from danube.history.objects import segment_prefix
+from danube.log._files import parse_journal_name
+from danube.log.format import FILE_HEADER_SIZE, Block, parse_blocks, parse_entries
 from danube.testing.simulation.node import BrokerNode
 
 if TYPE_CHECKING:
@@ -157,6 +160,10 @@ class Storm:
                 node.set_storage_faults(down=True)
                 await trio.sleep(random.uniform(0.5, 15))
                 node.set_storage_faults(down=False)
+            case "flip":
+                self._flip(node)
+            case "flip-object":
+                self._flip_object(node)
             case "move":
                 await self._move(node)
             case _:
@@ -224,6 +231,49 @@ class Storm:
             former.resume()
         elif fate == "cut-off":
             former.set_storage_faults(down=False)
+
+    # --- Damage
+
+    def _flip(self, node: BrokerNode) -> None:
+        """Flip a bit of the journal that was synced long ago: it must be noticed, and by what it concerns alone.
+
+        Of the last blocks nobody could tell whether a crash has torn them; later blocks say that these were whole.
+        """
+        if not node.ready.is_set() or node.life is None or node.life.over:
+            return
+        random, disk = self._random, node.disk
+        found: list[tuple[str, Block, bytes]] = []
+        for name in disk.names():
+            file_id = parse_journal_name(name)
+            if file_id is not None:
+                data = disk.held(name)
+                blocks = parse_blocks(data, file_id, FILE_HEADER_SIZE)
+                found += [(name, block, data) for block in blocks if isinstance(block, Block)]
+        watermark = max((block.watermark for _, block, _ in found), default=0)
+        old = [each for each in found if each[1].sequence <= watermark and each[1].entry_count]
+        if not old:
+            return
+        name, block, data = random.choice(old)
+        concerned = {entry.topic_id for entry in parse_entries(data, block)}
+        position = block.position + random.randrange(block.length)
+        self._trace.fault("flip", node.name, name, block.sequence, position)
+        disk.flip(name, position, 1 << random.randrange(8))
+        self._world.damaged(node, concerned)
+
+    def _flip_object(self, node: BrokerNode) -> None:
+        """Flip a bit of a segment in the bucket."""
+        random = self._random
+        space = self._world.buckets.get(node.config.all_storages["default"].url)
+        keys = [key for key in space.objects if key.startswith(segment_prefix(node.config.cluster))] if space else []
+        if not space or not keys or not node.ready.is_set() or node.life is None or node.life.over:
+            return
+        key = random.choice(keys)
+        data, modified_us = space.objects[key]
+        wrong = bytearray(data)
+        wrong[random.randrange(len(wrong))] ^= 1 << random.randrange(8)
+        self._trace.fault("flip-object", node.name, key, len(data))
+        space.store(key, bytes(wrong), modified_us)
+        self._world.damaged(node, {0})
 
     # --- Links
 

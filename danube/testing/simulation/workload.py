@@ -155,7 +155,12 @@ class Applications:
             yield client
 
     async def again_and_again(
-        self, host: str, random: Random, work: Callable[[Client, Random], Awaitable[bool]], life_s: float, home: str
+        self,
+        host: str,
+        random: Random,
+        work: Callable[[Client, Random], Awaitable[bool]],
+        life_s: float,
+        topic: TopicPlan,
     ) -> None:
         """Run ``work`` with a client until it returns True; start again after errors and crashes.
 
@@ -170,14 +175,19 @@ class Applications:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._kill, host, dies_in_s, scope, random)
                     with scope:
-                        async with self.client(host, random, home) as client:
+                        async with self.client(host, random, topic.home) as client:
                             done = await work(client, random)
                     nursery.cancel_scope.cancel()
             except* DanubeError as errors:
                 self.trace("app-error", host, shown_error(errors))
+                done = done or (self.calm.is_set() and self._has_stopped(topic))
             if not done:
                 self.network.power_on(host)
                 await trio.sleep(random.random())
+
+    def _has_stopped(self, topic: TopicPlan) -> bool:
+        """Whether a topic may have stopped for good, because its data was damaged."""
+        return topic.durability is not Durability.NONE and self.history.is_damaged(topic.parts)
 
     async def _kill(self, host: str, after_s: float, scope: trio.CancelScope, random: Random) -> None:
         with trio.move_on_after(after_s):
@@ -241,7 +251,7 @@ class Applications:
                             await self.calm.wait()
             return True
 
-        await self.again_and_again(plan.name, random, work, plan.crash_after_s, plan.topic.home)
+        await self.again_and_again(plan.name, random, work, plan.crash_after_s, plan.topic)
 
     async def _send_many(
         self, producer: Producer, messages: list[_Message], key: str | None, delay_s: float | None
@@ -303,7 +313,7 @@ class Applications:
                 await taker.flush()
             return True
 
-        await self.again_and_again(plan.name, random, work, plan.leave_after_s, plan.topic.home)
+        await self.again_and_again(plan.name, random, work, plan.leave_after_s, plan.topic)
 
 
 class _Taker:

@@ -19,7 +19,15 @@ import trio
 
 from danube.broker import BrokerConfig
 from danube.client import Client
-from danube.model.errors import DanubeError, JournalFencedError, JournalFullError, OwnerFencedError, UnavailableError
+from danube.model.errors import (
+    CorruptBatchError,
+    DanubeError,
+    DataLossError,
+    JournalFencedError,
+    JournalFullError,
+    OwnerFencedError,
+    UnavailableError,
+)
 from danube.model.limits import Limits
 from danube.model.policies import Durability, PoisonPolicy
 from danube.storage import MemorySpace
@@ -42,6 +50,9 @@ EPOCH_US = 1_700_000_000_000_000
 
 _MOST_PASSES = 100_000
 """Passes of the scheduler at one moment of virtual time; worlds that are well need some hundreds."""
+
+_LOUD = (DataLossError, CorruptBatchError)
+"""How topics stop whose data is damaged."""
 
 _PATIENCE_S = 300.0
 """Virtual seconds after which something that should end is stuck."""
@@ -127,6 +138,14 @@ class World:
         node.crash(power_loss=power_loss)
         if power_loss:
             self.history.power_loss(self.plan.home_of(node.name))
+
+    def damaged(self, node: BrokerNode, topic_ids: set[int]) -> None:
+        """Data of some topics was damaged (0: of whatever the node has): they may stop, loudly."""
+        assert node.life is not None
+        for topic in node.life.broker._topics.values():
+            if topic.topic_id in topic_ids or 0 in topic_ids:
+                self.trace("damaged", topic.name)
+                self.history.damaged(topic.name)
 
     def replace(self, former: BrokerNode) -> BrokerNode:
         """Start a broker on a new machine in the place of another one, whose process goes on if it is alive."""
@@ -235,6 +254,8 @@ class World:
         """Wait until no subscription has a backlog."""
         for plan in {(plan.topic, plan.subscription): plan for plan in self.plan.consumers}.values():
             topic, subscription = plan.topic, plan.subscription
+            if self.history.is_damaged(topic.parts):
+                continue
             if PoisonPolicy.BLOCK in plan.poisons:
                 # What blocks it may be acknowledged by nobody any more: let nothing be poison.
                 async with self._client("monitor", topic.home) as monitor:
@@ -261,11 +282,19 @@ class World:
             if topic.durability is Durability.NONE:
                 continue
             async with self._client("auditor", topic.home) as client:
-                found = await self._patiently(f"audit {label} of {topic.name}", partial(read_topic, client, topic))
+                try:
+                    found = await self._patiently(f"audit {label} of {topic.name}", partial(read_topic, client, topic))
+                except StuckError as stuck:
+                    if not self.history.is_damaged(topic.parts) or not isinstance(stuck.__cause__, _LOUD):
+                        raise
+                    self.trace("stopped", label, topic.name, shown_error(stuck.__cause__))
+                    continue
             for part, messages in found.items():
                 self.history.audit(label, part, messages)
                 self.trace("audit", label, part, len(messages))
         for plan in {(plan.topic, plan.subscription): plan for plan in self.plan.consumers}.values():
+            if self.history.is_damaged(plan.topic.parts):
+                continue
             if PoisonPolicy.DEAD_LETTER in plan.poisons and plan.topic.durability is not Durability.NONE:
                 async with self._client("auditor", plan.topic.home) as client:
                     letters = await self._patiently(
@@ -277,7 +306,7 @@ class World:
 
     async def _seal_and_restart(self) -> None:
         for topic in self.plan.topics:
-            if topic.durability is not Durability.NONE:
+            if topic.durability is not Durability.NONE and not self.history.is_damaged(topic.parts):
                 async with self._client("admin", topic.home) as admin:
                     await self._patiently(f"sealing {topic.name}", partial(admin.seal_topic, topic.name))
         for node in list(self.serving):
@@ -302,6 +331,8 @@ class World:
         """Open every subscription once more: all of it was acknowledged, so nothing may come."""
         plans = {(plan.topic.name, plan.subscription): plan for plan in self.plan.consumers}
         for plan in plans.values():
+            if self.history.is_damaged(plan.topic.parts):
+                continue
             async with (
                 self._client("late", plan.topic.home) as client,
                 client.consumer(
@@ -316,16 +347,18 @@ class World:
 
     async def _patiently(self, what: str, work: Callable[[], Awaitable[_T]]) -> _T:
         """Do something in calm weather: it may take a while, and must succeed in the end."""
-        last = ""
+        last: DanubeError | None = None
         with trio.move_on_after(_PATIENCE_S):
             while True:
                 try:
                     return await work()
                 except DanubeError as error:
-                    last = shown_error(error)
-                    self.trace("again", what, last)
+                    last = error
+                    self.trace("again", what, shown_error(last))
+                    if isinstance(last, _LOUD):
+                        break
                 await trio.sleep(1)
-        raise StuckError(f"{what} does not succeed: {last or 'no answer'}")
+        raise StuckError(f"{what} does not succeed: {shown_error(last) if last else 'no answer'}") from last
 
     @asynccontextmanager
     async def _client(self, host: str, home: str) -> AsyncIterator[Client]:
