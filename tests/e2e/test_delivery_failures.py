@@ -117,12 +117,12 @@ async def test_block_stops_everything_until_the_policy_is_changed(shared_broker:
                 assert "message 0" in explanation.sentence
                 assert "no such user" in explanation.sentence
                 await publish(client, topic, 3, 3)
-                # One more may have been on its way here when the first was refused; nothing else passes it.
+                # What was published with it may have been on its way when it was refused; nothing else passes it.
                 passed: list[int] = []
                 with trio.move_on_after(QUIET_S):
                     while True:
                         passed.append((await consumer.receive()).offset)
-                assert passed in ([], [1])
+                assert passed == [1, 2][: len(passed)]
                 await client.change_subscription_policy(topic, "s", poison="drop")
                 while len(passed) < 5:
                     passed.append((await consumer.receive()).offset)
