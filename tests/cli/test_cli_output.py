@@ -10,7 +10,7 @@ import typer
 from danube.cli import _root
 from danube.cli._bench import percentiles
 from danube.cli._output import Output, human_bytes, human_rate, show_record, show_rows
-from danube.cli._produce import _Tally
+from danube.cli._produced import Tally
 from danube.client import OffsetRange, RangeReceipt
 from danube.model.errors import TopicNotFoundError
 
@@ -67,7 +67,7 @@ def test_percentiles_are_nearest_ranks():
 
 
 def test_a_stored_message_without_a_known_offset_still_counts():
-    tally = _Tally()
+    tally = Tally()
     tally.add(RangeReceipt([OffsetRange("/d/t", -1, 3)]), 30)
     assert tally.summary()["topics"] == [{"topic": "/d/t", "messages": 3, "first_offset": None, "last_offset": None}]
     tally.add(RangeReceipt([OffsetRange("/d/t", 7, 2), OffsetRange("/d/t", -1, 1)]), 30)
