@@ -18,6 +18,7 @@ import trio
 from danube.broker.admin import Administration
 from danube.broker.building import build_topic
 from danube.broker.catalogue import Catalogue
+from danube.broker.composite import Composing
 from danube.broker.config import DEFAULT_STORAGE, BrokerConfig
 from danube.broker.consume import consume
 from danube.broker.expiry import MessageExpiry
@@ -36,7 +37,9 @@ from danube.log import BatchCache, Entry, Journal
 from danube.model import Durability, TopicPolicies, api, validate_name, validate_topic
 from danube.model.batch import crc32c
 from danube.model.errors import (
+    AlreadyExistsError,
     DanubeError,
+    FailedPreconditionError,
     InvalidArgumentError,
     TopicNotFoundError,
     UnavailableError,
@@ -66,6 +69,8 @@ class Broker:
         self.seams = seams
         self._faces = faces
         self.opened = OpenedBatches(config.limits)
+        self.composing = Composing(self)
+        """Puts messages together that are sent one at a time."""
         self.to_flush: list[PublishStream] = []
         """Publish streams with acknowledgements to send at the end of the current commit."""
         self.nursery: trio.Nursery
@@ -148,6 +153,7 @@ class Broker:
                     self.nursery = nursery
                     await nursery.start(self.history.run)
                     nursery.start_soon(self.expiry.run)
+                    nursery.start_soon(self.composing.run)
                     await self.remote.start(nursery, journal_nursery)
                     await self._serve(task_status)
                     nursery.cancel_scope.cancel()
@@ -233,6 +239,7 @@ class Broker:
                 await nursery.start(servers[1].run, listeners)
             task_status.started(self.addresses)
             await self._drain_wanted.wait()
+            self.composing.drain()
             # Streams that have something in flight end when it has settled; the others end at once.
             for server in servers:
                 await server.drain(0)
@@ -469,6 +476,56 @@ class Broker:
                 if self.catalogue.find(base) is None:
                     await self.create_topic(base, request.durability, partitions)
         return self.topic(name)
+
+    async def ensure_topic(self, name: str, durability: Durability) -> Topic:
+        """Return a topic or a partition; create it if there is none and if that is allowed.
+
+        A partition that is not there creates its partitioned topic, or enlarges it: whoever asks for partitions one by
+        one cannot say how many there will be.
+
+        Args:
+            name: of a plain topic or of a partition.
+            durability: of a topic that is created.
+
+        Raises:
+            AlreadyExistsError: a partition of a plain topic, or the base name of a partitioned one.
+            TopicNotFoundError: there is none, and none is created.
+            UnavailableError: it is being created or deleted; try again.
+        """
+        found = self._topics.get(name)
+        if found is not None:
+            return found
+        validate_topic(name)
+        split = split_partition(name)
+        base, wanted = (split[0], split[1] + 1) if split else (name, 0)
+        async with self._creating:
+            record = self.catalogue.find(base)
+            if record is not None and bool(record.partitions) is not bool(split):
+                raise AlreadyExistsError(
+                    f"topic {base!r} has {record.partitions or 'no'} partitions; {name!r} cannot be created beside it"
+                )
+            if record is None or record.partitions < wanted:
+                if not self.config.auto_create_topics:
+                    self.catalogue.locate(name)  # raises, with advice
+                if record is None:
+                    await self.create_topic(base, durability, wanted)
+                else:
+                    await self._enlarge_topic(base, record, wanted)
+        try:
+            return self.topic(name)
+        except TopicNotFoundError as error:
+            raise UnavailableError(error.message) from error
+
+    async def _enlarge_topic(self, name: str, record: TopicRecord, partitions: int) -> None:
+        if record.durability is Durability.REMOTE:
+            raise FailedPreconditionError(
+                f"topic {name!r} has {record.partitions} partitions, and one of durability 'remote' does not grow;"
+                f" delete it and create it with: danube topics create {name} --partitions {partitions}"
+            )
+        record = await self.catalogue.enlarge_topic(name, partitions)
+        for topic_name, topic_id in members(name, record):
+            if topic_name not in self._topics:
+                self.adopt(build_topic(self, topic_name, topic_id, record))
 
     async def create_topic(
         self,

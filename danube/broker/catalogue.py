@@ -190,11 +190,7 @@ class Catalogue:
             raise InvalidNameError(
                 f"topic {topic!r} is named like a partition; create its base topic with --partitions instead"
             )
-        if not 0 <= partitions <= self._limits.max_partitions:
-            raise InvalidArgumentError(
-                f"topic {topic!r}: {partitions} partitions asked for, limit max_partitions ="
-                f" {self._limits.max_partitions}"
-            )
+        self._check_partitions(topic, partitions)
         async with self._lock:
             if name.namespace not in self._namespaces:
                 raise NamespaceNotFoundError(
@@ -203,11 +199,7 @@ class Catalogue:
                 )
             if topic in self._topics:
                 raise AlreadyExistsError(f"topic {topic!r} exists already")
-            count = sum(len(record.topic_ids) for record in self._topics.values()) + max(1, partitions)
-            if count > self._limits.max_topics:
-                raise LimitExceededError(
-                    f"topic {topic!r} cannot be created: limit max_topics = {self._limits.max_topics} is reached"
-                )
+            self._check_room(topic, max(1, partitions))
             ids = [self.new_id() for _ in range(max(1, partitions))]
             record = TopicRecord(
                 durability,
@@ -220,6 +212,39 @@ class Catalogue:
             await self._store.put(f"/topics{topic}", _encode(record), expected_revision=0)
             self._topics[topic] = record
             return record
+
+    async def enlarge_topic(self, topic: str, partitions: int) -> TopicRecord:
+        """Give a partitioned topic more partitions, and return its new record.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            InvalidArgumentError, LimitExceededError: these are too many.
+        """
+        async with self._lock:
+            record = self._topics.get(topic)
+            if record is None:
+                raise TopicNotFoundError(f"topic {topic!r} was deleted while it was to get more partitions")
+            added = partitions - record.partitions
+            self._check_partitions(topic, partitions)
+            self._check_room(topic, added)
+            ids = [*record.topic_ids, *(self.new_id() for _ in range(added))]
+            record = msgspec.structs.replace(record, partitions=partitions, topic_ids=ids)
+            await self._store.put(f"/topics{topic}", _encode(record))
+            self._topics[topic] = record
+            return record
+
+    def _check_partitions(self, topic: str, partitions: int) -> None:
+        if not 0 <= partitions <= self._limits.max_partitions:
+            raise InvalidArgumentError(
+                f"topic {topic!r}: {partitions} partitions asked for, limit max_partitions ="
+                f" {self._limits.max_partitions}"
+            )
+
+    def _check_room(self, topic: str, added: int) -> None:
+        if sum(len(record.topic_ids) for record in self._topics.values()) + added > self._limits.max_topics:
+            raise LimitExceededError(
+                f"topic {topic!r} cannot be created: limit max_topics = {self._limits.max_topics} is reached"
+            )
 
     async def restore_topic(
         self,

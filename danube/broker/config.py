@@ -75,6 +75,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Addresses, ``host:port``. Port 0 takes a free one (the ready line says which)."""
     admin_listen: tuple[str, ...] = ()
     """Addresses for those who look after the broker, like :attr:`listen`; none means that it has no admin port."""
+    advertised_address: str = ""
+    """Where official Danube clients are told to connect, ``host:port``; by default where the broker listens. Needed if
+    they come through a port mapping or a proxy."""
     data_directory: str = "./danube-data"
     """Where the journal and the metadata live; created if missing. One broker at a time."""
     durability: Durability = Durability.DISK
@@ -201,6 +204,8 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigurationError("listen needs at least one address")
     for address in config.listen:
         parse_address(address)
+    if config.advertised_address:
+        parse_address(config.advertised_address)
     limits = config.limits
     for name in limits.__struct_fields__:
         if getattr(limits, name) <= 0:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from danube.broker.memory_log import MemoryLog
 from danube.broker.pacing import Pace
 from danube.broker.policies import EffectivePolicies
-from danube.broker.senders import Sender
+from danube.broker.senders import Sender, Waiter
 from danube.broker.settling import Settling
 from danube.history import RemoteJournal
 from danube.log import (
@@ -29,7 +29,7 @@ from danube.log import (
     Verdict,
 )
 from danube.model import Durability, Limits, ProducerAccess, api
-from danube.model.batch import BatchHeader
+from danube.model.batch import BatchFlags, BatchHeader
 from danube.model.errors import (
     DanubeError,
     DurabilityMismatchError,
@@ -82,9 +82,9 @@ class _Ticket:
 
     __slots__ = ("_intake", "waiters")
 
-    def __init__(self, intake: Intake, sender: Sender, token: Any) -> None:
+    def __init__(self, intake: Intake, sender: Waiter, token: Any) -> None:
         self._intake = intake
-        self.waiters: Sequence[tuple[Sender, Any]] = ((sender, token),)
+        self.waiters: Sequence[tuple[Waiter, Any]] = ((sender, token),)
 
     def settled(self, entry: Entry, error: DanubeError | None) -> None:
         """Journal: the batch has reached its durability, or never will."""
@@ -138,6 +138,8 @@ class Intake:
         self._internal: set[str] = set()
         self._arriving: set[str] = set()
         """Who has a place, and has not attached yet."""
+        self._registered: dict[str, Settling | None] = {}
+        """Producers that send their messages one at a time; one whose registration is not durable yet settles."""
         self._pending: dict[StoredBatch, _Ticket] = {}
         self._expired_us = 0
         self._policies: EffectivePolicies
@@ -184,12 +186,8 @@ class Intake:
         if not internal:
             self._check_room(request.producer_name)
         exclusive = request.access is ProducerAccess.EXCLUSIVE
-        holder = self._exclusive_holder()
-        if holder and not exclusive and not request.resume_epoch and holder != request.producer_name:
-            raise FailedPreconditionError(
-                f"topic {topic.name!r} is held by the exclusive producer {holder!r}; open with exclusive access to"
-                " take it over, or wait until it is closed"
-            )
+        if not exclusive and not request.resume_epoch:
+            self._check_not_held(request.producer_name)
         if internal:
             return await self._open(request, exclusive)
         self._arriving.add(request.producer_name)
@@ -201,22 +199,64 @@ class Intake:
 
     def _check_room(self, name: str) -> None:
         present = self._senders
-        if name not in present and name not in self._arriving:
-            arriving = sum(each not in present for each in self._arriving)
+        if name not in present and name not in self._arriving and name not in self._registered:
+            more = {each for each in (*self._arriving, *self._registered) if each not in present}
             self._policies.check_room(
                 f"topic {self._topic.name!r}",
                 "max_producers",
-                len(present) + arriving - len(self._internal),
+                len(present) + len(more) - len(self._internal),
                 "max_producers_per_topic",
                 self._limits.max_producers_per_topic,
             )
 
-    def _exclusive_holder(self) -> str:
-        """Return the name of the connected exclusive producer, if there is one."""
-        for name, sender in self._senders.items():
-            if sender.session.exclusive:
-                return name
-        return ""
+    def _check_not_held(self, name: str = "") -> None:
+        """Refuse a producer if another one has the topic to itself."""
+        for holder, sender in self._senders.items():
+            if sender.session.exclusive and holder != name:
+                raise FailedPreconditionError(
+                    f"topic {self._topic.name!r} is held by the exclusive producer {holder!r}; open with exclusive"
+                    " access to take it over, or wait until it is closed"
+                )
+
+    async def register(self, name: str) -> int:
+        """Return the id of a producer that sends its messages one at a time; return when that is durable.
+
+        A name keeps its id. Nobody is fenced: any number of connections may send under one id.
+
+        Raises:
+            FailedPreconditionError: an exclusive producer has the topic.
+            LimitExceededError: too many producers.
+            DanubeError: the journal takes nothing any more.
+        """
+        topic, table, now_us = self._topic, self._table, self._clock_us()
+        topic.check_alive()
+        self._expire(now_us)
+        self._check_room(name)
+        self._check_not_held()
+        session, new = table.register(name, self._new_id(), now_us=now_us)
+        registration = self._registered.setdefault(name, None)
+        if new and topic.durability is not Durability.NONE:
+            registration = Settling()
+            payload = table.entry_of(session, now_us).encode()
+            entry = Entry(EntryType.PRODUCER, topic.topic_id, topic.durability, (payload,), registration)
+            try:
+                self._journal.submit(entry)
+            except DanubeError:
+                table.forget(session.producer_id)
+                del self._registered[name]
+                raise
+            self._registered[name] = registration
+        if registration is not None:
+            await registration.wait()
+            self._registered[name] = None
+        return session.producer_id
+
+    def seen(self, producer_id: int) -> str:
+        """Note that a registered producer is there, and return its name; empty for one that is not known."""
+        name = self._table.seen(producer_id, self._clock_us())
+        if name and name not in self._registered:
+            self._registered[name] = None  # registered in an earlier life of the broker
+        return name
 
     async def _open(self, request: api.PublishOpen, exclusive: bool) -> ProducerSession:
         topic, table, now_us = self._topic, self._table, self._clock_us()
@@ -262,6 +302,9 @@ class Intake:
         """Forget idle producers."""
         if now_us - self._expired_us > _EXPIRY_INTERVAL_US:
             self._expired_us = now_us
+            idle_us = now_us - int(self._limits.unary_producer_idle_s * 1e6)
+            for name in [name for name in self._registered if self._table.used_us(name) < idle_us]:
+                del self._registered[name]
             self._table.expire(now_us, {sender.session.producer_id for sender in self._senders.values()})
 
     def attach(self, sender: Sender, *, internal: bool = False) -> None:
@@ -296,14 +339,15 @@ class Intake:
 
     def infos(self) -> list[api.ProducerInfo]:
         """Return who is attached."""
+        found = {name: self._table.session_of(name) for name in sorted({*self._senders, *self._registered})}
         return [
             api.ProducerInfo(
                 name,
-                sender.session.epoch,
-                found.next_sequence if (found := self._table.session_of(name)) is not None else 0,
+                self._senders[name].session.epoch if name in self._senders else 0,
+                session.next_sequence if session is not None else 0,
                 True,
             )
-            for name, sender in sorted(self._senders.items())
+            for name, session in found.items()
         ]
 
     # --- Batches ---
@@ -396,14 +440,33 @@ class Intake:
             raise
         return None
 
-    def _append(self, sender: Sender, token: Any, part: bytes, header: BatchHeader) -> None:
+    def compose(self, waiter: Waiter, token: Any, part: bytes, header: BatchHeader) -> None:
+        """Take a composite batch that was admitted: it has no sequence, and belongs to no session.
+
+        Args:
+            waiter: is told what becomes of it, perhaps before this returns.
+            token, part, header: as in :meth:`take`.
+
+        Raises:
+            FailedPreconditionError: an exclusive producer has the topic.
+            DanubeError: the journal takes nothing any more.
+        """
+        self._check_not_held()
+        waiter.in_flight += 1
+        try:
+            self._append(waiter, token, part, header)
+        except DanubeError:
+            waiter.in_flight -= 1
+            raise
+
+    def _append(self, sender: Waiter, token: Any, part: bytes, header: BatchHeader) -> None:
         if self._pace is not None:
             self._pace.take(header.record_count, len(part))
         now_us = self._clock_us()
         log = self._topic.kept
         if isinstance(log, MemoryLog):
             batch = log.append(part, header, now_us)
-            self._table.appended(header, batch, now_us)
+            self._note(header, batch, now_us)
             self._table.settled(batch)
             self._topic.arrived(batch)
             sender.in_flight -= 1
@@ -412,8 +475,12 @@ class Intake:
             return
         ticket = _Ticket(self, sender, token)
         batch = log.append(part, header, now_us, ticket)
-        self._table.appended(header, batch, now_us)
+        self._note(header, batch, now_us)
         self._pending[batch] = ticket
+
+    def _note(self, header: BatchHeader, batch: StoredBatch, now_us: int) -> None:
+        if not header.flags & BatchFlags.COMPOSITE:
+            self._table.appended(header, batch, now_us)
 
     def _wait_for(self, sender: Sender, token: Any, checked: Checked) -> None:
         """Let the repeat of a batch that is on its way to the disk settle with its first copy."""

@@ -17,28 +17,32 @@ from typing import Any, Protocol
 from danube.log import ProducerSession, StoredBatch
 from danube.model.errors import DanubeError
 
-__all__ = ["Sender"]
+__all__ = ["Sender", "Waiter"]
 
 
-class Sender(Protocol):
-    """Somebody who publishes to a topic under one producer's session."""
+class Waiter(Protocol):
+    """Somebody who has handed in batches and is told what becomes of them."""
 
     in_flight: int
     """Batches that were taken and have not settled. The intake keeps this number; it begins with 0."""
-
-    @property
-    def session(self) -> ProducerSession:
-        """What :meth:`Intake.open` gave."""
-        ...
 
     def settled(self, token: Any, batch: StoredBatch, error: DanubeError | None, /) -> None:
         """A batch has reached its durability, or (``error``) will not, or not soon. Called in sequence order.
 
         Args:
-            token: what came with the batch in :meth:`Intake.take`.
+            token: what came with the batch in :meth:`Intake.take` or :meth:`Intake.compose`.
             batch: as it was appended: ``base_offset`` is where it is.
             error: why it is not durable; one that is retryable may still become so, and may be sent again.
         """
+        ...
+
+
+class Sender(Waiter, Protocol):
+    """Somebody who publishes to a topic under one producer's session."""
+
+    @property
+    def session(self) -> ProducerSession:
+        """What :meth:`Intake.open` gave."""
         ...
 
     def end(self, error: DanubeError | None, /) -> None:

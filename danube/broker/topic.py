@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from danube.broker.composite import Composer
 from danube.broker.dead_letters import first_policy
 from danube.broker.memory_log import MemoryLog
 from danube.broker.opened import OpenedBatches
@@ -103,6 +104,8 @@ class Topic:
             broker.catalogue.new_id,
         )
         """Where producers are, and what they send."""
+        self.composer: Composer | None = None
+        """Puts messages together that are sent one at a time, if there are any."""
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} {self.durability} end={self.end_offset}>"

@@ -199,6 +199,41 @@ class ProducerTable:
         producer.used_us = now_us
         return producer.session()
 
+    def register(self, name: str, new_id: int, *, now_us: int) -> tuple[ProducerSession, bool]:
+        """Return the latest session of a name, and whether it is new; a new one has epoch 0 and fences nobody.
+
+        For producers without sequences. A new one is to be journalled like one that was opened.
+        """
+        producer = self._by_name.get(name)
+        new = producer is None
+        if producer is None:
+            producer = self._add(new_id, name, anonymous=False)
+        producer.used_us = now_us
+        return producer.session(), new
+
+    def seen(self, producer_id: int, now_us: int) -> str:
+        """Note that a producer is in use, and return its name; empty if it is forgotten."""
+        producer = self._by_id.get(producer_id)
+        if producer is None:
+            return ""
+        producer.used_us = now_us
+        return producer.name
+
+    def forget(self, producer_id: int) -> None:
+        """Forget a producer whose registration has failed."""
+        producer = self._by_id.pop(producer_id, None)
+        if producer is not None:
+            self._by_name.pop(producer.name, None)
+
+    def used_us(self, name: str) -> int:
+        """Return when a producer was last in use; 0 if it is forgotten."""
+        producer = self._by_name.get(name)
+        return producer.used_us if producer is not None else 0
+
+    def ids(self) -> Iterable[int]:
+        """Return the ids of all producers that are known."""
+        return self._by_id
+
     def entry_of(self, session: ProducerSession, now_us: int) -> ProducerEntry:
         """Return the PRODUCER entry that makes a session durable."""
         return ProducerEntry(*session[:3], session.next_sequence, session.exclusive, session.anonymous, now_us)

@@ -24,6 +24,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Largest batch, header included, before and after decompression."""
     max_batch_records: int = 100_000
     """Most records in one batch."""
+    compat_max_message_bytes: int = 4 * MIB
+    """Largest message of an official Danube client, with everything in it. Those clients receive no larger ones."""
     max_request_bytes: int = 1 * MIB
     """Largest request message that is not a batch."""
 
@@ -82,6 +84,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long the broker remembers the sequence of an idle named producer."""
     anonymous_producer_expiry_s: float = 600.0
     """The same for a producer without a name."""
+
+    unary_producer_idle_s: float = 60.0
+    """A producer that sends its messages in calls of their own counts as connected for this long after the last one."""
 
     # Journal
     journal_max_bytes: int = 4 * GIB
