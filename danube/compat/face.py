@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from danube.compat.codec import PROTO
+from danube.compat.discovery import Discovery
+from danube.compat.producers import Producers
+from danube.compat.schemas import schema_service
+from danube.compat.storage import storage_service
 from danube.wire import Codec, Service
 
 if TYPE_CHECKING:
@@ -22,7 +26,13 @@ class CompatFace:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.codecs: Mapping[str, Codec] = {PROTO.subtype: PROTO}
-        self.services: Service = {}
+        self.producers = Producers(broker)
+        self.services: Service = {
+            **Discovery(broker).service(),
+            **self.producers.service(),
+            **storage_service(),
+            **schema_service(),
+        }
         self.admin_services: Service = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 import danube
-from danube.broker import Broker, BrokerConfig, Seams, load_config
+from danube.broker import Broker, BrokerConfig, FaceMaker, Seams, load_config
 from danube.model import ProducerAccess, SubscriptionType, api
 from danube.model.batch import encode_part
 from danube.model.limits import KIB, MIB
@@ -40,8 +40,9 @@ def small_config(directory: Path, **settings: Any) -> BrokerConfig:
 class RunningBroker:
     """A broker that runs in a nursery of the test; it can be drained, crashed, and started again on its port."""
 
-    def __init__(self, config: BrokerConfig, nursery: trio.Nursery) -> None:
+    def __init__(self, config: BrokerConfig, nursery: trio.Nursery, faces: Sequence[FaceMaker] = ()) -> None:
         self.config = config
+        self.faces = faces
         self.port = 0
         self.broker: Broker
         self._nursery = nursery
@@ -58,7 +59,7 @@ class RunningBroker:
         if self.port:
             self.config = msgspec.structs.replace(self.config, listen=(f"127.0.0.1:{self.port}",))
         clock = lambda: time.time_ns() // 1000  # noqa: E731
-        self.broker = Broker(self.config, Seams(wall_clock_us=clock, random=random.Random()))
+        self.broker = Broker(self.config, Seams(wall_clock_us=clock, random=random.Random()), self.faces)
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         (address,) = await self._nursery.start(self._run)
@@ -99,14 +100,14 @@ class RunningBroker:
 
 @asynccontextmanager
 async def running_broker(
-    directory: Path, *, patience_s: float = PATIENCE_S, **settings: Any
+    directory: Path, *, patience_s: float = PATIENCE_S, faces: Sequence[FaceMaker] = (), **settings: Any
 ) -> AsyncGenerator[RunningBroker, None]:
     """Run a broker around the body, which has ``patience_s`` seconds."""
     failure: BaseException | None = None
     try:
         with trio.fail_after(patience_s):
             async with trio.open_nursery() as nursery:
-                running = await RunningBroker(small_config(directory, **settings), nursery).start()
+                running = await RunningBroker(small_config(directory, **settings), nursery, faces).start()
                 try:
                     yield running
                     await running.drain()

@@ -1,0 +1,57 @@
+"""Our errors as the statuses that the official clients understand.
+
+Those clients look at the number of the status only. Three of them make a client try again, look the topic up, and
+finally create its producer or consumer anew: UNAVAILABLE, DEADLINE_EXCEEDED and RESOURCE_EXHAUSTED. Everything else is
+final. So what may succeed later must be one of the three, whatever the native API calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Final
+
+from danube.model.errors import DanubeError, Status, UnavailableError, UnimplementedError
+from danube.wire import Context, Method
+
+__all__ = ["RETRIED", "for_clients", "not_here", "unary"]
+
+RETRIED: Final = frozenset({Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED})
+"""The statuses after which official clients try again."""
+
+
+def for_clients(error: DanubeError) -> DanubeError:
+    """Return an error with a status that makes a client do the right thing; its sentence stays."""
+    if error.retryable and error.status not in RETRIED:
+        return UnavailableError(error.message)
+    return error
+
+
+def unary(
+    path: str,
+    handler: Callable[[Any, Context], Awaitable[Any]],
+    request_type: Any,
+    max_request_bytes: int | None = None,
+) -> tuple[str, Method]:
+    """Return a unary method and its path; what its handler raises goes through :func:`for_clients`."""
+
+    @wraps(handler)
+    async def translated(request: Any, context: Context) -> Any:
+        try:
+            return await handler(request, context)
+        except DanubeError as error:
+            raise for_clients(error) from error
+
+    method = Method(
+        path=path, kind="unary", handler=translated, request_type=request_type, max_request_bytes=max_request_bytes
+    )
+    return path, method
+
+
+def not_here(path: str, request_type: Any, why: str) -> tuple[str, Method]:
+    """Return a unary method that answers UNIMPLEMENTED with a sentence, and its path."""
+
+    async def refuse(_request: Any, _context: Context) -> Any:
+        raise UnimplementedError(why)
+
+    return unary(path, refuse, request_type)

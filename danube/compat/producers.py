@@ -1,0 +1,204 @@
+"""``danube.ProducerService``: producers with a name and an id, and their messages, one unary call each.
+
+A producer is created by its name, as often as it likes, by as many connections as it likes, and always gets the same
+id: nobody is fenced, since these clients know nothing of epochs. The id is in the journal, so a client that was cut
+off by a restart of the broker goes on under it. An id that was never given out, or is forgotten, is answered with
+UNAVAILABLE: after a few attempts the client creates its producer anew, while any other status would be its end.
+
+A message is answered when it has reached the durability of its topic. Messages are put together to composite batches
+(:mod:`danube.broker.composite`). They have no sequence: a client that sends again gives the message another
+``request_id``, so the broker cannot tell a repeat from another message, and stores both.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from danube.broker.composite import Schema
+from danube.compat.errors import for_clients, unary
+from danube.compat.proto import danube_api_pb2 as pb
+from danube.model import Durability, validate_name
+from danube.model.batch import CompositeRecord
+from danube.model.errors import (
+    DanubeError,
+    DurabilityMismatchError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+from danube.wire import Context, Method, Service, UnaryCall
+
+if TYPE_CHECKING:
+    from danube.broker import Broker
+    from danube.broker.topic import Topic
+
+__all__ = ["Producers"]
+
+_SERVICE: Final = "/danube.ProducerService/"
+_STRATEGIES: Final = frozenset(pb.DispatchStrategy.values())
+_DELIVERY_BYTES: Final = 256
+"""At most so much does a message grow on its way to a consumer: by its offset, and another address of the broker."""
+_ATTRIBUTE_BYTES: Final = 10
+"""At most so many bytes of an attribute are neither its name nor its value."""
+_LATEST_MS: Final = 2**53
+"""No clock shows more: about the year 287,000."""
+_LARGEST_U32: Final = 2**32 - 1
+
+
+class Producers:
+    """Handlers of the service, and the ids that are known.
+
+    Attributes:
+        topics: the topic of each id. Ids of topics and producers that are gone are found out when they are used.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        limits = broker.config.limits
+        self._max_request_bytes = max(_DELIVERY_BYTES, limits.compat_max_message_bytes - _DELIVERY_BYTES)
+        self.topics: dict[int, Topic] = {
+            producer_id: topic for topic in broker.kept_topics() for producer_id in topic.producers.ids()
+        }
+
+    def service(self) -> Service:
+        """Return the methods, by path."""
+        path = f"{_SERVICE}SendMessage"
+        send = Method(
+            path=path,
+            kind="unary",
+            start=self.send_message,
+            request_type=pb.StreamMessage,
+            max_request_bytes=self._max_request_bytes,
+        )
+        return dict([unary(f"{_SERVICE}CreateProducer", self.create_producer, pb.ProducerRequest), (path, send)])
+
+    def is_known(self, producer_id: int) -> bool:
+        """Whether messages may be sent under an id; asking counts as a sign of life of its producer."""
+        topic = self.topics.get(producer_id)
+        if topic is None:
+            return False
+        if topic.gone or not topic.intake.seen(producer_id):
+            del self.topics[producer_id]
+            return False
+        return True
+
+    async def create_producer(self, request: pb.ProducerRequest, _context: Context) -> pb.ProducerResponse:
+        """Return the id of a producer; create it, and its topic if that is allowed, if there is none.
+
+        Raises:
+            InvalidArgumentError: a name or the dispatch strategy is none.
+            FailedPreconditionError: the topic has the other dispatch strategy, or a schema is asked for.
+            AlreadyExistsError: a plain and a partitioned topic of one name.
+            TopicNotFoundError, NamespaceNotFoundError: there is no topic, and none is created.
+            LimitExceededError: too many producers or topics.
+        """
+        broker, name = self._broker, request.producer_name
+        validate_name("producer", name)
+        if request.dispatch_strategy not in _STRATEGIES:
+            raise InvalidArgumentError(
+                f"producer {name!r}: dispatch strategy {request.dispatch_strategy} is unknown; known are 0"
+                " (NonReliable) and 1 (Reliable)"
+            )
+        reliable = request.dispatch_strategy == pb.Reliable
+        subject = request.schema_ref.subject
+        if subject:
+            raise FailedPreconditionError(
+                f"producer {name!r}: schema subject {subject!r} is not registered, because this broker has no schema"
+                " registry yet; create the producer without a schema"
+            )
+        default = broker.config.durability
+        durability = (Durability.DISK if default is Durability.NONE else default) if reliable else Durability.NONE
+        topic = await broker.ensure_topic(request.topic_name, durability)
+        if reliable is (topic.durability is Durability.NONE):
+            kept = "does not keep its messages" if reliable else "keeps its messages"
+            raise DurabilityMismatchError(
+                f"topic {topic.name!r} {kept} (durability {topic.durability.value!r}), and producer {name!r} asks for"
+                f" dispatch strategy {'Reliable' if reliable else 'NonReliable'}; this is fixed when a topic is created"
+            )
+        producer_id = await topic.intake.register(name)
+        self.topics[producer_id] = topic
+        return pb.ProducerResponse(request_id=request.request_id, producer_id=producer_id, producer_name=name)
+
+    def send_message(self, request: pb.StreamMessage, call: UnaryCall) -> None:
+        """Take a message, and answer when it has reached its topic's durability.
+
+        Raises:
+            InvalidArgumentError: it has no ``msg_id``, is too large, or has a field that cannot be.
+            UnavailableError: the topic, or the producer's id, is not known: look up and create the producer again.
+            DataLossError: the topic has stopped because stored data is damaged.
+        """
+        if not request.HasField("msg_id"):
+            raise InvalidArgumentError("a message needs msg_id with the producer_id and topic_name of its producer")
+        msg_id = request.msg_id
+        producer_id = msg_id.producer_id
+        topic = self.topics.get(producer_id)
+        name = topic.intake.seen(producer_id) if topic is not None else ""
+        if topic is None or not name or topic.name != msg_id.topic_name or topic.gone:
+            topic, name = self._look_again(producer_id, msg_id.topic_name)
+        payload = request.payload
+        key = request.routing_key if request.HasField("routing_key") else None
+        attributes = dict(request.attributes) or None
+        size = len(payload) + len(name)
+        if key:
+            size += len(key.encode())
+        if attributes:
+            size += sum(
+                len(each.encode()) + len(value.encode()) + _ATTRIBUTE_BYTES for each, value in attributes.items()
+            )
+        intake = topic.intake
+        if size > intake.max_message_bytes:
+            raise MessageTooLargeError(
+                f"message of {size} bytes, with its key and attributes, is larger than"
+                f" {intake.said_max_message_bytes()}; split it, or raise that"
+            )
+        if request.publish_time > _LATEST_MS:
+            raise InvalidArgumentError(
+                f"publish_time {request.publish_time} is no time in milliseconds since the epoch"
+            )
+        schema = _schema_of(request) if request.HasField("schema_id") else _NO_SCHEMA
+        request_id = request.request_id
+        self._broker.composing.of(topic).add(
+            CompositeRecord(payload, key, attributes, 0, name, producer_id, request_id),
+            request.publish_time * 1000,
+            size,
+            partial(_answer, call, request_id),
+            schema,
+        )
+
+    def _look_again(self, producer_id: int, topic_name: str) -> tuple[Topic, str]:
+        """Find out why there is no topic for an id: it came to life late, or there is none."""
+        try:
+            topic = self._broker.topic(topic_name)
+        except TopicNotFoundError as error:
+            raise UnavailableError(error.message) from error
+        topic.check_alive()
+        name = topic.intake.seen(producer_id)
+        if not name:
+            raise UnavailableError(
+                f"producer id {producer_id} of topic {topic_name!r} was not given out here, or is forgotten; create the"
+                " producer again"
+            )
+        self.topics[producer_id] = topic
+        return topic, name
+
+
+_NO_SCHEMA: Final = Schema()
+
+
+def _schema_of(request: pb.StreamMessage) -> Schema:
+    schema_id = request.schema_id
+    if schema_id > _LARGEST_U32:
+        raise InvalidArgumentError(f"schema_id {schema_id} is larger than {_LARGEST_U32}")
+    return Schema(schema_id, request.schema_version)
+
+
+def _answer(call: UnaryCall, request_id: int, error: DanubeError | None) -> None:
+    if error is None:
+        call.reply(pb.MessageResponse(request_id=request_id))
+    elif isinstance(error, TopicNotFoundError):
+        call.fail(UnavailableError(error.message))  # deleted meanwhile: the client finds that out when it looks up
+    else:
+        call.fail(for_clients(error))

@@ -1,0 +1,26 @@
+"""``danube_schema.SchemaRegistry``: there is none yet, and every method says so.
+
+Producers that name a schema subject are refused for the same reason (see :mod:`danube.compat.producers`): a subject
+that nobody can register is not registered.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from danube.compat.errors import not_here
+from danube.compat.proto import danube_schema_pb2 as pb
+from danube.wire import Service
+
+__all__ = ["schema_service"]
+
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["SchemaRegistry"]
+
+
+def schema_service() -> Service:
+    """Return the methods, by path."""
+    why = "this broker has no schema registry yet; messages pass as they are, so send and consume them without a schema"
+    return dict(
+        not_here(f"/{_SERVICE.full_name}/{method.name}", getattr(pb, method.input_type.name), why)
+        for method in _SERVICE.methods
+    )
