@@ -188,12 +188,14 @@ class KeyedMachine(Machine):
                 self._aside.remove(offset)
                 lines.put_back(offset)
             return
+        acknowledged = False
         if offset not in self._aside:
+            acknowledged = lines.is_acknowledged(offset)
             lines.withdraw(lines.of[offset], {offset}, done)
             self._aside.add(offset)
-        if poison is PoisonPolicy.DROP:
+        if acknowledged or poison is PoisonPolicy.DROP:
             self._release(offset)
-            self._dropped += 1
+            self._dropped += not acknowledged
             done.append(offset)
 
     def _judge_all(self, now: float) -> None:
@@ -205,12 +207,9 @@ class KeyedMachine(Machine):
             past = lines.past.get(offset)
             if past is None or not past.history.failures or offset in self._flights.of:
                 continue
-            if offset not in self._aside:
-                if lines.is_acknowledged(offset):
-                    continue
-                if past.due <= now and not self.policy.is_poison(past.history.failures):
-                    continue  # its pause is over, however long the new one may be
-            self._judge(offset, done)
+            over = past.due <= now and not self.policy.is_poison(past.history.failures)
+            if not over:  # an end of a pause stays one, however long the new one may be
+                self._judge(offset, done)
         self._settled(done)
 
     def poisoned(self, limit: int) -> list[Poisoned]:

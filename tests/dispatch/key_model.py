@@ -122,6 +122,8 @@ class KeyModel:
                 line = self.line(offset)
                 lower = [index for index, other in enumerate(line) if other < offset]
                 line.insert(max(self.sent(line), *[index + 1 for index in lower], 0), offset)
+        elif offset in self.remembered:  # whatever happens to what is before it, this one is done
+            self.settled_itself |= self.settle(offset)
         elif policy.poison is PoisonPolicy.DROP:
             self.settled_itself |= self.settle(offset)
             self.dropped += 1
@@ -138,7 +140,7 @@ class KeyModel:
             if not flight[3]:
                 flight[1] = flight[2] + (policy.ack_timeout_s or math.inf)
         for offset in sorted(self.failures):
-            if offset in self.failures and offset not in self.flying and offset not in self.remembered:
+            if offset in self.failures and offset not in self.flying:
                 over = offset not in self.aside and self.due[offset] <= now
                 if not over or policy.is_poison(self.failures[offset][0]):
                     self.judge(offset)
