@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, pairwise
 
 import msgspec
 
@@ -47,8 +48,9 @@ class CursorSnapshot(msgspec.Struct, frozen=True, array_like=True, tag=2):
     subscription_id: int
     generation: int
     floor: int
-    ranges: list[int]
-    """Flat, above the floor."""
+    steps: list[int]
+    """The ranges above the floor as steps, ``[gap, length, gap, length, ...]``: small numbers, of one to three bytes
+    each, so that a hundred thousand ranges fit into one value of the metadata store."""
 
 
 CursorEntry = CursorDelta | CursorReset | CursorSnapshot
@@ -67,6 +69,11 @@ def decode_entry(data: bytes | memoryview) -> CursorEntry:
         return _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise DataLossError(f"a cursor entry of {len(data)} bytes cannot be decoded: {error}") from error
+
+
+def _steps(floor: int, flat: Sequence[int]) -> list[int]:
+    """Return a flat list of ranges above ``floor`` as the distances between its numbers."""
+    return [after - before for before, after in pairwise(chain((floor,), flat))]
 
 
 class _Acked(RangeSet):
@@ -230,7 +237,7 @@ class Cursor:
 
     def snapshot(self, subscription_id: int) -> CursorSnapshot:
         """Build the entry that holds the whole cursor."""
-        return CursorSnapshot(subscription_id, self.generation, self.floor, self._acked.to_flat())
+        return CursorSnapshot(subscription_id, self.generation, self.floor, _steps(self.floor, self._acked.to_flat()))
 
     def apply(self, entry: CursorEntry) -> None:
         """Apply a recovered entry. Idempotent; entries of older generations are ignored.
@@ -254,7 +261,7 @@ class Cursor:
             self._acked.clear()
         if isinstance(entry, CursorSnapshot):
             self._merge([self.floor, entry.floor] if entry.floor > self.floor else [])
-            self._merge(entry.ranges)
+            self._merge(list(accumulate(entry.steps, initial=entry.floor))[1:])
 
     def _merge(self, flat: Sequence[int]) -> None:
         """Acknowledge recovered ranges; they were accepted once, so the limit does not apply."""

@@ -45,7 +45,8 @@ def _reason(lines: Lines, policy: SubscriptionPolicy, key: Key, first: int, now:
     due, target = lines.due(first), lines.target(key)
     if due == math.inf:
         history = lines.past[first].history
-        why = f"{first} failed {history.failures} times (the last: {history.reason})"
+        often = "once" if history.failures == 1 else f"{history.failures:,} times"
+        why = f"{first} failed {often} (the last: {history.reason})"
         remedy = "acknowledge or skip it, change the policy, or seek"
         return "blocked", f"{subject}: {why} and the poison policy is {policy.poison}; {remedy}"
     if target is None:

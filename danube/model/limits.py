@@ -136,7 +136,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A publish that has waited this long for the backend is answered with a retryable error; it may still happen."""
 
     # Dispatch
-    max_ack_ranges: int = 10_000
+    max_ack_ranges: int = 50_000
     """Acknowledged ranges above a cursor's floor; dispatch waits for the floor to move beyond it."""
     max_unacked_messages: int = 50_000
     """Messages of one shared or key-shared subscription that are delivered and not acknowledged."""
@@ -184,7 +184,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Metadata
     metadata_max_key_bytes: int = 4 * KIB
     """Longest metadata key, in UTF-8 bytes."""
-    metadata_max_value_bytes: int = 512 * KIB
+    metadata_max_value_bytes: int = 768 * KIB
     """Largest value of one metadata key."""
     metadata_max_transaction_changes: int = 128
     """Most conditions, and most operations, of one metadata transaction."""

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from danube.dispatch import Cursor, CursorDelta, CursorReset, CursorSnapshot, decode_entry, encode_entry
 from danube.model.errors import DataLossError
+from danube.model.limits import Limits
 
 OFFSETS = st.integers(0, 40)
 
@@ -110,7 +111,7 @@ def test_entries_of_an_older_generation_mean_nothing():
     cursor = Cursor(10, generation=3)
     cursor.apply(CursorDelta(1, 2, [10, 20]))
     cursor.apply(CursorReset(1, 1, 99))
-    cursor.apply(CursorSnapshot(1, 2, 50, [60, 70]))
+    cursor.apply(CursorSnapshot(1, 2, 50, [10, 10]))
     assert (cursor.floor, cursor.ranges()) == (10, [])
 
 
@@ -122,9 +123,9 @@ def test_a_delta_without_its_reset_is_data_loss():
 def test_a_newer_snapshot_replaces_and_an_equal_one_is_merged():
     cursor = Cursor(0)
     cursor.ack(0, 5)
-    cursor.apply(CursorSnapshot(1, 0, 3, [7, 9]))
+    cursor.apply(CursorSnapshot(1, 0, 3, [4, 2]))
     assert (cursor.floor, cursor.ranges()) == (5, [(7, 9)])
-    cursor.apply(CursorSnapshot(1, 2, 1, [3, 4]))
+    cursor.apply(CursorSnapshot(1, 2, 1, [2, 1]))
     assert (cursor.floor, cursor.ranges(), cursor.generation) == (1, [(3, 4)], 2)
 
 
@@ -132,3 +133,17 @@ def test_a_newer_snapshot_replaces_and_an_equal_one_is_merged():
 def test_damaged_entries_are_data_loss(data):
     with pytest.raises(DataLossError, match="cannot be decoded"):
         decode_entry(data)
+
+
+def test_a_snapshot_of_as_many_ranges_as_there_may_be_fits_into_the_metadata_store():
+    limits = Limits()
+    cursor = Cursor(10**12)
+    most = limits.max_ack_ranges + limits.max_unacked_messages
+    for index in range(most):
+        start = 10**12 + 2_000 * index + 1_000
+        assert cursor.ack(start, start + 1_000, force=True)
+    entry = encode_entry(cursor.snapshot(2**62))
+    assert len(entry) < limits.metadata_max_value_bytes
+    again = Cursor(0)
+    again.apply(decode_entry(entry))
+    assert (again.floor, again.ranges()) == (cursor.floor, cursor.ranges())
