@@ -103,3 +103,27 @@ def test_the_keep_alive_of_a_client_does_not_spin() -> None:
                 await trio.sleep(2.5)
 
     simulate(work)
+
+
+def test_a_commit_in_front_of_sealed_ones_is_not_forgotten() -> None:
+    """Recovery took everything below the last sealed offset for sealed, and dropped commits too large to be merged."""
+
+    async def work(world: World) -> None:
+        small = world.node.config.limits.segment_bytes // 4
+        async with world.applications.client("here", Random(1), "broker") as client:
+            await client.create_topic(TOPIC, durability="remote")
+            sent: list[bytes] = []
+            async with client.producer(TOPIC) as producer:
+                for size in (small * 2 // 3, small * 2 // 3, 10, 10, 10, 10):
+                    payloads = [bytes([len(sent) + index]) + bytes(size) for index in range(2)]
+                    await producer.send_many(payloads)
+                    sent += payloads
+                assert world.node.life is not None
+                assert await world.node.life.broker.history.merger.merge("default") > 0
+            world.node.crash(power_loss=True)
+            await trio.sleep(1)
+            async with client.reader(TOPIC, start="earliest") as reader:
+                found = [message.payload async for batch in reader.batches(until_caught_up=True) for message in batch]
+            assert found == sent
+
+    simulate(work)

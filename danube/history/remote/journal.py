@@ -195,23 +195,24 @@ class RemoteJournal:
         self._stored = StoredCommits(claim.stored)
         self._snapshot = claim.snapshot
         self._next_offsets = {topic_id: topic.next_offset for topic_id, topic in recovered.topics.items()}
-        ends: dict[int, int] = {}
         self._catalogue.forget_commits(self._storage.name)  # of an attempt that was cut off
         for position in sorted(claim.replay.objects):
             item = claim.replay.objects[position]
-            parts = [part for part in item.parts if part.end_offset > self._sealed_end(part.topic_id, ends)]
+            parts = [part for part in item.parts if self._is_needed(part)]
             if parts:
                 self._catalogue.add_commit(self._ref(position), item.size_bytes, item.created_us, parts)
         self._recovered = True
         return recovered
 
-    def _sealed_end(self, topic_id: int, ends: dict[int, int]) -> int:
-        """Return the offset below which commits are not needed: sealed, or expired."""
-        end = ends.get(topic_id)
-        if end is None:
-            history = self._catalogue.topic(topic_id)
-            end = ends[topic_id] = max(history.end_offset, history.start_offset)
-        return end
+    def _is_needed(self, part: SegmentPart) -> bool:
+        """Return whether a part of a commit is neither sealed nor expired.
+
+        What lies behind it may be sealed already: small neighbours are merged before larger ones are old enough.
+        """
+        history = self._catalogue.topic(part.topic_id)
+        found = history.find(part.base_offset)
+        sealed = found is not None and found.part.base_offset <= part.base_offset
+        return not sealed and part.end_offset > history.start_offset
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Commit what is submitted, until :meth:`aclose` (or cancellation, which settles the rest with an error).
