@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from danube.broker.delivering import encode_delivery
+from danube.dispatch import Delivery
+from danube.log import StoredBatch
 from danube.model import api
+from danube.model.batch import slice_part
 from danube.model.errors import DanubeError
 from danube.wire import ServerStream
 
 if TYPE_CHECKING:
     from danube.broker.pump import Pump
+    from danube.broker.topic import Topic
 
 __all__ = ["Consumer"]
 
@@ -20,7 +25,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Consumer:
-    """One connected consumer of a subscription, or a reader."""
+    """One connected consumer of a subscription, or a reader; a :class:`danube.broker.receiver.Receiver`."""
 
     __slots__ = ("_held", "_nursery", "caught_up_at", "consumer_id", "key_filters", "name", "stream")
 
@@ -42,6 +47,26 @@ class Consumer:
         self.caught_up_at: int | None = end_offset
         """Where it has caught up: the end of the topic when it connected. None once it was told."""
 
+    def deliver(self, topic: Topic, batch: StoredBatch, delivery: Delivery, sliced: bool) -> None:
+        """Send the bytes of a batch, or a slice of it.
+
+        Raises:
+            InvalidArgumentError: the batch has to be cut, and cannot be opened.
+        """
+        producer_id = batch.header.producer_id
+        if delivery.whole and delivery.attempt == 1:
+            message = batch.delivery
+            if message is None:
+                # All who take this batch whole share one encoding.
+                producer = topic.producer_name(producer_id)
+                message = batch.delivery = encode_delivery(batch, delivery, producer, batch.part)
+        else:
+            part = batch.part
+            if sliced and not delivery.whole:
+                part = slice_part(batch.header, topic.opened.open(topic.topic_id, batch).take(delivery.ranges))
+            message = encode_delivery(batch, delivery, topic.producer_name(producer_id), part)
+        self.stream.send_nowait(message)
+
     def send(self, reply: api.ConsumeReply) -> None:
         """Queue one reply."""
         self.stream.send_nowait(_encode(reply))
@@ -50,14 +75,17 @@ class Consumer:
         """End its call with an error."""
         self.stream.abandon(error)
 
-    def hold(self, pump: Pump, messages: int, size_bytes: int) -> None:
-        """Keep credit back until the consumer has read what is on its way."""
+    def hold(self, pump: Pump, messages: int, size_bytes: int) -> bool:
+        """Keep credit back until the consumer has read what is on its way, if that is too much."""
+        if self.stream.send_buffered < pump.topic.max_send_buffer_bytes:
+            return False
         held = self._held
         if held is None:
             self._held = (messages, size_bytes)
             self._nursery.start_soon(self._release, pump)
         else:
             self._held = (held[0] + messages, held[1] + size_bytes)
+        return True
 
     async def _release(self, pump: Pump) -> None:
         await self.stream.wait_send_capacity()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from danube.broker.consumer import Consumer
+from danube.broker.receiver import AckWaiter
 from danube.dispatch import Cursor, encode_entry
 from danube.log import Entry, EntryType
 from danube.model import Durability, RangeSet, api
@@ -33,8 +33,8 @@ class CursorJournal:
         self._unsaved = RangeSet()
         """Acknowledged, and waiting for the next entry."""
         self._saving = False
-        self._flushes: list[tuple[Consumer, int]] = []
-        self._flushing: list[tuple[Consumer, int]] = []
+        self._flushes: list[tuple[AckWaiter, int]] = []
+        self._flushing: list[tuple[AckWaiter, int]] = []
         self._lost: DanubeError | None = None
         """Set when a cursor change did not reach the journal, which is then at its end: none after it will."""
 
@@ -47,7 +47,16 @@ class CursorJournal:
         if not self._saving and self._lost is None:
             self._save()
 
-    def flush(self, consumer: Consumer, token: int) -> None:
+    def add_for(self, waiter: AckWaiter, ranges: Sequence[int]) -> None:
+        """Write down that flat ranges were acknowledged, and answer as :meth:`flush` does when they are durable."""
+        if ranges and self._kept and not self._saving and self._lost is None:
+            self._flushes.append((waiter, 0))  # before the entry goes, so that it need not wait for the next one
+            self.add(ranges)
+        else:
+            self.add(ranges)
+            self.flush(waiter, 0)
+
+    def flush(self, consumer: AckWaiter, token: int) -> None:
         """Answer with AcksFlushed once all that was acknowledged is durable; end the consumer if it never will be."""
         if self._lost is not None:
             consumer.end(self._lost)
@@ -59,7 +68,7 @@ class CursorJournal:
         if not self._saving:
             self._save()
 
-    def forget(self, consumer: Consumer) -> None:
+    def forget(self, consumer: AckWaiter) -> None:
         """A consumer has gone: it waits for nothing any more."""
         self._flushes = [item for item in self._flushes if item[0] is not consumer]
         self._flushing = [item for item in self._flushing if item[0] is not consumer]

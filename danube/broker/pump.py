@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from danube.broker.consumer import Consumer
-from danube.broker.delivering import encode_delivery
 from danube.broker.rates import TokenBucket
+from danube.broker.receiver import Receiver
 from danube.dispatch import Delivery, Gap, Machine, Span
 from danube.log import StoredBatch
 from danube.model import api
@@ -54,7 +53,7 @@ class Pump(ABC):
     def __init__(self, topic: Topic, machine: Machine) -> None:
         self.topic = topic
         self.machine = machine
-        self.consumers: dict[int, Consumer] = {}
+        self.consumers: dict[int, Receiver] = {}
         self.failure: DanubeError | None = None
         self.waits_for: StorageError | None = None
         self._ahead: deque[StoredBatch] = deque()
@@ -67,8 +66,6 @@ class Pump(ABC):
         """Some consumer has a ``caught_up_at``."""
         self._takes_turns = False
         self._clears_away = False
-        self._unreadable_at = -1
-        """Base offset of the batch that was found last that has to be opened and cannot be."""
         self._pumping = False
         self._wake = trio.Event()
         """Something is to be read."""
@@ -79,7 +76,7 @@ class Pump(ABC):
 
     # --- Consumers ---
 
-    def _connected(self, consumer: Consumer) -> None:
+    def _connected(self, consumer: Receiver) -> None:
         """A consumer is in the machine now: it takes part."""
         self.consumers[consumer.consumer_id] = consumer
         self._catching_up = True
@@ -87,7 +84,7 @@ class Pump(ABC):
             self._task_scope = trio.CancelScope()
             self.topic.start_task(self._run, self._task_scope)
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: Receiver) -> None:
         """Disconnect a consumer; what it had is delivered again to others. A displaced consumer is gone already."""
         if self.consumers.pop(consumer.consumer_id, None) is None:
             return
@@ -99,11 +96,10 @@ class Pump(ABC):
                 self._task_scope = None
         self.pump()
 
-    def credit(self, consumer: Consumer, messages: int, size_bytes: int) -> None:
+    def credit(self, consumer: Receiver, messages: int, size_bytes: int) -> None:
         """Let more be delivered to a consumer."""
-        if consumer.stream.send_buffered >= self.topic.max_send_buffer_bytes:
+        if consumer.hold(self, messages, size_bytes):
             # It grants more than it reads. What it may have waits until it has read, so that its buffer stays bounded.
-            consumer.hold(self, messages, size_bytes)
             return
         self.machine.credit(consumer.consumer_id, messages, size_bytes)
         self.pump()
@@ -207,23 +203,9 @@ class Pump(ABC):
             self._bucket.take(item.messages, item.size_bytes, now)
         self._deliver(consumer, item)
 
-    def _deliver(self, consumer: Consumer, delivery: Delivery) -> None:
-        batch: StoredBatch = delivery.token
-        if delivery.whole and delivery.attempt == 1 and batch.base_offset != self._unreadable_at:
-            message = batch.delivery
-            if message is None:
-                # All who take this batch whole share one encoding.
-                message = batch.delivery = encode_delivery(batch, delivery, self._producer(batch), batch.part)
-            consumer.stream.send_nowait(message)
-        else:
-            self._deliver_specially(consumer, delivery, batch)
-
-    def _deliver_specially(self, consumer: Consumer, delivery: Delivery, batch: StoredBatch) -> None:
-        """Send a part of a batch, or something that may be a repeat."""
-        consumer.stream.send_nowait(encode_delivery(batch, delivery, self._producer(batch), batch.part))
-
-    def _producer(self, batch: StoredBatch) -> str:
-        return self.topic.producer_name(batch.header.producer_id)
+    def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
+        """Send messages to a consumer."""
+        consumer.deliver(self.topic, delivery.token, delivery, False)
 
     def _tell_caught_up(self) -> None:
         machine = self.machine

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from danube.broker.consumer import Consumer
 from danube.broker.pump import Pump
+from danube.broker.receiver import Receiver
 from danube.dispatch import Machine
 from danube.model import api
 
@@ -33,7 +33,7 @@ class Reader(Pump):
     def __repr__(self) -> str:
         return f"<Reader of {self.topic.name} at {self.machine.position}>"
 
-    def join(self, consumer: Consumer) -> None:
+    def join(self, consumer: Receiver) -> None:
         """Connect the consumer.
 
         Raises:
@@ -45,12 +45,12 @@ class Reader(Pump):
         self.topic.readers[self] = None
         self._connected(consumer)
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: Receiver) -> None:
         """Disconnect the consumer."""
         self.topic.readers.pop(self, None)
         super().leave(consumer)
 
-    def flush_acks(self, consumer: Consumer, token: int) -> None:
+    def flush_acks(self, consumer: Receiver, token: int) -> None:
         """Answer at once: there are no acknowledgements to wait for."""
         consumer.send(api.AcksFlushed(token))
 

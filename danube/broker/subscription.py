@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from danube.broker.consumer import Consumer
 from danube.broker.cursor_journal import CursorJournal
 from danube.broker.dead_letters import DeadLetters, check_dead_letters
-from danube.broker.delivering import encode_delivery
 from danube.broker.pump import Pump
 from danube.broker.rates import TokenBucket
+from danube.broker.receiver import AckWaiter, Receiver
 from danube.broker.telling import explanation_of, info_of
 from danube.dispatch import Cursor, Delivery, Machine, Span
 from danube.log import StoredBatch
 from danube.model import Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
-from danube.model.batch import slice_part
 from danube.model.errors import ConsumerDisplacedError, DanubeError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -74,6 +72,8 @@ class Subscription(Pump):
         self._lossy = topic.durability is Durability.NONE
         self._former_end = 0
         """What lies below may have been delivered before the broker was started again."""
+        self._unreadable_at = -1
+        """Base offset of the batch that was found last that has to be opened and cannot be."""
         self._unreadable_why = ""
         self._ttl_us = 0.0
         self._policy_applied()
@@ -87,7 +87,7 @@ class Subscription(Pump):
         """The subscription was there before the broker was started; all of its topic may have been delivered."""
         self._former_end = self.topic.end_offset
 
-    def join(self, consumer: Consumer) -> None:
+    def join(self, consumer: Receiver) -> None:
         """Connect a consumer; one of the same name that is still there is displaced.
 
         Raises:
@@ -112,7 +112,7 @@ class Subscription(Pump):
             self._change_active(told=True)  # by the answer to ConsumeOpen
         self._connected(consumer)
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: Receiver) -> None:
         """Disconnect a consumer; what it had is delivered again to others. A displaced consumer is gone already."""
         self._journal.forget(consumer)
         super().leave(consumer)
@@ -127,7 +127,7 @@ class Subscription(Pump):
         if active is not None and not told:
             self.consumers[active].send(api.ActiveChanged(True))
 
-    def is_active(self, consumer: Consumer) -> bool:
+    def is_active(self, consumer: Receiver) -> bool:
         """Whether messages go to this consumer (False for a failover consumer that stands by)."""
         return self.machine.active in (None, consumer.consumer_id)
 
@@ -190,12 +190,12 @@ class Subscription(Pump):
 
     # --- What consumers say ---
 
-    def ack(self, consumer: Consumer, ranges: Sequence[int]) -> None:
+    def ack(self, consumer: Receiver, ranges: Sequence[int]) -> None:
         """Acknowledge flat ranges."""
         new = self.machine.ack(ranges, consumer.consumer_id, trio.current_time())
         self._acked(new + self._acked_before(ranges))
 
-    def ack_cumulative(self, consumer: Consumer, offset: int) -> None:
+    def ack_cumulative(self, consumer: Receiver, offset: int) -> None:
         """Acknowledge everything up to and including an offset."""
         new = self.machine.ack_cumulative(offset, consumer.consumer_id, trio.current_time())
         self._acked(new + self._acked_before((self.cursor.floor, offset + 1)))
@@ -214,6 +214,20 @@ class Subscription(Pump):
         return self.machine.discard(
             [offset for pair in pairs if pair[0] < pair[1] for offset in pair], trio.current_time()
         )
+
+    def ack_for(self, waiter: AckWaiter, offset: int, consumer: Receiver | None) -> None:
+        """Acknowledge one message for somebody who is told as soon as that is durable.
+
+        Args:
+            waiter: is told, perhaps before this returns.
+            offset: of the message; one that is unknown, or was acknowledged before, is none the worse for it.
+            consumer: to whom this is a sign of life, if that is known.
+        """
+        consumer_id = consumer.consumer_id if consumer is not None else None
+        ranges = [offset, offset + 1]
+        new = self.machine.ack(ranges, consumer_id, trio.current_time())
+        self._journal.add_for(waiter, new + self._acked_before(ranges))
+        self.pump()
 
     def _acked(self, ranges: Sequence[int]) -> None:
         if ranges:
@@ -235,19 +249,39 @@ class Subscription(Pump):
     def _count_expired(self, settled: Sequence[int]) -> None:
         self.expired_messages += sum(settled[1::2]) - sum(settled[::2])
 
-    def nack(self, consumer: Consumer, ranges: Sequence[int], delay_s: float | None, reason: str) -> None:
+    def nack(self, consumer: Receiver, ranges: Sequence[int], delay_s: float | None, reason: str) -> None:
         """Take note that flat ranges have failed; ``delay_s`` None: the pause is as the policy says."""
         self.machine.nack(consumer.consumer_id, ranges, delay_s, trio.current_time(), reason)
         self.pump()
 
-    def extend(self, consumer: Consumer, ranges: Sequence[int], lease_s: float | None) -> None:
+    def nack_for(self, offset: int, least_delay_s: float | None, reason: str) -> None:
+        """Take note that one message has failed, wherever it is in flight.
+
+        Args:
+            offset: of the message; one that is not in flight is passed over.
+            least_delay_s: the pause is as the policy says, but at least this, and at most the longest of the policy.
+            reason: what a person should know about it.
+        """
+        delay_s = None
+        if least_delay_s is not None:
+            policy = self.policy
+            usual_s = policy.redelivery_delay(self.machine.failures(offset) + 1)
+            delay_s = min(max(usual_s, least_delay_s), max(usual_s, policy.max_redelivery_delay_s))
+        self.machine.nack(None, [offset, offset + 1], delay_s, trio.current_time(), reason)
+        self.pump()
+
+    def refuse(self, consumer: Receiver, offset: int, reason: str) -> None:
+        """A consumer has found out, while messages were being delivered, that it cannot take one: it fails."""
+        self.machine.nack(consumer.consumer_id, [offset, offset + 1], None, trio.current_time(), reason)
+
+    def extend(self, consumer: Receiver, ranges: Sequence[int], lease_s: float | None) -> None:
         """Move the ack timeout of flat ranges to ``lease_s`` seconds from now; None: the policy's ack timeout."""
         if lease_s is None:
             lease_s = self.policy.ack_timeout_s
         self.machine.extend(consumer.consumer_id, ranges, lease_s, trio.current_time())
         self.pump()
 
-    def flush_acks(self, consumer: Consumer, token: int) -> None:
+    def flush_acks(self, consumer: Receiver, token: int) -> None:
         """Answer with AcksFlushed once all that was acknowledged is durable; end the consumer if it never will be."""
         self._journal.flush(consumer, token)
 
@@ -305,24 +339,20 @@ class Subscription(Pump):
                 self._unreadable_at, self._unreadable_why = batch.base_offset, str(error)
         return Span(batch.base_offset, batch.end_offset, len(batch.part), batch, keys, due)
 
-    def _deliver_specially(self, consumer: Consumer, delivery: Delivery, batch: StoredBatch) -> None:
+    def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
+        batch: StoredBatch = delivery.token
         if delivery.attempt > 1 and consumer.caught_up_at is None:
             # What others have left over belongs to what was there: say it again behind it.
             consumer.caught_up_at, self._catching_up = 0, True
-        part = batch.part
         if batch.base_offset == self._unreadable_at:
             self._give_up(consumer, delivery, self._unreadable_why)
             return
-        if self._slices and not delivery.whole:
-            try:
-                opened = self.topic.opened.open(self.topic.topic_id, batch)
-            except InvalidArgumentError as error:
-                self._give_up(consumer, delivery, str(error))
-                return
-            part = slice_part(batch.header, opened.take(delivery.ranges))
-        consumer.stream.send_nowait(encode_delivery(batch, delivery, self._producer(batch), part))
+        try:
+            consumer.deliver(self.topic, batch, delivery, self._slices)
+        except InvalidArgumentError as error:
+            self._give_up(consumer, delivery, str(error))
 
-    def _give_up(self, consumer: Consumer, delivery: Delivery, reason: str) -> None:
+    def _give_up(self, consumer: Receiver, delivery: Delivery, reason: str) -> None:
         """A batch that cannot be opened cannot be delivered in parts: it fails, until its policy takes it away."""
         _log.error("%s cannot deliver the batch at %d: %s", self, delivery.base_offset, reason)
         now, policy = trio.current_time(), self.policy

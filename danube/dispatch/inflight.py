@@ -214,6 +214,14 @@ class InFlight:
                 self._insert(part)
                 self._arm(part)
 
+    def failures(self, offset: int) -> int:
+        """Return how often what is in flight at an offset has failed before; 0 if nothing is."""
+        index = bisect_right(self.starts, offset) - 1
+        if index < 0:
+            return 0
+        flight = self._flights[index]
+        return flight.history.failures if offset < flight.end else 0
+
     def extend(self, start: int, end: int, consumer_id: int, deadline: float, *, whole: bool = False) -> None:
         """Move the deadline of what is in flight at a consumer to a later time; an earlier one changes nothing.
 

@@ -140,6 +140,11 @@ class KeyedMachine(Machine):
                     self._fail(offset, delay_s, now, reason or NACKED, done)
         self._settled(done)
 
+    def failures(self, offset: int) -> int:
+        """Return how often a message in flight has failed before; see :meth:`Machine.failures`."""
+        past = self._lines.past.get(offset) if offset in self._flights.of else None
+        return past.history.failures if past is not None else 0
+
     def extend(self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float) -> None:
         """Extend leases; see :meth:`Machine.extend`."""
         self._heard(consumer_id)

@@ -233,6 +233,10 @@ class Machine(ABC):
             reason: what a person should know about it.
         """
 
+    def failures(self, offset: int) -> int:
+        """Return how often a message in flight has failed before; 0 for one that is not in flight."""
+        return 0
+
     @abstractmethod
     def extend(self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float) -> None:
         """Let what is in flight at a consumer time out ``lease_s`` seconds from now, but not earlier than it would.

@@ -167,6 +167,10 @@ class RangedMachine(Machine):
             released = self._flights.release(ranges[index], ranges[index + 1], consumer_id, whole=whole)
             self._failed(released, reason or NACKED, delay_s, now)
 
+    def failures(self, offset: int) -> int:
+        """Return how often a message in flight has failed before; see :meth:`Machine.failures`."""
+        return self._flights.failures(offset)
+
     def extend(self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float) -> None:
         """Give messages in flight more time; see :meth:`Machine.extend`."""
         if self._suspended:

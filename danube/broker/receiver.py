@@ -1,0 +1,83 @@
+"""What a pump needs of a consumer, whichever protocol leads to it.
+
+The native one is :class:`danube.broker.consumer.Consumer`; a face brings its own (:mod:`danube.broker.faces`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from danube.dispatch import Delivery
+from danube.log import StoredBatch
+from danube.model import api
+from danube.model.errors import DanubeError
+
+if TYPE_CHECKING:
+    from danube.broker.pump import Pump
+    from danube.broker.topic import Topic
+
+__all__ = ["AckWaiter", "Receiver"]
+
+
+class AckWaiter(Protocol):
+    """Somebody who waits until acknowledgements are durable."""
+
+    def send(self, reply: api.ConsumeReply, /) -> None:
+        """Take the good news, an :class:`danube.model.api.AcksFlushed`."""
+        ...
+
+    def end(self, error: DanubeError, /) -> None:
+        """Take the bad news: they never will be."""
+        ...
+
+
+class Receiver(AckWaiter, Protocol):
+    """One connected consumer of a subscription, or a reader. Nothing here waits."""
+
+    caught_up_at: int | None
+    """Where it has caught up, and is to be told so; None if it need not be told."""
+
+    @property
+    def consumer_id(self) -> int:
+        """Its id; no other consumer of this process has it."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name, by which it displaces itself."""
+        ...
+
+    @property
+    def key_filters(self) -> tuple[str, ...]:
+        """Its key filters (key-shared only)."""
+        ...
+
+    def deliver(self, topic: Topic, batch: StoredBatch, delivery: Delivery, sliced: bool, /) -> None:
+        """Take messages of a batch.
+
+        Args:
+            topic: which they are of.
+            batch: in which they are.
+            delivery: which of it. It has used up credit.
+            sliced: whether the consumer shares its subscription with others and must get no more than these.
+
+        Raises:
+            InvalidArgumentError: the batch cannot be opened.
+        """
+        ...
+
+    def send(self, reply: api.ConsumeReply, /) -> None:
+        """Tell it something; what it has no use for it passes over."""
+        ...
+
+    def end(self, error: DanubeError, /) -> None:
+        """Disconnect it with an error. It leaves by itself."""
+        ...
+
+    def hold(self, pump: Pump, messages: int, size_bytes: int, /) -> bool:
+        """Keep back credit that it has granted, and give it to the pump later, if it does not read what it has.
+
+        Returns:
+            Whether the credit was kept back.
+        """
+        ...
