@@ -39,7 +39,6 @@ from danube.model.batch import crc32c
 from danube.model.errors import (
     AlreadyExistsError,
     DanubeError,
-    FailedPreconditionError,
     InvalidArgumentError,
     TopicNotFoundError,
     UnavailableError,
@@ -518,10 +517,8 @@ class Broker:
 
     async def _enlarge_topic(self, name: str, record: TopicRecord, partitions: int) -> None:
         if record.durability is Durability.REMOTE:
-            raise FailedPreconditionError(
-                f"topic {name!r} has {record.partitions} partitions, and one of durability 'remote' does not grow;"
-                f" delete it and create it with: danube topics create {name} --partitions {partitions}"
-            )
+            await self.remote.enlarge(name, record.storage, partitions)
+            return
         record = await self.catalogue.enlarge_topic(name, partitions)
         for topic_name, topic_id in members(name, record):
             if topic_name not in self._topics:

@@ -228,10 +228,7 @@ class Catalogue:
             self._check_partitions(topic, partitions)
             self._check_room(topic, added)
             ids = [*record.topic_ids, *(self.new_id() for _ in range(added))]
-            record = msgspec.structs.replace(record, partitions=partitions, topic_ids=ids)
-            await self._store.put(f"/topics{topic}", _encode(record))
-            self._topics[topic] = record
-            return record
+            return await self._put_topic(topic, msgspec.structs.replace(record, partitions=partitions, topic_ids=ids))
 
     def _check_partitions(self, topic: str, partitions: int) -> None:
         if not 0 <= partitions <= self._limits.max_partitions:
@@ -378,15 +375,15 @@ class Catalogue:
                 raise FailedPreconditionError(
                     f"topic {topic!r} is a partition; policies belong to the partitioned topic as a whole"
                 )
-            return await self._put_policies(topic, record, change_policy(record.policies, changes))
+            policies = change_policy(record.policies, changes)
+            return await self._put_topic(topic, msgspec.structs.replace(record, policies=policies))
 
-    async def replace_topic_policies(self, topic: str, policies: TopicPolicies) -> None:
-        """Let an existing topic say what a copy of its record says that counts for more."""
+    async def replace_topic(self, topic: str, record: TopicRecord) -> None:
+        """Let an existing topic be what a copy of its record says that counts for more."""
         async with self._lock:
-            await self._put_policies(topic, self._topics[topic], policies)
+            await self._put_topic(topic, record)
 
-    async def _put_policies(self, topic: str, record: TopicRecord, policies: TopicPolicies) -> TopicRecord:
-        record = msgspec.structs.replace(record, policies=policies)
+    async def _put_topic(self, topic: str, record: TopicRecord) -> TopicRecord:
         await self._store.put(f"/topics{topic}", _encode(record))
         self._topics[topic] = record
         return record

@@ -286,7 +286,7 @@ class RemoteTopics:
         }
         for topic, record in records.items():
             present = catalogue.find(topic)
-            if present is not None and present.topic_ids != record.topic_ids:
+            if present is not None and present.topic_ids[0] != record.topic_ids[0]:
                 raise FailedPreconditionError(
                     f"topic {topic!r} of {url} cannot come back: there is another topic of that name, and durability"
                     f" {present.durability.value!r}; delete that one and start the broker again"
@@ -302,8 +302,8 @@ class RemoteTopics:
             if copy is None:
                 await catalogue.restore_topic(topic, record, {})
                 _log.warning("topic %r is back, from %s", topic, url)
-            elif copy.policies != record.policies:
-                await catalogue.replace_topic_policies(topic, record.policies)  # a change that was cut off in between
+            elif copy.policies != record.policies or copy.topic_ids != record.topic_ids:
+                await catalogue.replace_topic(topic, record)  # a change that was cut off in between
         return records
 
     def _revive(self, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered) -> None:
@@ -379,6 +379,25 @@ class RemoteTopics:
         change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
         await self._submit(journal, record, change, Settling(bring_to_life))
         return record
+
+    async def enlarge(self, name: str, storage: str, partitions: int) -> None:
+        """Give a partitioned topic more partitions; return when that is durable in its storage.
+
+        Raises what :meth:`create` does.
+        """
+        journal = await self.open(storage)
+        record = await self._broker.catalogue.enlarge_topic(name, partitions)
+
+        def bring_to_life() -> None:
+            latest = self._broker.catalogue.find(name) or record
+            for each, number in members(name, record):
+                if number not in self.by_id:
+                    topic = build_remote_topic(self._broker, each, number, latest, journal, RemoteTopicState(), None)
+                    self.by_id[number] = topic
+                    self._broker.adopt(topic)
+
+        change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
+        await self._submit(journal, record, change, Settling(bring_to_life))
 
     async def changed(self, name: str, record: TopicRecord) -> None:
         """The record of a topic has changed in the catalogue; return when that is durable in its storage.
