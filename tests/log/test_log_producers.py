@@ -169,3 +169,42 @@ def test_a_pending_batch_is_not_in_the_snapshot() -> None:
     restored.restore(table.snapshot())
     assert restored.check(first).kind is Verdict.KNOWN
     assert restored.check(second).kind is Verdict.NEW
+
+
+def test_registering_gives_a_name_its_id_and_fences_nobody() -> None:
+    table = ProducerTable(Limits())
+    session, new = table.register("a", 5, now_us=1)
+    assert (session.producer_id, session.epoch, new) == (5, 0, True)
+    again, new = table.register("a", 6, now_us=2)
+    assert (again.producer_id, new) == (5, False)
+    opened = table.open("b", 7, now_us=3)
+    registered, new = table.register("b", 8, now_us=4)
+    assert (registered, new) == (opened, False)
+    assert not table.is_fenced(opened)
+    assert list(table.ids()) == [5, 7]
+
+
+def test_a_registered_producer_outlives_a_restart_and_may_be_opened_later() -> None:
+    table = ProducerTable(Limits())
+    session, _ = table.register("a", 5, now_us=1)
+    entry = table.entry_of(session, 1).encode()
+    for restored in (ProducerTable(Limits()), ProducerTable(Limits())):
+        restored.apply_entry(entry)
+        assert restored.seen(5, 2) == "a"
+        opened = restored.open("a", 9, now_us=3)
+        assert (opened.producer_id, opened.epoch, opened.next_sequence) == (5, 1, 0)
+    copy = ProducerTable(Limits())
+    copy.restore(table.snapshot())
+    assert copy.register("a", 6, now_us=4) == (session, False)
+
+
+def test_signs_of_life_keep_a_producer_from_being_forgotten() -> None:
+    table = ProducerTable(Limits(producer_state_expiry_s=1.0))
+    table.register("a", 5, now_us=0)
+    table.register("b", 6, now_us=0)
+    assert table.seen(5, 900_000) == "a"
+    assert table.expire(1_500_000) == [6]
+    assert (table.seen(6, 1_500_000), table.used_us("b"), table.used_us("a")) == ("", 0, 900_000)
+    table.forget(5)
+    assert table.expire(10**9) == []
+    assert table.seen(5, 10**9) == ""
