@@ -33,12 +33,13 @@ class CompatFace:
             **storage_service(),
             **schema_service(),
         }
-        self.admin_services: Service = {}
+        self.admin_services: Service = {**schema_service()}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled."""
-        task_status.started()
-        await trio.sleep_forever()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.producers.run)
+            task_status.started()
 
 
 def face(broker: Broker) -> CompatFace:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from danube.broker.composite import Schema
 from danube.compat.errors import for_clients, unary
 from danube.compat.proto import danube_api_pb2 as pb
@@ -45,6 +47,7 @@ _ATTRIBUTE_BYTES: Final = 10
 """At most so many bytes of an attribute are neither its name nor its value."""
 _LATEST_MS: Final = 2**53
 """No clock shows more: about the year 287,000."""
+_SWEEP_INTERVAL_S: Final = 60.0
 _LARGEST_U32: Final = 2**32 - 1
 
 
@@ -52,7 +55,7 @@ class Producers:
     """Handlers of the service, and the ids that are known.
 
     Attributes:
-        topics: the topic of each id. Ids of topics and producers that are gone are found out when they are used.
+        topics: the topic of each id. That a topic or a producer is gone is found out when its id is used, or in time.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -84,6 +87,18 @@ class Producers:
             del self.topics[producer_id]
             return False
         return True
+
+    async def run(self) -> None:
+        """Forget the ids of topics and producers that are gone, now and then, until cancelled."""
+        while True:
+            await trio.sleep(_SWEEP_INTERVAL_S)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Forget the ids of topics and producers that are gone."""
+        gone = [number for number, topic in self.topics.items() if topic.gone or not topic.producers.name_of(number)]
+        for number in gone:
+            del self.topics[number]
 
     async def create_producer(self, request: pb.ProducerRequest, _context: Context) -> pb.ProducerResponse:
         """Return the id of a producer; create it, and its topic if that is allowed, if there is none.

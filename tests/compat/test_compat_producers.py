@@ -13,6 +13,7 @@ from compat_harness import DISK, NONE, Caller, calling, compat_broker
 import danube
 from danube.compat.codec import PROTO
 from danube.compat.errors import for_clients
+from danube.compat.producers import Producers
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Rate
 from danube.model.batch import BatchFlags
@@ -425,6 +426,20 @@ async def test_a_deleted_topic_sends_its_clients_back_to_look_it_up(tmp_path: Pa
         assert anew != producer_id
         await caller.send(TOPIC, anew, b"anew")
         assert [message.payload for message in await consumed(running, 1)] == [b"anew"]
+
+
+async def test_ids_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
+    async with compat_broker(tmp_path) as running, calling(running) as caller:
+        producers = Producers(running.broker)
+        ids = [(await caller.create(topic)).producer_id for topic in (TOPIC, "/default/gone", "/default/swept")]
+        for topic, producer_id in zip((TOPIC, "/default/gone", "/default/swept"), ids, strict=True):
+            producers.topics[producer_id] = running.broker.topic(topic)
+        for topic in ("/default/gone", "/default/swept"):
+            await running.broker.delete_topic(topic)
+        assert [producers.is_known(producer_id) for producer_id in (*ids[:2], 12345)] == [True, False, False]
+        assert list(producers.topics) == [ids[0], ids[2]]
+        producers.sweep()
+        assert list(producers.topics) == ids[:1]
 
 
 async def test_a_publish_rate_delays_and_loses_nothing(tmp_path: Path) -> None:
