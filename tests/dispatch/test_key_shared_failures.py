@@ -252,11 +252,12 @@ def test_a_late_acknowledgement_behind_what_is_in_flight_lets_the_next_one_go():
 def test_a_message_with_two_entries_in_the_books_keeps_its_pause():
     span = batch(0, list("aaa"))
     machine = machine_of(())
-    machine.join(2, "c1", 0.0)
     pump(machine, span)
+    machine.join(2, "c1", 0.0)
     assert machine.discard([2, 3], 0.0) == [2, 3], "0 is registered a second time"
     machine.credit(2, 1, 10)
-    assert pump(machine, span) == {2: [0]}
+    (delivery,) = machine.offered(span, 0.0)
+    assert delivery.ranges == [0, 1]
     machine.nack(2, [0, 1], 5.0, 0.0)
     machine.credit(2, 5, 100)
     assert pump(machine, span) == {}
@@ -283,6 +284,14 @@ def test_a_lease_cuts_a_delivery_and_never_shortens():
     assert machine.next_deadline() == 44.0, "and the old deadline is forgotten"
     machine.tick(44.0)
     assert machine.describe(6).in_flight_messages == 0
+
+
+def test_an_extended_delivery_keeps_its_deadline_when_the_policy_changes():
+    machine = machine_of(())
+    pump(machine, batch(0, KEYS))
+    machine.extend(1, [0, 6], 20.0, 5.0)
+    change(machine, now=6.0, ack_timeout_s=3.0)
+    assert machine.next_deadline() == 25.0
 
 
 def test_a_shorter_timeout_acts_at_once_on_what_is_in_flight():
@@ -406,6 +415,22 @@ def test_a_consumer_without_credit_does_not_hold_its_keys_for_ever():
     assert {names[offset % 40] for offset in got[3]} == mine
 
 
+def test_a_starved_consumer_that_grants_too_little_gets_its_time_again():
+    machine = machine_of(())
+    machine.join(2, "c1", 0.0)
+    span = batch(0, KEYS)
+    machine.join(3, "other", 0.0, ("none",))
+    machine.credit(3, 10, 1000)
+    assert pump(machine, span) == {}
+    machine.tick(10.0)
+    assert machine.describe(6).consumers[0].suspended
+    machine.credit(2, 0, 5)
+    assert pump(machine, span, now=12.0) == {}
+    machine.tick(12.0)
+    assert not machine.describe(6).consumers[0].suspended
+    assert machine.next_deadline() == 22.0
+
+
 def test_the_window_opens_again_when_a_starved_consumer_is_suspended():
     names, _ = keys_of_two()
     machine = machine_of((), (), max_unacked_messages=20)
@@ -445,6 +470,13 @@ def test_a_delayed_message_enters_its_line_when_it_is_due():
     assert pump(machine, *batches, now=9.0) == {1: [0, 1]}
     machine.ack([0, 2], 1, 9.0)
     assert machine.explain(9.0, 5).state == "caught-up"
+
+
+def test_delayed_messages_enter_their_line_in_the_order_in_which_they_are_due():
+    batches = batch(0, list("ab"), due=9.0), batch(2, list("a"), due=5.0)
+    machine = machine_of(())
+    assert pump(machine, *batches, now=1.0) == {}
+    assert pump(machine, *batches, now=10.0) == {1: [2, 0, 1]}
 
 
 def test_delayed_batches_are_bounded_and_the_limit_is_named():
@@ -490,3 +522,13 @@ def test_the_window_is_changed_live():
     assert pump(machine, span) == {}
     machine.ack([3, 4], 1, 0.0)
     assert pump(machine, span) == {1: [4]}
+
+
+def test_a_pause_that_is_over_stays_over():
+    span = batch(0, ["a"])
+    machine = machine_of((), redelivery_delay_s=2.0)
+    pump(machine, span)
+    machine.nack(1, [0, 1], None, 0.0)
+    assert machine.next_read(2.0) is not None
+    change(machine, now=2.0, redelivery_delay_s=30.0)
+    assert pump(machine, span, now=2.0) == {1: [0]}
