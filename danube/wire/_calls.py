@@ -11,6 +11,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error, TooManyStreamsError
 
 from danube.model.errors import InvalidArgumentError, LimitExceededError, ProtocolError, Status, UnavailableError
+from danube.wire._core import FatalError, FrameType
 from danube.wire._events import (
     EndOfStream,
     PingAcked,
@@ -20,6 +21,7 @@ from danube.wire._events import (
     TrailersReceived,
 )
 from danube.wire._grpc import decode_message, encode_message, format_timeout, parse_timeout, status_from_http
+from danube.wire._hpack import literals
 from danube.wire._receiving import Receiving
 from danube.wire._stream import WireStream
 
@@ -28,6 +30,7 @@ __all__ = ["ERROR_TRAILER", "Calls"]
 ERROR_TRAILER = "danube-error"
 """The trailer that carries the stable code of an error, beside ``grpc-status``."""
 
+_MAX_WINDOW = 2**31 - 1
 _NOT_METADATA = frozenset({"content-type", "te", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "user-agent"})
 
 
@@ -39,14 +42,40 @@ class Calls(Receiving):
         if handler is not None:
             handler(self, event)
 
-    def _on_window(self, event: h2.events.WindowUpdated) -> None:
-        stream = self._streams.get(event.stream_id or 0)
-        if stream is not None and stream.blocked:
+    def _take_window_update(self, stream_id: int, increment: int) -> bool:
+        """Handle a WINDOW_UPDATE frame; False when it is h2's: for no open stream, or not allowed."""
+        if not increment:
+            return False
+        if not stream_id:
+            window = self._h2.outbound_flow_control_window + increment
+            if window > _MAX_WINDOW:
+                raise FatalError(ErrorCodes.FLOW_CONTROL_ERROR, f"the peer opened the connection's window to {window}")
+            self._h2.outbound_flow_control_window = window
+            return True
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return False
+        stream.send_window += increment
+        if stream.send_window > _MAX_WINDOW:
+            if not self._client:
+                self._charge(self._resets, 1)
+            if not stream.local_closed or not stream.remote_closed:
+                self._reset(stream, ErrorCodes.FLOW_CONTROL_ERROR)
+                self._events.append(StreamReset(stream_id, int(ErrorCodes.FLOW_CONTROL_ERROR)))
+        elif stream.blocked:
             stream.blocked = False
             self._outgoing.wake(stream)
+        return True
 
     def _on_settings(self, event: h2.events.RemoteSettingsChanged) -> None:
+        before, self._send_window = self._send_window, self._h2.remote_settings.initial_window_size
+        delta = self._send_window - before
+        if not delta:
+            return
         for stream in self._streams.values():
+            stream.send_window += delta
+            if stream.send_window > _MAX_WINDOW:
+                raise FatalError(ErrorCodes.FLOW_CONTROL_ERROR, "the peer's SETTINGS open a window beyond the limit")
             if stream.blocked:
                 stream.blocked = False
                 self._outgoing.wake(stream)
@@ -55,10 +84,7 @@ class Calls(Receiving):
         stream_id = event.stream_id
         assert stream_id is not None
         self._highest_stream_id = stream_id
-        if self._draining or len(self._streams) >= self._limits.max_streams_per_connection:
-            # Not looked at, so the peer may retry elsewhere. A slot is held until finish(), whatever the peer resets.
-            if not self._draining:
-                self._charge(self._resets, 1)
+        if self._refuses():
             self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         pseudo: dict[str, str] = {}
@@ -68,7 +94,8 @@ class Calls(Receiving):
             target[name] = f"{target[name]},{value}" if name in target else value
         path = pseudo.get(":path", "")
         content_type = pseudo.get("content-type", "")
-        stream = WireStream(stream_id, self._h2.streams[stream_id], self._window_size, self._message_limit(path))
+        limit = self._message_limit(path)
+        stream = WireStream(stream_id, self._h2.streams[stream_id], self._window_size, self._send_window, limit)
         stream.checked = "content-length" in pseudo
         if pseudo.get(":method") != "POST":
             self._answer_http(stream, 405, f"gRPC calls use POST, not {pseudo.get(':method')}")
@@ -84,9 +111,21 @@ class Calls(Receiving):
                 timeout_s = parse_timeout(pseudo["grpc-timeout"])
             except InvalidArgumentError as exc:
                 error = exc
-        self._events.append(RequestReceived(stream_id, path, metadata, timeout_s, content_type))
+        request = RequestReceived(stream_id, path, metadata, timeout_s, content_type)
+        self._events.append(request)
         if error is not None:
             self._fail(stream, error)
+        else:
+            self._checked_request = request, int(pseudo.get("content-length", -1)), limit
+
+    def _refuses(self) -> bool:
+        # What is not looked at the peer may retry elsewhere. A slot is held until finish(), whatever the peer resets.
+        if self._draining:
+            return True
+        if len(self._streams) < self._limits.max_streams_per_connection:
+            return False
+        self._charge(self._resets, 1)
+        return True
 
     def _answer_http(self, stream: WireStream, status: int, text: str) -> None:
         # For peers that speak HTTP/2 and not gRPC: an answer that a person can read. The stream takes no slot.
@@ -96,6 +135,7 @@ class Calls(Receiving):
         if self._h2.local_flow_control_window(stream_id) >= len(body):
             self._h2.send_data(stream_id, body)
         self._h2.end_stream(stream_id)
+        assert stream.h2 is not None
         if not stream.h2.closed:
             self._charge(self._resets, 1)
             self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
@@ -150,6 +190,9 @@ class Calls(Receiving):
             if stream is not None and not self._client and not stream.discarding:
                 self._end_of_request(stream)
             return
+        self._ended(stream)
+
+    def _ended(self, stream: WireStream) -> None:
         self._close_remote(stream)
         if self._client:
             if not stream.discarding:
@@ -225,7 +268,7 @@ class Calls(Receiving):
             raise UnavailableError(f"the connection takes no new calls: {exc}") from exc
         self._highest_stream_id = stream_id
         self._streams[stream_id] = WireStream(
-            stream_id, self._h2.streams[stream_id], self._window_size, max_message_bytes
+            stream_id, self._h2.streams[stream_id], self._window_size, self._send_window, max_message_bytes
         )
         self._outgoing.take_h2()
         return stream_id
@@ -238,8 +281,14 @@ class Calls(Receiving):
         if stream is None or stream.local_closed or stream.responded or self._terminated is not None:
             return
         stream.responded = True
-        self._h2.send_headers(stream_id, [(":status", "200"), ("content-type", content_type), *_checked(metadata)])
-        self._outgoing.take_h2()
+        self._send_headers(stream, [(":status", "200"), ("content-type", content_type), *_checked(metadata)], end=False)
+
+    def _send_headers(self, stream: WireStream, headers: list[tuple[str, str]], *, end: bool) -> None:
+        if stream.h2 is None:
+            self._outgoing.headers(stream.stream_id, literals(headers), end=end)
+        else:
+            self._h2.send_headers(stream.stream_id, headers, end_stream=end)
+            self._outgoing.take_h2()
 
     def send_message(self, stream_id: int, data: bytes | tuple[bytes, ...]) -> bool:
         """Queue one message; a tuple is one message in several buffers. False when the stream is closed for sending.
@@ -296,9 +345,9 @@ class Calls(Receiving):
         stream.local_closed = True
         if trailers is None:
             self._h2.end_stream(stream.stream_id)
+            self._outgoing.take_h2()
         else:
-            self._h2.send_headers(stream.stream_id, trailers, end_stream=True)
-        self._outgoing.take_h2()
+            self._send_headers(stream, trailers, end=True)
         if stream.finished:
             self._drop(stream)
 
@@ -309,7 +358,10 @@ class Calls(Receiving):
             self._reset(stream, code)
 
     def _reset(self, stream: WireStream, code: int) -> None:
-        if not stream.h2.closed:
+        if stream.h2 is None:
+            if not stream.local_closed or not stream.remote_closed:
+                self._outgoing.frame(FrameType.RST_STREAM, 0, stream.stream_id, int(code).to_bytes(4, "big"))
+        elif not stream.h2.closed:
             self._h2.reset_stream(stream.stream_id, code)
             self._outgoing.take_h2()
         self._close_both(stream)
@@ -385,7 +437,6 @@ _H2_HANDLERS: dict[type[h2.events.Event], Callable[[Calls, Any], None]] = {
     h2.events.TrailersReceived: Calls._on_trailers,
     h2.events.StreamEnded: Calls._on_end,
     h2.events.StreamReset: Calls._on_reset,
-    h2.events.WindowUpdated: Calls._on_window,
     h2.events.RemoteSettingsChanged: Calls._on_settings,
     h2.events.PingAckReceived: Calls._on_ping_ack,
 }

@@ -14,7 +14,8 @@ from h2.settings import SettingCodes, Settings
 
 from danube.model.limits import Limits
 from danube.wire._abuse import TokenBucket
-from danube.wire._events import ConnectionTerminated, Event
+from danube.wire._events import ConnectionTerminated, Event, RequestReceived
+from danube.wire._hpack import Repeats
 from danube.wire._outgoing import FRAME_HEADER, MAX_FRAME_BYTES, Outgoing
 from danube.wire._stream import WireStream
 
@@ -64,6 +65,9 @@ class ConnectionCore(ABC):
             )
         )
         self._outgoing = Outgoing(self._h2, self._end)
+        self._send_window = self._h2.remote_settings.initial_window_size
+        self._repeats: Repeats[tuple[RequestReceived, int, int]] = Repeats(self._h2.decoder)
+        self._checked_request: tuple[RequestReceived, int, int] | None = None
         self._streams: dict[int, WireStream] = {}
         self._events: list[Event] = []
         self._now = now

@@ -11,8 +11,8 @@ A DATA frame::
     |  length   |  0x0   | flags  |     stream id     | payload     flags: 0x1 = END_STREAM
     +-----------+--------+--------+-------------------+---------...
 
-h2 keeps the two windows and all stream states; only the framing of DATA is done here, because h2 copies each payload
-five times on its way out.
+h2 keeps the connection's window and the states of streams; only the framing of DATA is done here, because h2 copies
+each payload five times on its way out.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ MAX_FRAME_BYTES = 64 * 1024
 """Largest frame that we send or accept. Larger ones gain nothing and delay the other streams."""
 
 _END_STREAM = 0x1
+_END_HEADERS = 0x4
+_HEADERS = 1
+_CONTINUATION = 9
 
 
 class Outgoing:
@@ -53,6 +56,46 @@ class Outgoing:
     def raw(self, frame: bytes) -> None:
         """Send bytes that are framed already."""
         self._chunks.append(frame)
+
+    def headers(self, stream_id: int, block: bytes, *, end: bool) -> None:
+        """Send a header block for a stream that h2 does not know."""
+        flags = _END_STREAM if end else 0
+        limit = self._h2.max_outbound_frame_size
+        kind = _HEADERS
+        while len(block) > limit:
+            self.frame(kind, flags, stream_id, block[:limit])
+            block = block[limit:]
+            kind, flags = _CONTINUATION, 0
+        self.frame(kind, flags | _END_HEADERS, stream_id, block)
+
+    def frame(self, kind: int, flags: int, stream_id: int, body: bytes) -> None:
+        """Send a frame that is no larger than the peer allows."""
+        size = len(body)
+        self._chunks.append(FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + body)
+
+    def whole(self, stream: WireStream, head: bytes, data: bytes, trailers: bytes) -> bool:
+        """Send headers, one message and trailers in one go, for a stream that h2 does not know.
+
+        False, and nothing is sent, when the windows do not have room for the message.
+        """
+        h2 = self._h2
+        size = len(data) + PREFIX.size
+        room = h2.outbound_flow_control_window
+        if size > room or size > stream.send_window or size > h2.max_outbound_frame_size or size > MAX_FRAME_BYTES:
+            return False
+        h2.outbound_flow_control_window = room - size
+        pack = FRAME_HEADER.pack
+        stream_id = stream.stream_id
+        self._chunks += (
+            pack(len(head) >> 8, len(head) & 0xFF, _HEADERS, _END_HEADERS, stream_id),
+            head,
+            pack(size >> 8, size & 0xFF, 0, 0, stream_id),
+            PREFIX.pack(0, size - PREFIX.size),
+            data,
+            pack(0, len(trailers), _HEADERS, _END_HEADERS | _END_STREAM, stream_id),
+            trailers,
+        )
+        return True
 
     def take_h2(self) -> None:
         """Take over what h2 wants to send, so that it keeps its place among our frames."""
@@ -106,7 +149,7 @@ class Outgoing:
                 if room <= 0:
                     ready.appendleft(stream)
                     return
-                size = min(stream.queued, frame_limit, stream.h2.outbound_flow_control_window, room)
+                size = min(stream.queued, frame_limit, stream.send_window, room)
                 if size <= 0:
                     stream.ready = False
                     stream.blocked = True
@@ -122,7 +165,7 @@ class Outgoing:
 
     def _frame(self, stream: WireStream, size: int) -> None:
         stream.queued -= size
-        stream.h2.outbound_flow_control_window -= size
+        stream.send_window -= size
         self._h2.outbound_flow_control_window -= size
         flags = 0
         if stream.ending and not stream.queued and stream.trailers is None:

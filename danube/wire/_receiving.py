@@ -9,6 +9,8 @@ later credit. So a message that has begun can always end, and a stream never hol
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from h2.errors import ErrorCodes
 
 from danube.model.errors import DanubeError, LimitExceededError
@@ -39,6 +41,7 @@ class Receiving(ConnectionCore):
             raise FatalError(ErrorCodes.STREAM_CLOSED, f"DATA on stream {stream.stream_id} after its end")
         if length:
             self._consume_window(stream, length)
+            stream.received += length
         elif not flags & FrameType.END_STREAM:
             self._charge(self._empty, 1)
 
@@ -81,9 +84,17 @@ class Receiving(ConnectionCore):
                 self._open_window(stream, loan)
 
     def _end_data(self, stream: WireStream) -> None:
-        # h2 must learn that the peer has closed its side: it gets an empty DATA frame that says so.
         if stream.remote_closed:
             return
+        if stream.h2 is None:
+            if stream.expected not in (-1, stream.received):
+                raise FatalError(
+                    ErrorCodes.PROTOCOL_ERROR,
+                    f"stream {stream.stream_id} had {stream.received} bytes and a content-length of {stream.expected}",
+                )
+            self._ended(stream)
+            return
+        # h2 must learn that the peer has closed its side: it gets an empty DATA frame that says so.
         self._pass_to_h2(FRAME_HEADER.pack(0, 0, FrameType.DATA, FrameType.END_STREAM, stream.stream_id))
 
     def _odd_data(self, flags: int, stream_id: int, length: int, data: bytes, position: int) -> None:
@@ -111,6 +122,7 @@ class Receiving(ConnectionCore):
             start += 1
             stop -= padding - 1
         if padding:
+            stream.received -= padding
             if stream.checked:
                 self._owed_by_h2 += padding
             else:
@@ -119,12 +131,17 @@ class Receiving(ConnectionCore):
         if stream.checked:
             # h2 compares the length with the content-length, and closes the stream if this is its end.
             self._payload(stream, data, start, stop)
+            assert stream.h2 is not None
             if not stream.h2.closed:
                 self._pass_to_h2(data[position : position + FRAME_HEADER_SIZE + length])
         else:
             self._payload(stream, data, start, stop)
             if flags & FrameType.END_STREAM:
                 self._end_data(stream)
+
+    @abstractmethod
+    def _ended(self, stream: WireStream) -> None:
+        """The peer will send nothing more on a stream."""
 
     def _fail(self, stream: WireStream, error: DanubeError) -> None:
         self._release(stream, stream.pending - stream.complete)

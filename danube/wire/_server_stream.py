@@ -119,10 +119,16 @@ class ServerStream:
         if not self.send_nowait(data):
             raise CallCancelledError(f"the caller of {self.context.path} is gone; its stream takes nothing more")
 
-    async def wait_send_capacity(self) -> None:
-        """Wait until less than ``max_send_buffer_bytes`` wait for the peer; returns at once if it is gone."""
+    async def wait_send_capacity(self, limit_bytes: int | None = None) -> None:
+        """Wait until less than ``max_send_buffer_bytes`` wait for the peer; returns at once if it is gone.
+
+        Args:
+            limit_bytes: wait until less than this waits; it is not more than that limit.
+        """
         protocol = self.connection.protocol
         limit = self.connection.limits.max_send_buffer_bytes
+        if limit_bytes is not None:
+            limit = min(limit, limit_bytes)
         while protocol.send_buffered(self.stream_id) >= limit:
             if self._room is None:
                 self._room = trio.Event()

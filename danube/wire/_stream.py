@@ -26,6 +26,7 @@ class WireStream:
         "complete",
         "discarding",
         "ending",
+        "expected",
         "finished",
         "h2",
         "head",
@@ -40,16 +41,20 @@ class WireStream:
         "queue",
         "queued",
         "ready",
+        "received",
         "remote_closed",
         "responded",
+        "send_window",
         "stream_id",
         "trailers",
         "window",
     )
 
-    def __init__(self, stream_id: int, h2: H2Stream, window: int, max_message_bytes: int) -> None:
+    def __init__(
+        self, stream_id: int, h2: H2Stream | None, window: int, send_window: int, max_message_bytes: int
+    ) -> None:
         self.stream_id = stream_id
-        self.h2 = h2
+        self.h2 = h2  # None: h2 knows nothing of this stream, its request was a repeat
         self.max_message_bytes = max_message_bytes
         # Receiving. `window` is what the peer may still send; `pending` what it sent and nobody gave back, of which
         # `complete` is in whole messages; `loan` was granted ahead, to let a large message through; `owed` will be
@@ -64,9 +69,12 @@ class WireStream:
         self.missing = -1  # -1: between messages, or inside the prefix
         self.parts: list[bytes | bytearray] = []
         self.checked = False  # h2 counts the bytes of this stream, against its content-length
+        self.received = 0  # bytes in DATA frames, counted where h2 does not
+        self.expected = -1  # the content-length, where h2 does not look at it
         self.discarding = False
         self.remote_closed = False
-        # Sending.
+        # Sending. `send_window` is what the peer still takes.
+        self.send_window = send_window
         self.queue: deque[bytes | memoryview] = deque()
         self.queued = 0
         self.ready = False  # stands in the connection's queue of streams that want to send

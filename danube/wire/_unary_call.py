@@ -19,7 +19,6 @@ from danube.model.errors import (
     DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
-    Status,
     to_wire,
 )
 from danube.wire._context import Context
@@ -106,11 +105,7 @@ class UnaryCall:
         except Exception as error:  # noqa: BLE001 - a bug in one call costs that call, not who answers others beside it
             self.fail(error)
             return
-        protocol = self._connection.protocol
-        stream_id = self._request.stream_id
-        protocol.send_response_headers(stream_id, self._request.content_type)
-        protocol.send_message(stream_id, data)
-        protocol.send_trailers(stream_id, Status.OK)
+        self._connection.protocol.answer(self._request.stream_id, self._request.content_type, data)
         self._finish()
 
     def fail(self, error: Exception) -> None:

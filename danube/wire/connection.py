@@ -1,9 +1,10 @@
 """One HTTP/2 connection that speaks gRPC, as a pure state machine: bytes and time in, events and bytes out.
 
 h2 keeps the rules of HTTP/2: header compression, settings, stream states, outbound windows. In front of it stands a
-frame splitter of our own, for three reasons:
+frame splitter of our own, for four reasons:
 
 * DATA payload goes straight into message assembly instead of through h2's four copies;
+* requests that repeat an earlier one are served without h2 (:mod:`danube.wire._repeated`);
 * every frame is seen and counted, also those that h2 swallows (resets of closed streams, CONTINUATION), and that is
   where floods are stopped;
 * GOAWAY is graceful here: h2 would refuse to finish the open streams after one.
@@ -22,10 +23,11 @@ import re
 from h2.errors import ErrorCodes
 from h2.exceptions import DenialOfServiceError
 
-from danube.wire._calls import ERROR_TRAILER, Calls
+from danube.wire._calls import ERROR_TRAILER
 from danube.wire._core import FatalError, FrameType
 from danube.wire._events import ConnectionTerminated, Event, GoAwayReceived, StreamReset
 from danube.wire._outgoing import FRAME_HEADER, FRAME_HEADER_SIZE, MAX_FRAME_BYTES
+from danube.wire._repeated import RepeatedCalls
 
 __all__ = ["ERROR_TRAILER", "GrpcConnection"]
 
@@ -44,7 +46,7 @@ _PADDED = FrameType.PADDED
 _END_STREAM = FrameType.END_STREAM
 
 
-class GrpcConnection(Calls):
+class GrpcConnection(RepeatedCalls):
     """The state machine of one connection, for either role.
 
     ``now`` is in seconds on any monotonic clock. ``message_limit`` (servers) gives the largest request message in bytes
@@ -157,9 +159,20 @@ class GrpcConnection(Calls):
             return
         if kind in (FrameType.HEADERS, FrameType.CONTINUATION):
             self._count_headers(kind, flags, stream_id, length)
+            if not self._client:
+                self._take_headers(kind, flags, stream_id, data, position, position + FRAME_HEADER_SIZE + length)
+                return
         elif kind == FrameType.RST_STREAM:
             if not self._client:
                 self._charge(self._resets, 1)
+            if length == 4 and self._take_reset(stream_id, data, position + FRAME_HEADER_SIZE):
+                return
+        elif kind == FrameType.WINDOW_UPDATE:
+            if length == 4:
+                body = position + FRAME_HEADER_SIZE
+                increment = int.from_bytes(data[body : body + 4], "big") & 0x7FFFFFFF
+                if self._take_window_update(stream_id, increment):
+                    return
         elif kind == FrameType.PING:
             if not flags & FrameType.ACK:
                 self._charge(self._pings, 1)
@@ -169,7 +182,7 @@ class GrpcConnection(Calls):
         elif kind == FrameType.GOAWAY:
             self._take_goaway(stream_id, length, data, position + FRAME_HEADER_SIZE)
             return
-        elif kind != FrameType.WINDOW_UPDATE:
+        else:
             # PRIORITY and extension frames mean nothing here (a client that gets PUSH_PROMISE is told by h2).
             self._charge(self._empty, 1)
             if kind != FrameType.PUSH_PROMISE:
