@@ -87,15 +87,16 @@ class Place(msgspec.Struct):
     """Checksum of the payload by offset, since the last power loss that may have changed it."""
     deliveries: Counter[int] = msgspec.field(default_factory=Counter)
     """How often each offset was handed out."""
-    last_new: dict[str | None, int] = {}
-    """Newest offset that came as a first attempt in this life of the broker, by key (or for all together)."""
-    life: int = 0
-    streams: dict[tuple[int, int], int] = {}
-    """In which life a session's stream was first seen: (session, generation) -> life."""
+    last_new: dict[tuple[str | None, tuple[int, int]], int] = {}
+    """Newest offset that came as a first attempt, by key (or for all together) and stream of a session."""
+    former_owners: bool = False
+    """Whether brokers may be alive that have lost the topic and do not know: what they deliver comes again."""
     given: set[int] = set()
     """Offsets that an application has acknowledged, whatever became of that."""
     settled: dict[int, tuple[int, int, int]] = {}
     """Durably acknowledged offsets: (event, session number, generation) of the confirmation."""
+    moves: int = 0
+    """How often somebody has begun or ended to move the cursor."""
     excused_below: int = 0
     """Somebody has moved the cursor to this offset, or may have: what lies below may have been passed over."""
     gaps: list[tuple[int, int, float]] = []
@@ -111,7 +112,7 @@ class Place(msgspec.Struct):
         if known is not None and known != told.checksum and not taken_back:
             found = "P2: it was delivered where another message was before"
         settled = self.settled.get(offset)
-        if settled is not None:
+        if settled is not None and not self.former_owners:
             event, number, then = settled
             if session.opened_at > event or (session.number == number and handed.generation > then):
                 found = "P1: it came again after its acknowledgement was durable"
@@ -129,28 +130,26 @@ class Place(msgspec.Struct):
     def _first_sight(self, offset: int, key: str | None, handed: Handed) -> str:
         """Check the order of first attempts. What was lost on its way to a consumer comes later, as a second one."""
         rules = self.rules
-        if handed.life != self.life:
-            self.life = handed.life
-            self.last_new.clear()  # it begins again with the first message that is not acknowledged
-        stream = handed.session.number, handed.generation
-        if self.streams.setdefault(stream, handed.life) != handed.life:
-            return ""  # from a broker that is dead
         if rules.kind is SubscriptionType.SHARED or not rules.in_order or self.excused_below or handed.attempt > 1:
             return ""
         by_key = rules.kind is SubscriptionType.KEY_SHARED
         if by_key and key is None:
             return ""  # the producer's name is the key then; its order shows in the audit
-        ordered_by = key if by_key else None
+        # A broker that was started again begins with the first message that is not acknowledged, and what consumers
+        # have of its former life may be handed out afterwards: then the order is that of each stream.
+        stream = (handed.session.number, handed.generation) if handed.life > 1 else (0, 0)
+        ordered_by = (key if by_key else None), stream
         last = self.last_new.get(ordered_by, -1)
         if offset < last:
             return f"P6: seen for the first time after {last}" + (f" of key {key}" if key else "")
         self.last_new[ordered_by] = offset
-        if not by_key and offset != last + 1 and rules.message_ttl_s:
+        if not by_key and last >= 0 and rules.message_ttl_s:
             self.gaps.append((last + 1, offset, handed.now_s))
         return ""
 
     def moved(self, offset: int) -> None:
         """The cursor is being moved to an offset."""
+        self.moves += 1
         self.excused_below = max(self.excused_below, offset, 1)
         self.settled.clear()
 

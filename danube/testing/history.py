@@ -97,6 +97,7 @@ class History:
         self._losses: Counter[str] = Counter()
         self._lives: Counter[str] = Counter()
         self._homes: dict[str, str] = {}
+        self._replaced: set[str] = set()
         self._topics: dict[str, _Topic] = {}
         self._sent: dict[bytes, _Sent] = {}
         self._places: dict[tuple[str, str], Place] = {}
@@ -146,6 +147,13 @@ class History:
         for name, topic in self._topics.items():
             if self._taken_back(name):
                 topic.reads.clear()
+
+    def replaced(self, home: str) -> None:
+        """Another machine takes the place of one, whose broker may live on until everything is settled."""
+        self.events += 1
+        self._replaced.add(home)
+        for (name, _), place in self._places.items():
+            place.former_owners = place.former_owners or self._homes[name] == home
 
     def new_life(self, home: str = "") -> None:
         """A broker of a home has started: topics of durability none begin anew."""
@@ -210,7 +218,8 @@ class History:
         for topic in topics:
             if (topic, subscription) not in self._places:
                 rules = self._rules.get((topic, subscription), SubscriptionRules(kind))
-                self._places[topic, subscription] = Place(rules, topic, subscription)
+                place = self._places[topic, subscription] = Place(rules, topic, subscription)
+                place.former_owners = self._homes[topic] in self._replaced
         return Session(subscription, self._sessions, self.events, tuple(filters))
 
     def deliver(
@@ -268,14 +277,19 @@ class History:
         """An application has acknowledged a message."""
         self._places[topic, session.subscription].given.add(offset)
 
-    def confirmed(self, session: Session, topic: str, offsets: Iterable[int], generation: int, losses: int) -> None:
-        """The broker has confirmed acknowledgements that were given when there had been ``losses`` power losses."""
+    def moment(self, session: Session, topic: str) -> tuple[int, int]:
+        """Return what :meth:`confirmed` has to know of the time at which acknowledgements are given."""
+        losses = self.power_losses(topic) if self._topics[topic].durability is Durability.OS else 0
+        return losses, self._places[topic, session.subscription].moves
+
+    def confirmed(
+        self, session: Session, topic: str, offsets: Iterable[int], generation: int, given: tuple[int, int]
+    ) -> None:
+        """The broker has confirmed acknowledgements that were given at the moment ``given`` or later."""
         self.events += 1
         place = self._places[topic, session.subscription]
-        if self._topics[topic].damaged:
-            return
-        if losses != self.power_losses(topic) and self._topics[topic].durability is Durability.OS:
-            return
+        if self._topics[topic].damaged or given != self.moment(session, topic):
+            return  # taken back meanwhile
         for offset in offsets:
             place.settled.setdefault(offset, (self.events, session.number, generation))
 
@@ -284,6 +298,7 @@ class History:
         self.events += 1
         place = self._places.get((topic, subscription))
         if place is not None and not self._topics[topic].damaged:  # nobody can have opened it if the topic has stopped
+            place.former_owners = False
             for offset in place.seen:
                 place.settled.setdefault(offset, (self.events, 0, 0))
 

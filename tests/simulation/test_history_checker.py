@@ -38,7 +38,7 @@ def audited(numbers: Sequence[int]) -> list[Audited]:
 
 def test_good_history() -> None:
     history, session = good_history()
-    history.confirmed(session, TOPIC, range(6), 1, 0)
+    history.confirmed(session, TOPIC, range(6), 1, (0, 0))
     history.audit("hot", TOPIC, audited(range(6)))
     history.audit("sealed", TOPIC, audited(range(6)))
     assert history.check() == []
@@ -99,12 +99,12 @@ def never_delivered(history: History, session: Session) -> None:
 
 
 def came_again(history: History, session: Session) -> None:
-    history.confirmed(session, TOPIC, [2], 1, 0)
+    history.confirmed(session, TOPIC, [2], 1, (0, 0))
     history.deliver(history.session("s", SubscriptionType.EXCLUSIVE, [TOPIC]), 1, TOPIC, 2, payload(2), None)
 
 
 def came_again_after_a_reconnect(history: History, session: Session) -> None:
-    history.confirmed(session, TOPIC, [2], 1, 0)
+    history.confirmed(session, TOPIC, [2], 1, (0, 0))
     history.deliver(session, 2, TOPIC, 2, payload(2), None)
 
 
@@ -147,7 +147,7 @@ def test_wrong_history(spoil: Callable[[History, Session], None], said: str) -> 
 
 def test_redelivery_to_the_same_stream_may_cross_its_acknowledgement() -> None:
     history, session = good_history()
-    history.confirmed(session, TOPIC, [2], 1, 0)
+    history.confirmed(session, TOPIC, [2], 1, (0, 0))
     history.deliver(session, 1, TOPIC, 2, payload(2), None)
     history.audit("hot", TOPIC, audited(range(6)))
     assert history.check() == []

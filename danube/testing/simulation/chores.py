@@ -131,7 +131,8 @@ class _Churn:
         self._incarnation += 1
         with suppress(NotFoundError):
             await client.delete_topic(topic)
-        durability = random.choice((Durability.DISK, Durability.OS, plan.topic.durability))
+        local = (Durability.DISK, Durability.OS) if not applications.moves else ()  # a new machine would lack them
+        durability = random.choice((*local, plan.topic.durability))
         try:
             await client.create_topic(topic, partitions=random.choice((0, 2)), durability=durability)
         except AlreadyExistsError:

@@ -128,6 +128,8 @@ class Applications:
         self.routes = routes
         self.history = history
         self.trace = trace
+        self.moves = any(len(machines) > 1 for machines in routes.values())
+        """Whether topics move from machine to machine."""
         self.calm = trio.Event()
         """Set when the faults are over: producers end what they do, consumers take and acknowledge everything."""
         self.finished = trio.Event()
@@ -328,7 +330,7 @@ class _Taker:
         self._session: Session = history.session(plan.subscription, plan.kind, plan.topic.parts, filters=plan.filters)
         self._feeds: dict[str, Source] = {}
         self._acked: dict[str, list[int]] = {}
-        self._losses = {part: history.power_losses(part) for part in plan.topic.parts}
+        self._given = {part: history.moment(self._session, part) for part in plan.topic.parts}
         self._later: list[Message] = []
 
     def see(self, batch: Batch) -> None:
@@ -375,8 +377,8 @@ class _Taker:
                 self._ack(message)  # late: it may have timed out, or be with another consumer
             self._later.clear()
         acked, self._acked = self._acked, {}
-        losses = self._losses
-        self._losses = {part: self._history.power_losses(part) for part in self._plan.topic.parts}
+        given = self._given
+        self._given = {part: self._history.moment(self._session, part) for part in self._plan.topic.parts}
         if not acked:
             return
         await self._consumer.flush_acks()
@@ -387,7 +389,7 @@ class _Taker:
         if self._plan.topic.durability is Durability.NONE:
             return
         for topic, offsets in acked.items():
-            self._history.confirmed(self._session, topic, offsets, self._feeds[topic].generation, losses[topic])
+            self._history.confirmed(self._session, topic, offsets, self._feeds[topic].generation, given[topic])
             self._applications.trace("confirmed", self._plan.name, topic, len(offsets))
 
 

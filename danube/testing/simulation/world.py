@@ -151,6 +151,8 @@ class World:
         """Start a broker on a new machine in the place of another one, whose process goes on if it is alive."""
         home = self.plan.home_of(former.name)
         former.retired = True
+        if former.life is not None and not former.life.over:
+            self.history.replaced(home)
         node = self._add_node(f"{home}-{len(self.nodes) + 1}", self.plan.configs[home])
         node.set_storage_faults(latency_s=0.005)
         self.serving[self.serving.index(former)] = node
@@ -274,7 +276,10 @@ class World:
                             self.trace("monitor-error", shown_error(error))
                         await trio.sleep(0.5)
                 if patience.cancelled_caught:
-                    explanation = await monitor.explain_subscription(topic.name, subscription)
+                    try:
+                        explanation = (await monitor.explain_subscription(topic.name, subscription)).sentence
+                    except DanubeError as error:
+                        explanation = shown_error(error)
                     raise StuckError(f"{subscription} of {topic.name} is stuck: {explanation}")
 
     async def _audit(self, label: str) -> None:
