@@ -1,153 +1,23 @@
-"""What the upstream contract says of each call, asked by stubs that were compiled from our own .proto files.
+"""What the upstream contract says of lookups, producers, and what is not here, asked by stubs of grpcio.
 
-Here a peer speaks that none of us wrote: grpcio's channels and generated stubs, as all official clients have them. The
-tables of the contract are followed row by row; where this broker answers otherwise, since clients fare better with it,
-the test says so.
+The tables of the contract are followed row by row; where this broker answers otherwise, since clients fare better with
+it, the test says so.
 """
 
 from __future__ import annotations
 
-import importlib
-import itertools
-import subprocess
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import pytest
-import trio
 from brokers import BrokerProcess
+from upstream_stubs import MALFORMED, TIMEOUT_S, Stubs, Upstream, fails
 
-import danube
-import danube.compat.proto
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.compat.proto import danube_schema_pb2 as schema_pb
 from danube.model import Rate
-
-PROTO = Path(danube.compat.proto.__file__).parent
-TIMEOUT_S = 20.0
-
-T = TypeVar("T")
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def stubs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
-    """The modules with the stubs of ``danube_api.proto`` and ``danube_schema.proto``."""
-    directory = tmp_path_factory.mktemp("stubs")
-    outputs = [f"--python_out={directory}", f"--grpc_python_out={directory}"]
-    sources = ["danube_api.proto", "danube_schema.proto"]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO}", *outputs, *sources], check=True)
-    sys.path.insert(0, str(directory))
-    try:
-        yield importlib.import_module("danube_api_pb2_grpc"), importlib.import_module("danube_schema_pb2_grpc")
-    finally:
-        sys.path.remove(str(directory))
-
-
-class Upstream:
-    """The stubs of one channel, and a broker."""
-
-    def __init__(self, broker: BrokerProcess, channel: Any, stubs: tuple[Any, Any]) -> None:
-        api, schema = stubs
-        self.broker = broker
-        self.channel = channel
-        self.producers = api.ProducerServiceStub(channel)
-        self.consumers = api.ConsumerServiceStub(channel)
-        self.discovery = api.DiscoveryStub(channel)
-        self.health = api.HealthCheckStub(channel)
-        self.storage = api.StorageServiceStub(channel)
-        self.schemas = schema.SchemaRegistryStub(channel)
-
-    def create(
-        self, topic: str, name: str = "p", strategy: int = pb.Reliable, request_id: int = 1, **fields: Any
-    ) -> pb.ProducerResponse:
-        request = pb.ProducerRequest(
-            request_id=request_id, topic_name=topic, producer_name=name, dispatch_strategy=strategy, **fields
-        )
-        return self.producers.CreateProducer(request, timeout=TIMEOUT_S)
-
-    def send(
-        self, topic: str, producer_id: int, payload: bytes = b"x", request_id: int = 1, **fields: Any
-    ) -> pb.MessageResponse:
-        fields = {"msg_id": pb.MsgID(producer_id=producer_id, topic_name=topic, broker_addr="http://b/")} | fields
-        request = pb.StreamMessage(request_id=request_id, payload=payload, publish_time=1_700_000_000_000, **fields)
-        return self.producers.SendMessage(request, timeout=TIMEOUT_S)
-
-    def lookup(self, topic: str) -> pb.TopicLookupResponse:
-        return self.discovery.TopicLookup(pb.TopicLookupRequest(request_id=7, topic=topic), timeout=TIMEOUT_S)
-
-    def partitions(self, topic: str) -> list[str]:
-        request = pb.TopicLookupRequest(request_id=8, topic=topic)
-        answer = self.discovery.TopicPartitions(request, timeout=TIMEOUT_S)
-        assert answer.request_id == 8
-        return list(answer.partitions)
-
-    def native(self, action: Callable[[danube.Client], Awaitable[T]]) -> T:
-        """Do something by the native API."""
-
-        async def run() -> T:
-            with trio.fail_after(TIMEOUT_S):
-                async with danube.connect(self.broker.url) as client:
-                    return await action(client)
-
-        return trio.run(run)
-
-    def stored(self, topic: str) -> int:
-        """Number of messages in a topic."""
-        return self.native(lambda client: client.describe_topic(topic)).end_offset
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    directory = tmp_path_factory.mktemp("statuses") / "data"
-    with BrokerProcess(directory, "--journal-file-size", "16MiB", "--log-level", "warning") as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def upstream(broker: BrokerProcess, stubs: tuple[Any, Any]) -> Iterator[Upstream]:
-    with grpc.insecure_channel(f"127.0.0.1:{broker.port}") as channel:
-        yield Upstream(broker, channel, stubs)
-
-
-@pytest.fixture
-def topic() -> str:
-    """The name of a topic that does not exist."""
-    return f"/default/topic-{next(_numbers)}"
-
-
-@pytest.fixture
-def sending(upstream: Upstream, topic: str) -> int:
-    """The id of a producer of the topic."""
-    return upstream.create(topic).producer_id
-
-
-def fails(status: str, call: Callable[[], Any], *words: str) -> str:
-    """Check that a call ends with a status, and a sentence with these words; return the sentence."""
-    with pytest.raises(grpc.RpcError) as raised:
-        call()
-    details = raised.value.details()
-    assert raised.value.code().name == status, details
-    assert all(word in details for word in words), details
-    assert len(details) > 20
-    return str(details)
-
-
-MALFORMED = [
-    "",
-    "plain",
-    "/default",
-    "/default/",
-    "/default/a/b",
-    "default/a",
-    "//a",
-    "/default/a b",
-    "/default/" + "x" * 300,
-]
 
 # --- Discovery ---
 
@@ -239,7 +109,7 @@ def test_an_unknown_dispatch_strategy_is_invalid(upstream: Upstream, topic: str)
     fails("INVALID_ARGUMENT", lambda: upstream.create(topic, strategy=2), "dispatch strategy 2")
 
 
-def test_without_auto_creation_a_topic_is_not_found(tmp_path: Path, stubs: tuple[Any, Any], topic: str) -> None:
+def test_without_auto_creation_a_topic_is_not_found(tmp_path: Path, stubs: Stubs, topic: str) -> None:
     options = ("--journal-file-size", "16MiB", "--log-level", "warning", "--no-auto-create")
     with (
         BrokerProcess(tmp_path / "data", *options) as broker,
