@@ -26,12 +26,14 @@ from h2.connection import H2Connection
 from danube.wire._grpc import PREFIX
 from danube.wire._stream import WireStream
 
-__all__ = ["FRAME_HEADER", "FRAME_HEADER_SIZE", "MAX_FRAME_BYTES", "Outgoing"]
+__all__ = ["FRAME_HEADER", "FRAME_HEADER_SIZE", "MAX_FRAME_BYTES", "MAX_WHOLE_BYTES", "Outgoing"]
 
 FRAME_HEADER = struct.Struct(">HBBBL")
 FRAME_HEADER_SIZE = FRAME_HEADER.size
 MAX_FRAME_BYTES = 64 * 1024
 """Largest frame that we send or accept. Larger ones gain nothing and delay the other streams."""
+MAX_WHOLE_BYTES = 256 * 1024
+"""Whole answers that may wait for the next write."""
 
 _END_STREAM = 0x1
 _END_HEADERS = 0x4
@@ -42,13 +44,14 @@ _CONTINUATION = 9
 class Outgoing:
     """The send side of a connection. ``end`` closes a stream whose queue has run empty."""
 
-    __slots__ = ("_chunks", "_end", "_h2", "_ready")
+    __slots__ = ("_chunks", "_end", "_h2", "_ready", "_whole_bytes")
 
     def __init__(self, h2: H2Connection, end: Callable[[WireStream], None]) -> None:
         self._h2 = h2
         self._end = end
         self._chunks: list[bytes | memoryview] = []
         self._ready: deque[WireStream] = deque()
+        self._whole_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._chunks) or (bool(self._ready) and self._h2.outbound_flow_control_window > 0)
@@ -76,13 +79,17 @@ class Outgoing:
     def whole(self, stream: WireStream, head: bytes, data: bytes, trailers: bytes) -> bool:
         """Send headers, one message and trailers in one go, for a stream that h2 does not know.
 
-        False, and nothing is sent, when the windows do not have room for the message.
+        False, and nothing is sent, when the windows have no room for the message, or when so much waits already that
+        the peer may not be reading: what is sent this way holds no stream's slot.
         """
         h2 = self._h2
         size = len(data) + PREFIX.size
         room = h2.outbound_flow_control_window
         if size > room or size > stream.send_window or size > h2.max_outbound_frame_size or size > MAX_FRAME_BYTES:
             return False
+        if self._whole_bytes > MAX_WHOLE_BYTES:
+            return False
+        self._whole_bytes += size
         h2.outbound_flow_control_window = room - size
         pack = FRAME_HEADER.pack
         stream_id = stream.stream_id
@@ -133,6 +140,7 @@ class Outgoing:
             return b""
         data = b"".join(chunks)
         chunks.clear()
+        self._whole_bytes = 0
         return data
 
     def _pump(self, budget: int) -> None:

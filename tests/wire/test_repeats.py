@@ -39,6 +39,7 @@ from danube.wire._events import (
     StreamReset,
 )
 from danube.wire._hpack import MAX_REPEAT_BYTES, MAX_REPEATS, Repeats, literals
+from danube.wire._outgoing import MAX_WHOLE_BYTES
 from danube.wire.connection import GrpcConnection
 
 INITIAL_WINDOW_SIZE = 4
@@ -285,6 +286,24 @@ def test_late_frames_of_a_repeat_that_has_ended() -> None:
     assert server.receive(late + call(raw, 7), 0.0)[0].stream_id == 7  # type: ignore[attr-defined]
     assert server.terminated is None
     answers.take(server)
+
+
+def test_answers_that_nobody_reads_hold_their_slots() -> None:
+    server, raw, answers = repeating_server(Limits(max_streams_per_connection=20))
+    server.receive(frame(WINDOW_UPDATE, 0, 0, uint32(1 << 30)), 0.0)
+    data = bytes(10_000)
+    taken = 0
+    for number in range(100):
+        events = server.receive(call(raw, 5 + 2 * number), 0.0)
+        if events:
+            server.answer(5 + 2 * number, "application/grpc", data)
+            taken += 1
+    assert server.open_streams == 20
+    assert MAX_WHOLE_BYTES < (taken - 20) * len(data) < MAX_WHOLE_BYTES + 2 * len(data)
+    answers.take(server)
+    assert server.open_streams == 0
+    assert sum(said[-1] == {"grpc-status": "0"} for said in answers.streams.values()) == taken + 2
+    assert sum(said == [7] for said in answers.streams.values()) == 100 - taken
 
 
 def test_too_large_a_message_fails_a_repeat() -> None:

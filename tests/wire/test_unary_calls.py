@@ -370,6 +370,49 @@ async def test_requests_with_no_or_two_messages(autojump_clock: trio.testing.Moc
         assert await peer.statuses() == {7: "0"}
 
 
+class DeafStream(trio.abc.HalfCloseableStream):
+    """The server's end of a connection whose peer sends what it likes and reads nothing."""
+
+    def __init__(self, incoming: trio.abc.ReceiveStream) -> None:
+        self.incoming = incoming
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return bytes(await self.incoming.receive_some(max_bytes))
+
+    async def send_all(self, data: object) -> None:
+        await trio.sleep_forever()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.sleep_forever()
+
+    async def send_eof(self) -> None: ...
+
+    async def aclose(self) -> None:
+        await self.incoming.aclose()
+
+
+async def test_a_peer_that_never_reads_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
+    calls = Calls()
+    server = Server([calls.methods()], Limits(write_timeout_s=3.0))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run, [])
+        outgoing, incoming = trio.testing.memory_stream_one_way_pair()
+        nursery.start_soon(server.serve_stream, DeafStream(incoming))
+        peer = RawPeer(trio.StapledStream(outgoing, incoming))
+        await peer.send(peer.raw.hello())
+        await peer.send(*(peer.request(2 * number + 1, 2 - number % 2) for number in range(100)))
+        assert len(calls.seen) == 100
+        assert len(calls.kept) == 50
+        await trio.sleep(2.0)
+        assert server.connections == 1
+        await trio.sleep(3.0)
+        assert server.connections == 0
+        for _, call in calls.kept:
+            assert call.gone
+            call.reply(Number(0))
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_lost_connection_leaves_its_calls_to_whoever_answers_them(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
