@@ -24,8 +24,8 @@ from danube.model.ranges import RangeSet
 
 if TYPE_CHECKING:
     from danube.client._connection import Connection
-    from danube.client._inflow import M, OpenBatch
-    from danube.client._message import BareMessage, DeliveredBatch
+    from danube.client._inflow import OpenBatch
+    from danube.client._message import BareMessage
     from danube.wire.client import ClientStream
 
 __all__ = ["Feed"]
@@ -133,32 +133,26 @@ class Feed(Inflow):
 
     # --- What the application takes ----------------------------------------------------------------------------------
 
-    def taken(self, delivery: api.Delivery) -> None:
-        """Give back the credit of a delivery that the application has taken."""
-        super().taken(delivery)
+    def taken(self, delivery: api.Delivery, ranges: list[int], count: int) -> None:
+        """Give back the credit of a delivery that the application has taken. Its timeout counts from here."""
+        super().taken(delivery, ranges, count)
         self._renewals.alive = True
-        if not self.queue:
-            self._waiting = None
-        elif self._waiting is not None:
-            for start, end in _pairs(live_ranges(delivery)):
-                self._waiting.remove(start, end)
-
-    def handed_out(self, ranges: list[int]) -> None:
-        """Take note that the application has these messages now: their timeout counts from here."""
+        if self._waiting is not None:
+            if not self.queue:
+                self._waiting = None
+            else:
+                for start, end in _pairs(ranges):
+                    self._waiting.remove(start, end)
         if self.ack_timeout_s or self._keeps:
-            self._leases.handed_out(ranges)
-            if self._leases.overfull:
-                self.extend(self._leases.renewal([]), None)
+            self._handed_out(ranges)
 
-    def open(self, batch: DeliveredBatch, kind: type[M]) -> OpenBatch[M]:
-        """Begin to hand out the messages of a batch one by one."""
-        if self._keeps:
-            self.handed_out(batch.ranges)
-        return super().open(batch, kind)
+    def _handed_out(self, ranges: list[int]) -> None:
+        if self._leases.handed_out(ranges):
+            self.extend(self._leases.renewal([]), None)
 
     def _finished(self, opened: OpenBatch[BareMessage]) -> None:
-        if not self._keeps:
-            self.handed_out(clip(opened.batch.ranges, opened.renewed_from))
+        if opened.renewed_from is not None and not self._keeps:
+            self._handed_out(clip(opened.batch.ranges, opened.renewed_from))
 
     def drop_waiting(self) -> None:
         """Forget everything that has arrived and was not handed out yet."""
@@ -188,10 +182,11 @@ class Feed(Inflow):
         left = []
         for opened in self.open_batches:
             ranges, next_offset = opened.batch.ranges, opened.next_offset
-            if not self._keeps:
+            if self._keeps:
+                if next_offset is not None and not waiting:
+                    let_go += clip(ranges, next_offset)
+            elif opened.renewed_from is not None:  # else it was taken since the last renewal, and is noted whole
                 found += clip(ranges, opened.renewed_from, None if waiting else next_offset)
-            elif next_offset is not None and not waiting:
-                let_go += clip(ranges, next_offset)
             if next_offset is not None:
                 opened.renewed_from = next_offset
                 left.append(opened)
@@ -275,7 +270,7 @@ class Feed(Inflow):
             if reply.attempt > 1 or self._filter_all:
                 filtered = self._without_known(reply)
                 if filtered is None:
-                    super().taken(reply)
+                    super().taken(reply, [], message_count(reply))
                     return
                 reply = filtered
             if reply.attempt > 1:

@@ -45,21 +45,20 @@ class OpenBatch(Generic[M_co]):
     How far that has come is read from the iterator over the offsets, so that it costs nothing per message.
     """
 
-    __slots__ = ("_count", "_offsets", "batch", "messages", "renewed_from")
+    __slots__ = ("_offsets", "batch", "messages", "renewed_from")
 
     def __init__(self, batch: DeliveredBatch, kind: type[M_co]) -> None:
         self.batch = batch
-        self._count = len(batch)
         self._offsets = iter(batch.offsets)
         self.messages: Iterator[M_co] = batch.build(kind, self._offsets)
-        self.renewed_from = batch.offsets[0]
-        """What was handed out from this offset on has had no lease renewed since."""
+        self.renewed_from: int | None = None
+        """What was handed out from this offset on has had no lease renewed since; None if all of it was."""
 
     @property
     def next_offset(self) -> int | None:
         """Offset of the next message to be handed out; None if there is none left."""
         left = length_hint(self._offsets)
-        return self.batch.offsets[self._count - left] if left else None
+        return self.batch.offsets[-left] if left else None
 
     def drop(self) -> None:
         """Hand out nothing more."""
@@ -128,9 +127,9 @@ class Inflow:
 
     # --- What the application takes ----------------------------------------------------------------------------------
 
-    def taken(self, delivery: api.Delivery) -> None:
-        """Give back the credit of a delivery that the application has taken."""
-        self._returned_messages += message_count(delivery)
+    def taken(self, delivery: api.Delivery, ranges: list[int], count: int) -> None:
+        """Give back the credit of a delivery that the application has taken: ``count`` messages with these offsets."""
+        self._returned_messages += count
         self._returned_bytes += delivery.charged_bytes
         # A quarter of the window, or everything when nothing is left here: few Credit messages, and never a stall.
         if (
@@ -140,19 +139,15 @@ class Inflow:
         ):
             self._wake()
 
-    def handed_out(self, ranges: list[int]) -> None:
-        """Take note that the application has these messages now."""
-
     def open(self, batch: DeliveredBatch, kind: type[M]) -> OpenBatch[M]:
-        """Begin to hand out the messages of a batch one by one, as objects of ``kind``."""
-        left = []
-        for one in self.open_batches:
-            if one.next_offset is None:
+        """Begin to hand out the messages of a batch that was taken one by one, as objects of ``kind``."""
+        if self.open_batches:
+            done = [one for one in self.open_batches if one.next_offset is None]
+            for one in done:
+                self.open_batches.remove(one)
                 self._finished(one)
-            else:
-                left.append(one)
         opened = OpenBatch(batch, kind)
-        self.open_batches = [*left, opened]
+        self.open_batches.append(opened)
         return opened
 
     def _finished(self, opened: OpenBatch[BareMessage]) -> None:

@@ -72,25 +72,24 @@ class Leases:
         self._held: RangeSet | None = RangeSet() if keep else None
         self._max_ranges = max_ranges
 
-    def handed_out(self, ranges: list[int]) -> None:
-        """Take note of messages that the application has from now on."""
+    def handed_out(self, ranges: list[int]) -> bool:
+        """Take note of messages that the application has from now on.
+
+        Returns whether so much was handed out since the last renewal that it is time for the next one.
+        """
         held = self._held
         if held is not None:
             for start, end in zip(ranges[::2], ranges[1::2], strict=True):
                 held.add(start, end)
             while len(held) > self._max_ranges:  # the oldest go first: most likely nobody thinks of them any more
                 held.remove(*held.first())
-            return
+            return False
         fresh = self._fresh
         if fresh and fresh[-1] == ranges[0]:
             fresh[-1:] = ranges[1:]
         else:
             fresh += ranges
-
-    @property
-    def overfull(self) -> bool:
-        """Whether so much was handed out since the last renewal that it is time for the next one."""
-        return len(self._fresh) > _MAX_FRESH_NUMBERS
+        return len(fresh) > _MAX_FRESH_NUMBERS
 
     def settled(self, ranges: list[int]) -> None:
         """Forget messages that were acknowledged or refused."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 import anyio
 import anyio.lowlevel
 
-from danube.client._inflow import Inflow, OpenBatch
+from danube.client._inflow import Inflow, OpenBatch, live_ranges, message_count
 from danube.client._message import Batch, Message, open_delivery
 from danube.client._tasks import copy_error
 from danube.model.api import CaughtUp
@@ -97,7 +97,6 @@ class Receiver(Generic[F]):
         """Return the next batch; wait for one if need be. Errors and cancellation as in :meth:`receive`."""
         batch = await self._next_batch(until_caught_up=False)
         assert batch is not None
-        self._handed(batch)
         return batch
 
     def batches(self, *, until_caught_up: bool = False) -> AsyncIterator[Batch]:
@@ -116,22 +115,21 @@ class Receiver(Generic[F]):
             message = next(self._messages, None)
             if message is not None:
                 return message
+            self._open_batches.clear()
             batch = await self._next_batch(until_caught_up=False)
             assert batch is not None
+            if len(batch) == 1:
+                return batch[0]
             self._open(batch)
 
     def _open(self, batch: Batch) -> None:
         """Hand out the messages of a batch; after those of one that another task has opened meanwhile."""
-        left = [one for one in self._open_batches if one.next_offset is not None]
-        self._set_open([*left, self._feeds[batch.partition].open(batch, Message)])
-
-    def _set_open(self, opened: list[OpenBatch[Message]]) -> None:
-        self._open_batches = opened
-        self._source = chain.from_iterable([one.messages for one in opened])
-
-    def _handed(self, batch: Batch) -> None:
-        """Take note that the application has a whole batch."""
-        self._feeds[batch.partition].handed_out(batch.ranges)
+        opened = self._feeds[batch.partition].open(batch, Message)
+        self._open_batches.append(opened)
+        if len(self._open_batches) == 1:
+            self._source = opened.messages
+        else:
+            self._source = chain.from_iterable([one.messages for one in self._open_batches])
 
     async def _next_batch(self, *, until_caught_up: bool) -> Batch | None:
         if self._handed_out >= _TURN_MESSAGES:
@@ -162,15 +160,17 @@ class Receiver(Generic[F]):
             feed.caught_up = True
             self._notify()
             return None
-        feed.taken(item)
         try:
-            return open_delivery(Batch, feed, item, self._max_batch_bytes)
+            batch = open_delivery(Batch, feed, item, self._max_batch_bytes)
         except CorruptBatchError as error:
+            feed.taken(item, live_ranges(item), message_count(item))
             ranges = item.ranges
             where = f"[{ranges[0]}, {ranges[-1]})" if ranges else f"from {item.base_offset} on"
             raise DataLossError(
                 f"{feed.topic}: messages {where} arrived damaged: {error.message}. {feed.damage_advice}"
             ) from error
+        feed.taken(item, batch.ranges, len(batch))
+        return batch
 
     def _check(self) -> None:
         if self._closed:
@@ -204,7 +204,8 @@ class Receiver(Generic[F]):
         if feed.listed:
             feed.listed = False
             self._ready.remove(self._feeds[feed.partition])
-        self._set_open([one for one in self._open_batches if one.batch.feed is not feed])
+        self._open_batches = [one for one in self._open_batches if one.batch.feed is not feed]
+        self._source = chain.from_iterable([one.messages for one in self._open_batches])
         self._messages = iter(())
 
     def _wake(self) -> None:
@@ -251,5 +252,4 @@ class _Batches(AsyncIterator[Batch]):
         batch = await self._receiver._next_batch(until_caught_up=self._until_caught_up)
         if batch is None:
             raise StopAsyncIteration
-        self._receiver._handed(batch)
         return batch

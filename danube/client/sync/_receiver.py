@@ -68,13 +68,13 @@ class Receiver(Generic[F]):
 
     def receive_batch(self, timeout_s: float | None = None) -> Batch:
         """Return the next batch; as :meth:`receive`."""
-        batch = self._take(_hand_out, timeout_s=timeout_s)
+        batch = self._take(_whole, timeout_s=timeout_s)
         assert batch is not None
         return batch
 
     def batches(self, *, until_caught_up: bool = False) -> Iterator[Batch]:
         """Iterate over batches; with ``until_caught_up``, end when everything that was there has been taken."""
-        while (batch := self._take(_hand_out, until_caught_up=until_caught_up)) is not None:
+        while (batch := self._take(_whole, until_caught_up=until_caught_up)) is not None:
             yield batch
 
     def _source(self, feed: F) -> Source:
@@ -101,6 +101,5 @@ class Receiver(Generic[F]):
         return self._loop.run(take)
 
 
-def _hand_out(feed: Inflow, batch: Batch) -> Batch:
-    feed.handed_out(batch.ranges)
+def _whole(feed: Inflow, batch: Batch) -> Batch:
     return batch
