@@ -98,6 +98,11 @@ class Catalogue:
                 await self.create_namespace(name)
         return self
 
+    @property
+    def store(self) -> MetadataStore:
+        """Where all of it is kept. A face may keep something there, too, under a prefix of its own."""
+        return self._store
+
     # --- Namespaces ---
 
     @property

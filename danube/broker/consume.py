@@ -6,7 +6,7 @@ from wherever something changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +23,7 @@ from danube.wire import Context, Message, ServerStream
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
 
-__all__ = ["consume"]
+__all__ = ["check_key_filters", "consume"]
 
 _REQUEST = msgspec.msgpack.Decoder(api.ConsumeRequest)
 
@@ -64,6 +64,11 @@ def _key_filters(request: api.ConsumeOpen, limits: Limits) -> tuple[str, ...]:
         return ()
     if request.reader or request.type is not SubscriptionType.KEY_SHARED:
         raise InvalidArgumentError("key filters are for consumers of key-shared subscriptions; leave them out")
+    return check_key_filters(filters, limits)
+
+
+def check_key_filters(filters: Sequence[str], limits: Limits) -> tuple[str, ...]:
+    """Return the key filters of a consumer; raise InvalidArgumentError if they cannot be."""
     if len(filters) > limits.max_key_filters:
         raise InvalidArgumentError(
             f"{len(filters)} key filters are more than max_key_filters = {limits.max_key_filters}; use wider patterns"

@@ -7,6 +7,11 @@ A face over the broker's own calls, beside the native API on the same port::
     errors.py           our errors as the statuses that those clients understand
     discovery.py        who serves a topic, which partitions it has
     producers.py        producers and their messages, one unary call each
+    consumers.py        consumers, and what they acknowledge
+    consumer_ids.py     the ids that they come back with
+    receiving.py        their streams
+    messages.py         stored messages as theirs
+    health.py           whether a producer or a consumer is still known
     composite.py        many such messages become one batch
     schemas.py          the schema registry, which is not here yet
     storage.py          segment descriptors, which are not for foreign eyes

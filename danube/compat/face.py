@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from danube.compat.codec import PROTO
+from danube.compat.consumers import Consumers
 from danube.compat.discovery import Discovery
+from danube.compat.health import HealthCheck
 from danube.compat.producers import Producers
 from danube.compat.schemas import schema_service
 from danube.compat.storage import storage_service
@@ -27,9 +29,12 @@ class CompatFace:
         self.broker = broker
         self.codecs: Mapping[str, Codec] = {PROTO.subtype: PROTO}
         self.producers = Producers(broker)
+        self.consumers = Consumers(broker)
         self.services: Service = {
             **Discovery(broker).service(),
             **self.producers.service(),
+            **self.consumers.service(),
+            **HealthCheck(self.producers, self.consumers).service(),
             **storage_service(),
             **schema_service(),
         }
@@ -39,6 +44,7 @@ class CompatFace:
         """Run until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.producers.run)
+            await nursery.start(self.consumers.run)
             task_status.started()
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "NamespaceNotFoundError",
     "NotFoundError",
     "OwnerFencedError",
+    "PermissionDeniedError",
     "ProducerFencedError",
     "ProtocolError",
     "RequestFailedError",
@@ -230,6 +231,12 @@ class WatchCompactedError(DanubeError):
     status, code = Status.OUT_OF_RANGE, "watch-compacted"
 
 
+class PermissionDeniedError(DanubeError):
+    """The caller may not do this, or the thing belongs to somebody else for the time being."""
+
+    status, code = Status.PERMISSION_DENIED, "permission-denied"
+
+
 class LimitExceededError(DanubeError):
     """A named limit was hit. The message gives the limit's name, its value and how to raise it."""
 
@@ -391,6 +398,7 @@ _BY_STATUS: dict[Status, type[DanubeError]] = {
     Status.DEADLINE_EXCEEDED: DeadlineExceededError,
     Status.NOT_FOUND: NotFoundError,
     Status.ALREADY_EXISTS: AlreadyExistsError,
+    Status.PERMISSION_DENIED: PermissionDeniedError,
     Status.RESOURCE_EXHAUSTED: LimitExceededError,
     Status.FAILED_PRECONDITION: FailedPreconditionError,
     Status.ABORTED: MetadataConflictError,

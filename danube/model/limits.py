@@ -88,6 +88,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unary_producer_idle_s: float = 60.0
     """A producer that sends its messages in calls of their own counts as connected for this long after the last one."""
 
+    # Consumers of official clients
+    max_compat_consumers: int = 100_000
+    """Consumers that have an id; beyond it, those that were not there for longest lose theirs."""
+    compat_consumer_expiry_s: float = 7 * 24 * 3600.0
+    """How long the broker remembers the id of a consumer that is not there."""
+    compat_prefetch_messages: int = 100
+    """Messages that wait for one consumer beside those that are on their way to it."""
+    compat_prefetch_bytes: int = 1 * MIB
+    """The same in bytes, as they are stored. A batch that an exclusive consumer gets whole may go beyond."""
+
     # Journal
     journal_max_bytes: int = 4 * GIB
     """Disk space of the journal; beyond it publishing waits and acknowledgements go on."""

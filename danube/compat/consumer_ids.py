@@ -1,0 +1,215 @@
+"""Consumer ids: what an official client holds of its subscription, and comes back with.
+
+Such a client asks for its id once, by topic, subscription and its own name, and opens its stream with nothing but the
+id, as often as it has to. So an id means the same for as long as its subscription exists, also after a restart of the
+broker; the Python client, for one, can go on by nothing else. Ids are in the metadata store::
+
+    /compat/consumers/{id}      ConsumerRecord
+
+An id goes with its subscription, and when it was not used for a long time. There are at most
+``Limits.max_compat_consumers``; beyond that, the ones that were not used for longest make room: their clients are told
+to subscribe again if they should still come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from danube.metadata import Delete, MetadataStore
+from danube.model import Limits, SubscriptionType
+from danube.model.errors import LimitExceededError
+
+if TYPE_CHECKING:
+    from danube.compat.receiving import CompatConsumer
+
+__all__ = ["ConsumerIds", "ConsumerRecord", "KnownConsumer"]
+
+_PREFIX: Final = "/compat/consumers/"
+_DELETES_PER_TRANSACTION: Final = 100
+
+_LOOKS_PER_TURN: Final = 1_000
+"""After so many a sweep lets other tasks run."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What is stored of a consumer."""
+
+    topic_id: int
+    topic: str
+    subscription: str
+    subscription_id: int
+    """0 if its topic keeps nothing: the subscription then has another id in each life of the broker."""
+    name: str
+    type: SubscriptionType
+    key_filters: tuple[str, ...] = ()
+
+
+_RECORD = msgspec.msgpack.Decoder(ConsumerRecord)
+
+
+class KnownConsumer:
+    """A consumer that has an id. Whoever changes its record does so by :meth:`ConsumerIds.change`."""
+
+    __slots__ = ("active", "consumer_id", "expected_until", "record", "stream", "subscription_id", "used")
+
+    def __init__(self, consumer_id: int, record: ConsumerRecord, now: float) -> None:
+        self.consumer_id = consumer_id
+        self.record = record
+        self.subscription_id = record.subscription_id
+        """Id of its subscription; 0 if it has not been seen in this life of the broker."""
+        self.stream: CompatConsumer | None = None
+        """The stream that it has open."""
+        self.active = True
+        """It is not known to have gone: it has a stream, or has not had one since it subscribed or since the start."""
+        self.expected_until = -math.inf
+        """It has just subscribed, and until then (monotonic seconds) its place is kept for it."""
+        self.used = now
+        """When it was heard of, in monotonic seconds."""
+
+
+class ConsumerIds:
+    """All ids of one broker.
+
+    Args:
+        store: where they are kept.
+        limits: how many, and for how long.
+        new_id: makes a random id.
+        exists: whether the topic and the subscription of a consumer are still there.
+    """
+
+    def __init__(
+        self, store: MetadataStore, limits: Limits, new_id: Callable[[], int], exists: Callable[[KnownConsumer], bool]
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._new_id = new_id
+        self._exists = exists
+        self._lock = trio.Lock()
+        self._known: dict[int, KnownConsumer] = {}
+        self._by_topic: dict[int, dict[tuple[str, str], KnownConsumer]] = {}
+        """By topic id, and by subscription and name."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    async def load(self) -> None:
+        """Read all ids from the store."""
+        now = trio.current_time()
+        for item in (await self._store.list(_PREFIX))[0]:
+            self._learn(KnownConsumer(int(item.key.removeprefix(_PREFIX), 16), _RECORD.decode(item.value), now))
+
+    def _learn(self, consumer: KnownConsumer) -> None:
+        record = consumer.record
+        self._known[consumer.consumer_id] = consumer
+        self._by_topic.setdefault(record.topic_id, {})[record.subscription, record.name] = consumer
+
+    def find(self, consumer_id: int) -> KnownConsumer | None:
+        """Return the consumer of an id, if it is known and its subscription exists."""
+        return self._seen(self._known.get(consumer_id))
+
+    def named(self, topic_id: int, subscription: str, name: str) -> KnownConsumer | None:
+        """Return the consumer of a name, if it is known and its subscription exists."""
+        return self._seen(self._named(topic_id, subscription, name))
+
+    def _named(self, topic_id: int, subscription: str, name: str) -> KnownConsumer | None:
+        return self._by_topic.get(topic_id, {}).get((subscription, name))
+
+    def _seen(self, consumer: KnownConsumer | None) -> KnownConsumer | None:
+        if consumer is None or not self._exists(consumer):
+            return None
+        consumer.used = trio.current_time()
+        return consumer
+
+    def of(self, topic_id: int, subscription: str = "") -> list[KnownConsumer]:
+        """Return the consumers of a subscription, or of a topic: those who are there, or are expected."""
+        now = trio.current_time()
+        return [
+            consumer
+            for (of, _), consumer in self._by_topic.get(topic_id, {}).items()
+            if (not subscription or of == subscription)
+            and (consumer.stream is not None or consumer.expected_until > now)
+        ]
+
+    async def register(self, record: ConsumerRecord, subscription_id: int) -> KnownConsumer:
+        """Return the consumer of this name with this record; it gets an id if it has none. Durable on return.
+
+        Args:
+            record: what is known of it.
+            subscription_id: id of its subscription in this life of the broker.
+
+        Raises:
+            LimitExceededError: there are too many, and all of them are connected.
+        """
+        async with self._lock:
+            name = (record.topic_id, record.subscription, record.name)
+            consumer = self.named(*name)
+            if consumer is None:
+                former = self._named(*name)
+                if former is not None:
+                    await self._forget([former])  # of a subscription of this name that was deleted
+                await self._make_room()
+                consumer = KnownConsumer(self._new_id(), record, trio.current_time())
+                await self._store.put(_key(consumer), _encode(record), expected_revision=0)
+                self._learn(consumer)
+            elif consumer.record != record:
+                await self._store.put(_key(consumer), _encode(record))
+                consumer.record = record
+            consumer.subscription_id = subscription_id
+            return consumer
+
+    async def _make_room(self) -> None:
+        most = self._limits.max_compat_consumers
+        if len(self._known) < most:
+            return
+        await self._forget(await self._outdated())
+        if len(self._known) < most:
+            return
+        idle = [consumer for consumer in self._known.values() if consumer.stream is None]
+        if not idle:
+            raise LimitExceededError(
+                f"limit max_compat_consumers = {most} is reached, and all of these consumers are connected; disconnect"
+                " some, or raise it"
+            )
+        idle.sort(key=lambda consumer: consumer.used)
+        await self._forget(idle[: 1 + most // 100])  # not one by one: looking for them takes its time
+
+    async def sweep(self) -> int:
+        """Forget the ids whose subscription is gone or that were not used for too long; return how many."""
+        async with self._lock:
+            outdated = await self._outdated()
+            await self._forget(outdated)
+        return len(outdated)
+
+    async def _outdated(self) -> list[KnownConsumer]:
+        before = trio.current_time() - self._limits.compat_consumer_expiry_s
+        found: list[KnownConsumer] = []
+        for count, consumer in enumerate(list(self._known.values()), 1):
+            if (consumer.stream is None and consumer.used < before) or not self._exists(consumer):
+                found.append(consumer)
+            if not count % _LOOKS_PER_TURN:
+                await trio.lowlevel.checkpoint()
+        return found
+
+    async def _forget(self, consumers: Sequence[KnownConsumer]) -> None:
+        for consumer in consumers:
+            record = consumer.record
+            self._known.pop(consumer.consumer_id, None)
+            of_topic = self._by_topic.get(record.topic_id, {})
+            if of_topic.get((record.subscription, record.name)) is consumer:
+                del of_topic[record.subscription, record.name]
+            if not of_topic:
+                self._by_topic.pop(record.topic_id, None)
+        for start in range(0, len(consumers), _DELETES_PER_TRANSACTION):
+            some = consumers[start : start + _DELETES_PER_TRANSACTION]
+            await self._store.transact((), [Delete(_key(consumer)) for consumer in some])
+
+
+def _key(consumer: KnownConsumer) -> str:
+    return f"{_PREFIX}{consumer.consumer_id:016x}"

@@ -1,0 +1,336 @@
+"""``danube.ConsumerService``: subscriptions by name, streams by id, acknowledgements by offset.
+
+A client subscribes by topic, subscription and its own name, and gets an id, always the same one
+(:mod:`danube.compat.consumer_ids`). With that it opens its stream, and opens it again whenever it breaks; the newest
+stream of an id is the one that counts. Acknowledgements come one by one, in calls of their own, and say which message
+they mean, not who has had it; they are answered when they are durable, many with each commit.
+
+Whatever is gone, or not known, ends a stream with UNAVAILABLE: after that a client looks its topic up and subscribes
+again, or, if it cannot do that either, says so to its application.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from danube.broker.consume import check_key_filters
+from danube.compat.consumer_ids import ConsumerIds, ConsumerRecord, KnownConsumer
+from danube.compat.discovery import broker_url
+from danube.compat.errors import for_clients, unary
+from danube.compat.proto import danube_api_pb2 as pb
+from danube.compat.receiving import CompatConsumer, for_receivers
+from danube.model import LATEST, Durability, SubscriptionType, api, validate_name, validate_topic
+from danube.model.errors import (
+    ConsumerDisplacedError,
+    DanubeError,
+    InternalError,
+    InvalidArgumentError,
+    LimitExceededError,
+    NotFoundError,
+    PermissionDeniedError,
+    SubscriptionBusyError,
+    UnavailableError,
+)
+from danube.wire import Context, Method, ServerStream, Service, UnaryCall
+
+if TYPE_CHECKING:
+    from danube.broker import Broker
+    from danube.broker.subscription import Subscription
+    from danube.broker.topic import Topic
+
+__all__ = ["Consumers"]
+
+_SERVICE: Final = "/danube.ConsumerService/"
+_TYPES: Final = {
+    pb.ConsumerRequest.Exclusive: SubscriptionType.EXCLUSIVE,
+    pb.ConsumerRequest.Shared: SubscriptionType.SHARED,
+    pb.ConsumerRequest.Failover: SubscriptionType.FAILOVER,
+    pb.ConsumerRequest.KeyShared: SubscriptionType.KEY_SHARED,
+}
+_EXPECTED_S: Final = 5.0
+"""For so long after it has subscribed the place of a consumer is kept until it opens its stream."""
+_PAUSE_S: Final = 0.25
+"""A stream that cannot be opened is refused after this time: the Python client asks again without any pause."""
+_SHORT_S: Final = 1.0
+"""A stream that is displaced after less than this: perhaps two clients of one name take it from each other."""
+_SWEEP_S: Final = 60.0
+"""How often ids are looked through for those whose subscription is gone."""
+
+
+class Consumers:
+    """Handlers of the service."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._limits = broker.config.limits
+        self.ids = ConsumerIds(broker.catalogue.store, self._limits, broker.catalogue.new_id, self._exists)
+
+    def service(self) -> Service:
+        """Return the methods, by path."""
+        receive, ack, nack = (f"{_SERVICE}{name}" for name in ("ReceiveMessages", "Ack", "Nack"))
+        return dict(
+            [
+                unary(f"{_SERVICE}Subscribe", self.subscribe, pb.ConsumerRequest),
+                (receive, Method(path=receive, kind="server_stream", handler=self.receive_messages)),
+                (ack, Method(path=ack, kind="unary", start=self.ack, request_type=pb.AckRequest)),
+                (nack, Method(path=nack, kind="unary", start=self.nack, request_type=pb.NackRequest)),
+            ]
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read the ids that were given out, drop those whose subscription is gone, and go on so until cancelled."""
+        await self.ids.load()
+        await self.ids.sweep()
+        task_status.started()
+        while True:
+            await trio.sleep(_SWEEP_S)
+            await self.ids.sweep()
+
+    def is_known(self, consumer_id: int) -> bool:
+        """Whether an id is known, and its consumer not known to have gone."""
+        consumer = self.ids.find(consumer_id)
+        return consumer is not None and consumer.active
+
+    def _exists(self, consumer: KnownConsumer) -> bool:
+        """Whether the subscription of a consumer is there, or will be."""
+        record = consumer.record
+        try:
+            topic = self._broker.topic(record.topic)
+        except UnavailableError:
+            return True  # its storage does not answer yet
+        except (NotFoundError, InvalidArgumentError):
+            return False
+        if topic.topic_id != record.topic_id or topic.deleted is not None:
+            return False
+        found = topic.subscriptions.get(record.subscription)
+        if found is None:
+            return topic.durability is Durability.NONE and not consumer.subscription_id
+        return consumer.subscription_id in (found.subscription_id, 0)
+
+    # --- Subscribing ---
+
+    async def subscribe(self, request: pb.ConsumerRequest, _context: Context) -> pb.ConsumerResponse:
+        """Return the id of a consumer; create its subscription, which begins with what comes next, if there is none.
+
+        A consumer of the same name that is there is disconnected, and what it had goes out again.
+
+        Raises:
+            InvalidArgumentError: a name, the type or a key filter is none.
+            TopicNotFoundError: there is no such topic; consumers create none.
+            UnavailableError: the topic cannot be reached now.
+            SubscriptionTypeMismatchError: the subscription has another type.
+            PermissionDeniedError: too many subscriptions, or consumers of this one; or it is exclusive and taken.
+            LimitExceededError: too many consumers of the topic, or of the broker.
+        """
+        name, of = request.consumer_name, request.subscription
+        validate_name("consumer", name)
+        validate_name("subscription", of)
+        validate_topic(request.topic_name)
+        kind = _TYPES.get(request.subscription_type)
+        if kind is None:
+            raise InvalidArgumentError(
+                f"subscription {of!r}: subscription type {request.subscription_type} is unknown; known are 0"
+                " (Exclusive), 1 (Shared), 2 (Failover) and 3 (KeyShared)"
+            )
+        filters: tuple[str, ...] = ()
+        if kind is SubscriptionType.KEY_SHARED:
+            filters = check_key_filters(request.key_filters, self._limits)
+        topic = self._broker.topic(request.topic_name)
+        topic.check_alive()
+        if of not in topic.subscriptions:
+            try:
+                topic.check_subscription()
+            except LimitExceededError as error:
+                raise PermissionDeniedError(error.message) from error
+        subscription = await topic.subscribe(_open(topic.name, of, name, kind))
+        self._check_room(topic, subscription, name)
+        kept_id = 0 if topic.durability is Durability.NONE else subscription.subscription_id
+        consumer = await self.ids.register(
+            ConsumerRecord(topic.topic_id, topic.name, of, kept_id, name, kind, filters), subscription.subscription_id
+        )
+        consumer.active = True
+        consumer.expected_until = trio.current_time() + _EXPECTED_S
+        former = consumer.stream
+        if former is not None:
+            former.end(
+                ConsumerDisplacedError(
+                    f"consumer {name!r} of subscription {of!r} has subscribed again; give each consumer a name of its"
+                    " own"
+                )
+            )
+            subscription.leave(former)
+        return pb.ConsumerResponse(request_id=request.request_id, consumer_id=consumer.consumer_id, consumer_name=name)
+
+    def _check_room(self, topic: Topic, subscription: Subscription, name: str) -> None:
+        limits, policies = self._limits, topic.policies
+        others = {consumer.name for consumer in subscription.consumers.values()} - {name}
+        others |= {consumer.record.name for consumer in self.ids.of(topic.topic_id, subscription.name)} - {name}
+        if subscription.kind is SubscriptionType.EXCLUSIVE and others:
+            raise PermissionDeniedError(
+                f"the exclusive subscription {subscription.name!r} of topic {topic.name!r} has a consumer already,"
+                f" {min(others)!r}; close that one, join under its name to take over, or use another subscription or"
+                " type"
+            )
+        try:
+            policies.check_room(
+                f"subscription {subscription.name!r} of topic {topic.name!r}",
+                "max_consumers_per_subscription",
+                len(others),
+                "max_consumers_per_subscription",
+                limits.max_consumers_per_subscription,
+            )
+        except LimitExceededError as error:
+            raise PermissionDeniedError(error.message) from error
+        if policies.values.max_consumers is not None:
+            present = {
+                (each.name, consumer.name)
+                for each in topic.subscriptions.values()
+                for consumer in each.consumers.values()
+            }
+            present |= {(each.record.subscription, each.record.name) for each in self.ids.of(topic.topic_id)}
+            taken = len(present - {(subscription.name, name)})
+            policies.check_room(f"topic {topic.name!r}", "max_consumers", taken)
+
+    # --- Receiving ---
+
+    async def receive_messages(self, stream: ServerStream, _context: Context) -> None:
+        """Send messages to a consumer until it goes, is displaced, or its topic or subscription is gone.
+
+        Raises:
+            UnavailableError: the id was not given out here, or is forgotten; or somebody else has the subscription.
+        """
+        message = await stream.receive()
+        if message is None:
+            raise InvalidArgumentError("ReceiveMessages needs one request message; it had none")
+        request = stream.decode(pb.ReceiveRequest, message.data)
+        message.release()
+        try:
+            consumer, subscription = await self._reach(request.consumer_id)
+            await self._serve(stream, consumer, subscription)
+        except SubscriptionBusyError as error:
+            await trio.sleep(_PAUSE_S)
+            raise UnavailableError(error.message) from error
+        except DanubeError as error:
+            raise for_receivers(error) from error
+
+    async def _reach(self, consumer_id: int) -> tuple[KnownConsumer, Subscription]:
+        consumer = self.ids.find(consumer_id)
+        if consumer is None:
+            await trio.sleep(_PAUSE_S)
+            raise UnavailableError(
+                f"consumer id {consumer_id} was not given out here, or is forgotten with its subscription; subscribe"
+                " again"
+            )
+        if consumer.stream is not None and consumer.stream.began > trio.current_time() - _SHORT_S:
+            await trio.sleep(_PAUSE_S)
+        record = consumer.record
+        topic = self._broker.topic(record.topic)
+        topic.check_alive()
+        if record.subscription_id and record.subscription not in topic.subscriptions:
+            raise UnavailableError(
+                f"subscription {record.subscription!r} of topic {topic.name!r} was deleted; subscribe again"
+            )
+        # Of a topic that keeps nothing it is made anew, once in each life of the broker.
+        subscription = await topic.subscribe(_open(topic.name, record.subscription, record.name, record.type))
+        consumer.subscription_id = subscription.subscription_id
+        topic.check_consumer(subscription, record.name)
+        return consumer, subscription
+
+    async def _serve(self, stream: ServerStream, known: KnownConsumer, subscription: Subscription) -> None:
+        record = known.record
+        consumer = CompatConsumer(
+            subscription,
+            self._broker.next_consumer_id(),
+            record.name,
+            record.key_filters,
+            stream,
+            broker_url(self._broker),
+            self._limits,
+        )
+        subscription.join(consumer)
+        known.stream, known.active = consumer, True
+        try:
+            await consumer.run()
+        finally:
+            subscription.leave(consumer)
+            known.used = trio.current_time()
+            if known.stream is consumer:  # no newer one has taken its place
+                known.stream, known.active = None, False
+                known.expected_until = 0.0
+
+    # --- Acknowledging ---
+
+    def ack(self, request: pb.AckRequest, call: UnaryCall) -> None:
+        """Acknowledge a message, and answer when that is durable; one that is unknown, or acknowledged, is as well.
+
+        Raises:
+            InvalidArgumentError: it has no ``msg_id``.
+            InternalError: the topic or the subscription does not exist.
+            UnavailableError: the topic cannot be reached now.
+        """
+        subscription = self._subscription_of(request)
+        offset = request.msg_id.topic_offset
+        topic = subscription.topic
+        if topic.durability is Durability.NONE or offset >= topic.end_offset:
+            call.reply(pb.AckResponse(request_id=request.request_id))
+            return
+        subscription.ack_for(_Pending(call, request.request_id), offset, self._heard(subscription, offset))
+
+    def nack(self, request: pb.NackRequest, call: UnaryCall) -> None:
+        """Have a message delivered again, after the pause that the client asks for if the policy has no longer one.
+
+        Raises:
+            InvalidArgumentError, InternalError, UnavailableError: as :meth:`ack`.
+        """
+        subscription = self._subscription_of(request)
+        offset = request.msg_id.topic_offset
+        topic = subscription.topic
+        if topic.durability is not Durability.NONE and offset < topic.end_offset:
+            self._heard(subscription, offset)
+            delay_s = request.delay_ms / 1000 if request.HasField("delay_ms") else None
+            subscription.nack_for(offset, delay_s, request.reason[: self._limits.max_nack_reason_chars])
+        call.reply(pb.NackResponse(request_id=request.request_id))
+
+    def _subscription_of(self, request: pb.AckRequest | pb.NackRequest) -> Subscription:
+        if not request.HasField("msg_id"):
+            raise InvalidArgumentError("an acknowledgement needs the msg_id of its message")
+        name = request.msg_id.topic_name
+        try:
+            topic = self._broker.topic(name)
+        except NotFoundError as error:
+            raise InternalError(error.message) from error
+        found = topic.subscriptions.get(request.subscription_name)
+        if found is None:
+            raise InternalError(f"topic {name!r} has no subscription {request.subscription_name!r}")
+        return found
+
+    @staticmethod
+    def _heard(subscription: Subscription, offset: int) -> CompatConsumer | None:
+        for consumer in subscription.consumers.values():
+            if isinstance(consumer, CompatConsumer) and consumer.heard(offset):
+                return consumer
+        return None
+
+
+class _Pending:
+    """An acknowledgement that waits until it is durable; a :class:`danube.broker.receiver.AckWaiter`."""
+
+    __slots__ = ("_call", "_request_id")
+
+    def __init__(self, call: UnaryCall, request_id: int) -> None:
+        self._call = call
+        self._request_id = request_id
+
+    def send(self, _reply: api.ConsumeReply) -> None:
+        """It is durable."""
+        self._call.reply(pb.AckResponse(request_id=self._request_id))
+
+    def end(self, error: DanubeError) -> None:
+        """It never will be."""
+        self._call.fail(for_clients(error))
+
+
+def _open(topic: str, subscription: str, name: str, kind: SubscriptionType) -> api.ConsumeOpen:
+    return api.ConsumeOpen(topic, subscription, name, kind, LATEST)

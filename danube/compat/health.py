@@ -1,0 +1,48 @@
+"""``danube.HealthCheck``: whether a client's producer or consumer is still what it takes itself for.
+
+Official clients ask every five seconds. CLOSE makes a consumer subscribe again; it is told so when its id is not known,
+or when its stream has ended and it has not opened another one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from danube.compat.consumers import Consumers
+from danube.compat.errors import unary
+from danube.compat.producers import Producers
+from danube.compat.proto import danube_api_pb2 as pb
+from danube.model.errors import InvalidArgumentError
+from danube.wire import Context, Service
+
+__all__ = ["HealthCheck"]
+
+_PATH: Final = "/danube.HealthCheck/HealthCheck"
+
+
+class HealthCheck:
+    """Handler of the service."""
+
+    def __init__(self, producers: Producers, consumers: Consumers) -> None:
+        self._producers = producers
+        self._consumers = consumers
+
+    def service(self) -> Service:
+        """Return the method, by path."""
+        return dict([unary(_PATH, self.health_check, pb.HealthCheckRequest)])
+
+    async def health_check(self, request: pb.HealthCheckRequest, _context: Context) -> pb.HealthCheckResponse:
+        """Answer OK or CLOSE.
+
+        Raises:
+            InvalidArgumentError: it is neither a producer nor a consumer.
+        """
+        match request.client:
+            case pb.HealthCheckRequest.Producer:
+                known = self._producers.is_known(request.id)
+            case pb.HealthCheckRequest.Consumer:
+                known = self._consumers.is_known(request.id)
+            case other:
+                raise InvalidArgumentError(f"client type {other} is unknown; known are 0 (Producer) and 1 (Consumer)")
+        status = pb.HealthCheckResponse.OK if known else pb.HealthCheckResponse.CLOSE
+        return pb.HealthCheckResponse(status=status)

@@ -1,0 +1,141 @@
+"""Stored messages as ``danube.StreamMessage``, whoever has sent them.
+
+A delivery is (part of) a stored batch; an official client wants each message in a protobuf message of its own. One
+message object serves for all of a delivery, and only what differs is set anew: that takes a quarter of the time of
+making one object after the other (1.3 us against 5.2 us for a message of 100 bytes).
+
+=================  ==========================================  ===========================================
+field              sent one at a time (composite batch)        sent in a batch of a native producer
+=================  ==========================================  ===========================================
+request_id         as the client gave it                       its sequence
+msg_id             id of its producer, topic, our address, and its offset, whoever has sent it
+publish_time       milliseconds; the client's own              milliseconds
+producer_name      name of its producer
+=================  ==========================================  ===========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from danube.compat.proto import danube_api_pb2 as pb
+from danube.dispatch import Delivery
+from danube.log import StoredBatch
+from danube.model.batch import BatchFlags, BatchHeader, CompositeRecord, Record, open_records
+from danube.model.errors import CorruptBatchError
+
+if TYPE_CHECKING:
+    from danube.broker.topic import Topic
+
+__all__ = ["messages_of"]
+
+_MASK: Final = 2**64 - 1
+_PAYLOAD = msgspec.msgpack.Decoder(bytes)
+_RECORD = msgspec.msgpack.Decoder(Record)
+_COMPOSITE = msgspec.msgpack.Decoder(CompositeRecord)
+
+
+def messages_of(
+    topic: Topic, url: str, batch: StoredBatch, delivery: Delivery, max_unpacked_bytes: int
+) -> Iterator[tuple[int, bytes]]:
+    """Return the messages of a delivery as pairs of offset and bytes; they are made when they are asked for.
+
+    Args:
+        topic: which they are of.
+        url: where the broker is.
+        batch, delivery: in which they are, and which of it they are.
+        max_unpacked_bytes: no batch is opened that is larger.
+
+    Raises:
+        InvalidArgumentError: the batch cannot be opened. Later it cannot happen.
+    """
+    header = batch.header
+    ranges = delivery.ranges
+    if delivery.whole:
+        records: Sequence[Any] = open_records(batch.part, header, max_unpacked_bytes)
+    else:
+        records = _some(topic, batch, ranges)
+    offsets = chain.from_iterable(range(ranges[i], ranges[i + 1]) for i in range(0, len(ranges), 2))
+    message = pb.StreamMessage(msg_id=pb.MsgID(topic_name=topic.name, broker_addr=url))
+    if header.schema_id:
+        message.schema_id, message.schema_version = header.schema_id, header.schema_version
+    if header.flags & BatchFlags.COMPOSITE:
+        return _composite(message, header, zip(offsets, records, strict=True))
+    message.msg_id.producer_id = header.producer_id
+    message.producer_name = topic.producer_name(header.producer_id)
+    first = header.base_sequence - batch.base_offset
+    if header.flags & BatchFlags.PAYLOADS_ONLY:
+        return _payloads(message, header, first, zip(offsets, records, strict=True))
+    return _records(message, header, first, zip(offsets, records, strict=True))
+
+
+def _some(topic: Topic, batch: StoredBatch, ranges: Sequence[int]) -> list[Any]:
+    flags = batch.header.flags
+    decode: Any = _RECORD.decode
+    if flags & BatchFlags.PAYLOADS_ONLY:
+        decode = _PAYLOAD.decode
+    elif flags & BatchFlags.COMPOSITE:
+        decode = _COMPOSITE.decode
+    try:
+        return [decode(raw) for raw in topic.opened.open(topic.topic_id, batch).take(ranges)]
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptBatchError(f"batch records do not decode: {error}") from error
+
+
+def _time_ms(time_us: int) -> int:
+    # A native producer may write what it likes into its batch.
+    return time_us // 1000 if 0 <= time_us <= _MASK else 0
+
+
+def _payloads(
+    message: pb.StreamMessage, header: BatchHeader, first: int, records: Iterator[tuple[int, bytes]]
+) -> Iterator[tuple[int, bytes]]:
+    msg_id, encode = message.msg_id, message.SerializeToString
+    message.publish_time = _time_ms(header.publish_time_us)
+    for offset, payload in records:
+        message.request_id = (first + offset) & _MASK
+        msg_id.topic_offset = offset
+        message.payload = payload
+        yield offset, encode()
+
+
+def _records(
+    message: pb.StreamMessage, header: BatchHeader, first: int, records: Iterator[tuple[int, Record]]
+) -> Iterator[tuple[int, bytes]]:
+    msg_id, encode = message.msg_id, message.SerializeToString
+    for offset, record in records:
+        message.request_id = (first + offset) & _MASK
+        msg_id.topic_offset = offset
+        _fill(message, header, record)
+        yield offset, encode()
+
+
+def _composite(
+    message: pb.StreamMessage, header: BatchHeader, records: Iterator[tuple[int, CompositeRecord]]
+) -> Iterator[tuple[int, bytes]]:
+    msg_id, encode = message.msg_id, message.SerializeToString
+    for offset, record in records:
+        message.request_id = record.sequence
+        message.producer_name = record.producer
+        msg_id.producer_id = record.producer_id
+        msg_id.topic_offset = offset
+        _fill(message, header, record)
+        yield offset, encode()
+
+
+def _fill(message: pb.StreamMessage, header: BatchHeader, record: Record) -> None:
+    message.payload = record.payload
+    message.publish_time = _time_ms(header.publish_time_us + record.publish_delta_us)
+    if record.key is not None:
+        message.routing_key = record.key
+    else:
+        message.ClearField("routing_key")
+    attributes = message.attributes
+    if attributes:
+        attributes.clear()
+    if record.attributes:
+        attributes.update(record.attributes)

@@ -1,0 +1,237 @@
+"""The stream of one official client's consumer: messages go out as fast as it reads them.
+
+These clients grant no credit; all that is known of them is how much of what was sent they have taken. So the credit of
+such a consumer is a small window, and what it has used of it comes back when its messages have been passed on to the
+connection::
+
+    subscription ──▶ window (messages, bytes) ──▶ send buffer (_BUFFER_BYTES) ──▶ HTTP/2 window ──▶ the client's queue
+                     of batches: not encoded yet    encoded, one by one           the peer's own
+
+A client that does not read holds no more than that; whatever comes later goes to somebody else, or waits in the log.
+
+Nor do these clients extend leases, though they take in more messages than they work on. So the broker does it: an
+acknowledgement shows that a client has got as far as that message, and what was sent to it later gets a full ack
+timeout from then on. What was sent before keeps its time. So a slow client keeps what waits in its queue, and a message
+that it has forgotten times out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+
+from danube.compat.errors import for_clients
+from danube.compat.messages import messages_of
+from danube.dispatch import Delivery
+from danube.log import StoredBatch
+from danube.model import Durability, Limits, api
+from danube.model.errors import DanubeError, NotFoundError, UnavailableError
+from danube.model.limits import KIB
+from danube.wire import ServerStream
+
+if TYPE_CHECKING:
+    from danube.broker.pump import Pump
+    from danube.broker.subscription import Subscription
+    from danube.broker.topic import Topic
+
+__all__ = ["CompatConsumer", "for_receivers"]
+
+_BUFFER_BYTES: Final = 64 * KIB
+"""How much is encoded ahead of a client that does not read. More is not faster."""
+_PREFIX_BYTES: Final = 5
+"""Of each message in gRPC."""
+_SENT_RANGES: Final = 10_000
+"""So many ranges are remembered to know what a client has taken in."""
+_MISSED_PAUSE_S: Final = 0.1
+"""After an acknowledgement of something that was sent long ago the next ones are not looked at for this long."""
+
+
+def for_receivers(error: DanubeError) -> DanubeError:
+    """Return an error as it ends a stream: what is gone may come back, so the client is to look it up again."""
+    if isinstance(error, NotFoundError):
+        return UnavailableError(error.message)
+    return for_clients(error)
+
+
+class _Parcel(NamedTuple):
+    """A delivery on its way."""
+
+    messages: Iterator[tuple[int, bytes]]
+    message_count: int
+    size_bytes: int
+
+
+class CompatConsumer:
+    """One connected consumer of a subscription; a :class:`danube.broker.receiver.Receiver`.
+
+    Args:
+        subscription: whose messages it gets.
+        consumer_id: as the broker counts connected consumers; the client's own id is another.
+        name, key_filters: of the consumer.
+        stream: which leads to it.
+        url: where the broker is, for the messages.
+        limits: of the broker.
+    """
+
+    __slots__ = (
+        "_blocked",
+        "_earned_bytes",
+        "_earned_messages",
+        "_heard_again",
+        "_limits",
+        "_max_bytes",
+        "_parcels",
+        "_sent",
+        "_stream",
+        "_subscription",
+        "_url",
+        "began",
+        "caught_up_at",
+        "consumer_id",
+        "key_filters",
+        "name",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        consumer_id: int,
+        name: str,
+        key_filters: tuple[str, ...],
+        stream: ServerStream,
+        url: str,
+        limits: Limits,
+    ) -> None:
+        self.consumer_id = consumer_id
+        self.name = name
+        self.key_filters = key_filters
+        self.caught_up_at: int | None = None
+        self.began = trio.current_time()
+        """When it connected, in monotonic seconds."""
+        self._subscription = subscription
+        self._stream = stream
+        self._url = url
+        self._limits = limits
+        self._max_bytes = limits.compat_max_message_bytes
+        self._parcels: deque[_Parcel] = deque()
+        self._blocked = trio.Event()
+        """The send buffer is full; the task goes on when it is not any more."""
+        self._earned_messages = self._earned_bytes = 0
+        self._sent: deque[list[int]] = deque(maxlen=_SENT_RANGES)
+        """What was delivered and is not known to have been taken in, in that order."""
+        self._heard_again = 0.0
+        """When the next acknowledgement is looked at."""
+
+    async def run(self) -> None:
+        """Deliver until cancelled. The consumer has joined its subscription."""
+        limits = self._limits
+        messages, size_bytes = limits.compat_prefetch_messages, limits.compat_prefetch_bytes
+        if self._subscription.topic.durability is Durability.NONE:
+            # What finds no credit there is lost: as much as one batch may hold, as long as the client reads.
+            messages, size_bytes = limits.max_batch_records, limits.max_send_buffer_bytes
+        self._subscription.credit(self, messages, size_bytes)
+        while True:
+            await self._blocked.wait()
+            await self._stream.wait_send_capacity(_BUFFER_BYTES)
+            self._blocked = trio.Event()
+            self._pass_on()
+            self._subscription.credit(self, *self._take_earned())
+
+    def heard(self, offset: int) -> bool:
+        """An acknowledgement or a nack has come: if this consumer had the message, it has taken in all before it.
+
+        Not every one is looked at: several in an ack timeout are enough.
+
+        Returns:
+            Whether it is known to be from this consumer.
+        """
+        now = trio.current_time()
+        if now < self._heard_again:
+            return False
+        sent = self._sent
+        index = next((index for index, (start, end) in enumerate(sent) if start <= offset < end), None)
+        if index is None:
+            self._heard_again = now + _MISSED_PAUSE_S
+            return False
+        for _ in range(index):
+            sent.popleft()
+        sent[0][0] = offset + 1
+        if offset + 1 >= sent[0][1]:
+            sent.popleft()
+        timeout_s = self._subscription.policy.ack_timeout_s
+        self._heard_again = now + timeout_s / 8
+        if sent and timeout_s:
+            self._subscription.extend(self, [number for pair in sent for number in pair], None)
+        return True
+
+    # --- What the pump asks ---
+
+    def deliver(self, topic: Topic, batch: StoredBatch, delivery: Delivery, _sliced: bool) -> None:
+        """Take messages of a batch, and send them, at once if the client reads.
+
+        Raises:
+            InvalidArgumentError: the batch cannot be opened.
+        """
+        messages = messages_of(topic, self._url, batch, delivery, self._limits.max_batch_bytes)
+        if topic.durability is not Durability.NONE:
+            sent, ranges = self._sent, delivery.ranges
+            for index in range(0, len(ranges), 2):
+                if sent and sent[-1][1] == ranges[index]:
+                    sent[-1][1] = ranges[index + 1]
+                else:
+                    sent.append([ranges[index], ranges[index + 1]])
+        self._parcels.append(_Parcel(messages, delivery.messages, delivery.size_bytes))
+        if not self._blocked.is_set():
+            self._pass_on()
+            self._subscription.machine.credit(self.consumer_id, *self._take_earned())  # the pump is at work already
+
+    def send(self, reply: api.ConsumeReply) -> None:
+        """Do nothing: there is no way to tell the client anything but messages."""
+
+    def end(self, error: DanubeError) -> None:
+        """End its call with an error."""
+        self._stream.abandon(for_receivers(error))
+
+    def hold(self, _pump: Pump, _messages: int, _size_bytes: int) -> bool:
+        """Return False: credit comes back only when there is room for it."""
+        return False
+
+    # --- Sending ---
+
+    def _pass_on(self) -> None:
+        """Encode and send what fits into the send buffer."""
+        stream, parcels, most = self._stream, self._parcels, self._max_bytes
+        send = stream.send_nowait
+        room = _BUFFER_BYTES - stream.send_buffered
+        while parcels:
+            parcel = parcels[0]
+            for offset, data in parcel.messages:
+                size = len(data)
+                if size > most:
+                    self._refuse(offset, size)
+                    continue
+                send(data)
+                room -= size + _PREFIX_BYTES
+                if room <= 0:
+                    self._blocked.set()
+                    return
+            parcels.popleft()
+            self._earned_messages += parcel.message_count
+            self._earned_bytes += parcel.size_bytes
+
+    def _take_earned(self) -> tuple[int, int]:
+        earned = self._earned_messages, self._earned_bytes
+        self._earned_messages = self._earned_bytes = 0
+        return earned
+
+    def _refuse(self, offset: int, size: int) -> None:
+        # A client that gets it cannot receive it: its stream would break, and break again whenever it comes back.
+        self._subscription.refuse(
+            self,
+            offset,
+            f"the message takes {size} bytes on its way to an official client, which receives no more than"
+            f" compat_max_message_bytes = {self._max_bytes}; read it with a native client",
+        )
