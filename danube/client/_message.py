@@ -31,7 +31,10 @@ class Source(Protocol):
 
     topic: str
     partition: int
-    generation: int
+
+    @property
+    def generation(self) -> int:
+        """Counts the streams: what was delivered on an older one may come again."""
 
     def ack(self, start: int, end: int) -> None:
         """Acknowledge ``[start, end)``."""

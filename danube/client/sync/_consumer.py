@@ -18,15 +18,19 @@ __all__ = ["Consumer"]
 class _SafeFeed:
     """What messages and batches see of their feed: acknowledging from any thread."""
 
-    __slots__ = ("_consumer", "feed", "generation", "ledger", "partition", "topic")
+    __slots__ = ("_consumer", "feed", "ledger", "partition", "topic")
 
     def __init__(self, feed: Feed, consumer: Consumer) -> None:
         self.feed = feed
         self.topic = feed.topic
         self.partition = feed.partition
-        self.generation = feed.generation
         self.ledger = AckLedger()
         self._consumer = consumer
+
+    @property
+    def generation(self) -> int:
+        """Counts the streams: what was delivered on an older one may come again."""
+        return self.feed.generation
 
     def ack(self, start: int, end: int) -> None:
         """Acknowledge ``[start, end)`` soon."""
