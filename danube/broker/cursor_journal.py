@@ -49,7 +49,9 @@ class CursorJournal:
 
     def add_for(self, waiter: AckWaiter, ranges: Sequence[int]) -> None:
         """Write down that flat ranges were acknowledged, and answer as :meth:`flush` does when they are durable."""
-        if ranges and self._kept and not self._saving and self._lost is None:
+        if not ranges:
+            self.flush(waiter, 0)
+        elif self._kept and not self._saving and self._lost is None:
             self._flushes.append((waiter, 0))  # before the entry goes, so that it need not wait for the next one
             self.add(ranges)
         else:
