@@ -24,6 +24,8 @@ __all__ = ["main"]
 
 QUICK_SCALE = 0.1
 QUICK_REPETITIONS = 2
+TOOLS = {"redis-benchmark": "redis-tools", "h2load": "nghttp2-client"}
+"""Debian packages of load generators."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="a scenario to run; may be repeated; default: all but d1 and h1 to h6, which have to be named",
+        help="a scenario to run; may be repeated; default: all but d1, h1 to h6 and u1, which have to be named",
     )
     parser.add_argument("--systems", default="", metavar="A,B", help=f"default: {','.join(ALL_SYSTEMS)}")
     parser.add_argument("-r", "--repetitions", type=int, default=None, help="default 5, in quick mode 2")
@@ -92,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
         help="print the changes from A to B and do nothing else",
     )
     parser.add_argument(
-        "--install-tools", action="store_true", help="as root: fetch redis-benchmark with apt-get if it is missing"
+        "--install-tools",
+        action="store_true",
+        help="as root: fetch redis-benchmark and h2load with apt-get if they are missing",
     )
     return parser
 
@@ -102,15 +106,17 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _install_tools() -> None:
-    if shutil.which("redis-benchmark") or not shutil.which("apt-get"):
+    missing = {program: package for program, package in TOOLS.items() if not shutil.which(program)}
+    if not missing or not shutil.which("apt-get"):
         return
+    names = " and ".join(missing)
     if os.geteuid() != 0:
-        print("--install-tools needs root; going on without redis-benchmark", file=sys.stderr)
+        print(f"--install-tools needs root; going on without {names}", file=sys.stderr)
         return
     subprocess.run(["apt-get", "update", "-qq"], check=False, stdout=subprocess.DEVNULL)
-    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "redis-tools"]
+    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing.values()]
     if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
-        print("apt-get could not install redis-tools; going on without redis-benchmark", file=sys.stderr)
+        print(f"apt-get failed; going on without {names}", file=sys.stderr)
 
 
 def _write(result: RunResult, directory: Path) -> None:

@@ -10,7 +10,13 @@ from benchmarks._results import RunResult
 
 __all__ = ["plot"]
 
-COLOURS = {"danube": "#1f6feb", "jetstream": "#2da44e", "redis": "#cf222e", "redis-benchmark": "#8b949e"}
+COLOURS = {
+    "danube": "#1f6feb",
+    "jetstream": "#2da44e",
+    "redis": "#cf222e",
+    "redis-benchmark": "#8b949e",
+    "grpc-aio": "#8250df",
+}
 COLUMNS = 3
 
 

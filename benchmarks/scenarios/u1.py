@@ -1,0 +1,83 @@
+"""U1: the unary calls of the upstream protocol, one message in each, as its official clients send them."""
+
+from __future__ import annotations
+
+import struct
+
+import trio
+
+from benchmarks._run import Run, Sample
+from benchmarks.scenarios._base import Arm, Scenario, Target
+from benchmarks.scenarios._h2load import h2load, unavailable
+from danube.compat.codec import PROTO
+from danube.compat.proto import danube_api_pb2 as pb
+from danube.wire import connect_channel
+
+__all__ = ["SCENARIO"]
+
+CONNECTIONS = 16
+ALONE_SHARE = 0.1
+"""Part of the calls that is made once more, over a single connection."""
+_SERVICE = "/danube.ProducerService/"
+_REQUEST_ID = 1
+_ANSWER_BYTES = 5 + len(pb.MessageResponse(request_id=_REQUEST_ID).SerializeToString())
+
+
+def _request(run: Run, producer_id: int) -> bytes:
+    message = pb.StreamMessage(
+        request_id=_REQUEST_ID,
+        msg_id=pb.MsgID(
+            producer_id=producer_id, topic_name=run.topic(), broker_addr=f"http://127.0.0.1:{run.server.port}"
+        ),
+        payload=b"x" * run.size,
+        publish_time=1_750_000_000_000,
+        producer_name="benchmark",
+    )
+    data: bytes = message.SerializeToString()
+    return struct.pack(">BI", 0, len(data)) + data
+
+
+async def _create_producer(run: Run) -> int:
+    request = pb.ProducerRequest(
+        request_id=1, producer_name="benchmark", topic_name=run.topic(), dispatch_strategy=pb.Reliable
+    )
+    async with connect_channel("127.0.0.1", run.server.port, codec=PROTO) as channel:
+        response: pb.ProducerResponse = await channel.unary(f"{_SERVICE}CreateProducer", request, pb.ProducerResponse)
+        return int(response.producer_id)
+
+
+def _measure(run: Run, producer_id: int) -> Sample:
+    request, path = _request(run, producer_id), f"{_SERVICE}SendMessage"
+    sample = h2load(run, path, request, _ANSWER_BYTES, count=run.count, connections=CONNECTIONS)
+    few = max(100, int(run.count * ALONE_SHARE))
+    alone = h2load(run, path, request, _ANSWER_BYTES, count=few, connections=1)
+    sample.values |= {f"alone_{name}": alone.values[name] for name in ("p50_us", "p99_us")}
+    return sample
+
+
+def _repeat(run: Run) -> Sample:
+    sample = _measure(run, trio.run(_create_producer, run))
+    run.alone(run.work("delete"))
+    return sample
+
+
+def _echo(run: Run) -> Sample:
+    return _measure(run, 1)
+
+
+SCENARIO = Scenario(
+    name="u1",
+    title=f"One message a call over {CONNECTIONS} connections by h2load, one in flight on each, 100 B; then one alone",
+    metrics=("calls_per_s", "broker_cpu_us", "p50_us", "p99_us", "alone_p50_us", "alone_p99_us"),
+    arms=(
+        Arm("danube", 60_000, 100, "danube.ProducerService/SendMessage", _repeat, needs=unavailable),
+        Arm("grpc-aio", 30_000, 100, "the same call, answered at once by grpc.aio", _echo, needs=unavailable),
+    ),
+    targets=(
+        Target("u1", "calls_per_s", 7_000),
+        Target("u1", "calls_per_s", 1.0, against="grpc-aio"),
+        Target("u1", "broker_cpu_us", 1.0, at_least=False, against="grpc-aio"),
+        Target("u1", "alone_p50_us", 1_000, at_least=False),
+    ),
+    usual=False,
+)
