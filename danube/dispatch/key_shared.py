@@ -105,8 +105,9 @@ class KeySharedMachine(KeyedMachine):
         self._promote(now)
         first: int | None = None
         any_credit = False
+        lines = self._lines
         for member in self._members.values():
-            offset = self._lines.first_ready(member)
+            offset = lines.first_ready(member) if lines.ready[member.consumer_id] else None
             if member.has_credit:
                 any_credit = True
                 if offset is not None and (first is None or offset < first):
@@ -224,7 +225,7 @@ class KeySharedMachine(KeyedMachine):
             if key is None:
                 key = known[name] = Key(name)
             target = key.target if key.ring_version == version else lines.target(key)
-            if target is None and skip:
+            if skip and target is None:
                 skipped.append(offset)
                 continue
             line = key.line

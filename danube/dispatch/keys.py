@@ -157,7 +157,7 @@ class Lines:
     def promote(self, now: float) -> None:
         """Register the lines whose pause is over."""
         self.time = now
-        while (due := self.next_due()) is not None and due <= now:
+        while self.paused and (due := self.next_due()) is not None and due <= now:
             self.register(heapq.heappop(self.paused)[2])
 
     def next_due(self) -> float | None:
@@ -215,26 +215,26 @@ class Lines:
 
     def settle(self, key: Key, done: list[int]) -> None:
         """Take the head of a line out of the books, and behind it what was acknowledged before its turn."""
-        line, early, flights = key.line, self.early, self.flights
+        line = key.line
         while True:
             offset = line.popleft()
             del self.of[offset]
             if key.sent:
                 key.sent -= 1
-                flight = flights.of.pop(offset, None)
+                flight = self.flights.of.pop(offset, None)
                 if flight is not None:
                     member = flight.member
                     member.in_flight -= 1
                     member.acked += 1
                     flight.open -= 1
                     if not flight.open:
-                        flights.close(flight)
+                        self.flights.close(flight)
+            done.append(offset)
             if self.past:
                 self.past.pop(offset, None)
-            done.append(offset)
-            if not early and not self.late:
+            if not self.early and not self.late:
                 return
-            early.discard(offset)
+            self.early.discard(offset)
             self._forget_late(key, offset)
             if not line or not self._acknowledged(key, line[0]):
                 return

@@ -484,5 +484,5 @@ class KeyShared(RuleBasedStateMachine):
         assert self.machine.next_deadline() is None
 
 
-KeyShared.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+KeyShared.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestKeyShared = KeyShared.TestCase
