@@ -108,6 +108,10 @@ class Broker:
         """Begin to shut down; :meth:`run` returns when that is done."""
         self._drain_wanted.set()
 
+    async def wait_draining(self) -> None:
+        """Wait until :meth:`drain` is called."""
+        await self._drain_wanted.wait()
+
     async def run(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until :meth:`drain`; ``task_status`` gets the addresses once the broker listens.
 

@@ -12,8 +12,9 @@ A face over the broker's own calls, beside the native API on the same port::
     receiving.py        their streams
     messages.py         stored messages as theirs
     health.py           whether a producer or a consumer is still known
-    composite.py        many such messages become one batch
     schemas.py          the schema registry, which is not here yet
+    grpc_health.py      the health of the broker and its services, as probes ask any gRPC server
+    reflection.py       what is served, for tools that know nothing of it
     storage.py          segment descriptors, which are not for foreign eyes
     proto/              the messages
 """

@@ -10,8 +10,10 @@ import trio
 from danube.compat.codec import PROTO
 from danube.compat.consumers import Consumers
 from danube.compat.discovery import Discovery
+from danube.compat.grpc_health import HEALTH, GrpcHealth
 from danube.compat.health import HealthCheck
 from danube.compat.producers import Producers
+from danube.compat.reflection import REFLECTION, Reflection
 from danube.compat.schemas import schema_service
 from danube.compat.storage import storage_service
 from danube.wire import Codec, Service
@@ -30,15 +32,18 @@ class CompatFace:
         self.codecs: Mapping[str, Codec] = {PROTO.subtype: PROTO}
         self.producers = Producers(broker)
         self.consumers = Consumers(broker)
-        self.services: Service = {
-            **Discovery(broker).service(),
-            **self.producers.service(),
-            **self.consumers.service(),
-            **HealthCheck(self.producers, self.consumers).service(),
-            **storage_service(),
-            **schema_service(),
-        }
-        self.admin_services: Service = {**schema_service()}
+        self.services = _with_standard_services(
+            broker,
+            {
+                **Discovery(broker).service(),
+                **self.producers.service(),
+                **self.consumers.service(),
+                **HealthCheck(self.producers, self.consumers).service(),
+                **storage_service(),
+                **schema_service(),
+            },
+        )
+        self.admin_services = _with_standard_services(broker, schema_service())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled."""
@@ -46,6 +51,12 @@ class CompatFace:
             nursery.start_soon(self.producers.run)
             await nursery.start(self.consumers.run)
             task_status.started()
+
+
+def _with_standard_services(broker: Broker, service: Service) -> Service:
+    """Return the methods of a port and those that gRPC defines for every server: its health, and its reflection."""
+    names = {path.split("/")[1] for path in service} | {HEALTH, *REFLECTION}
+    return {**service, **GrpcHealth(broker, names).service(), **Reflection(names).service()}
 
 
 def face(broker: Broker) -> CompatFace:

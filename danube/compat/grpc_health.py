@@ -1,0 +1,87 @@
+"""``grpc.health.v1.Health``: what probes and load balancers ask any gRPC server.
+
+The broker as a whole (the empty name) and each service of the port are one thing: they serve until the broker drains.
+A broker that has failed does not answer at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from danube.compat.errors import unary
+from danube.compat.proto import health_pb2 as pb
+from danube.model.errors import InvalidArgumentError, NotFoundError
+from danube.wire import Context, Method, ServerStream, Service
+
+if TYPE_CHECKING:
+    from danube.broker import Broker
+
+__all__ = ["HEALTH", "GrpcHealth"]
+
+HEALTH: Final = "grpc.health.v1.Health"
+"""Name of the service."""
+
+
+class GrpcHealth:
+    """Handlers of the service.
+
+    Args:
+        broker: whose health it is.
+        names: of all services of the port.
+    """
+
+    def __init__(self, broker: Broker, names: Iterable[str]) -> None:
+        self._broker = broker
+        self._names = ("", *sorted(names))
+
+    def service(self) -> Service:
+        """Return the methods, by path."""
+        watch = f"/{HEALTH}/Watch"
+        return dict(
+            [
+                unary(f"/{HEALTH}/Check", self.check, pb.HealthCheckRequest),
+                unary(f"/{HEALTH}/List", self.list_all, pb.HealthListRequest),
+                (watch, Method(path=watch, kind="server_stream", handler=self.watch)),
+            ]
+        )
+
+    async def check(self, request: pb.HealthCheckRequest, _context: Context) -> pb.HealthCheckResponse:
+        """Return the health of the broker or of one service.
+
+        Raises:
+            NotFoundError: there is no such service on this port.
+        """
+        if request.service not in self._names:
+            raise NotFoundError(f"there is no service {request.service!r} on this port; List names those that are")
+        return pb.HealthCheckResponse(status=self._status())
+
+    async def list_all(self, _request: pb.HealthListRequest, _context: Context) -> pb.HealthListResponse:
+        """Return the health of everything."""
+        status = pb.HealthCheckResponse(status=self._status())
+        return pb.HealthListResponse(statuses=dict.fromkeys(self._names, status))
+
+    async def watch(self, stream: ServerStream, _context: Context) -> None:
+        """Send the health now and when it changes, until the caller or the connection goes."""
+        message = await stream.receive()
+        if message is None:
+            raise InvalidArgumentError("Watch needs one request message; it had none")
+        request = stream.decode(pb.HealthCheckRequest, message.data)
+        message.release()
+        if request.service not in self._names:
+            await self._send(stream, pb.HealthCheckResponse.SERVICE_UNKNOWN)
+        else:
+            await self._send(stream, self._status())
+            if not self._broker.draining:
+                await self._broker.wait_draining()
+                await self._send(stream, self._status())
+        await trio.sleep_forever()
+
+    def _status(self) -> pb.HealthCheckResponse.ServingStatus:
+        return pb.HealthCheckResponse.NOT_SERVING if self._broker.draining else pb.HealthCheckResponse.SERVING
+
+    @staticmethod
+    async def _send(stream: ServerStream, status: pb.HealthCheckResponse.ServingStatus) -> None:
+        await stream.send(stream.encode(pb.HealthCheckResponse(status=status)))

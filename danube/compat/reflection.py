@@ -1,0 +1,130 @@
+"""``grpc.reflection``: the services of a port and their messages, for tools that know none of our ``.proto`` files.
+
+Both versions, v1 and v1alpha, are the same but for their name. Only what is served on the port, and what that needs,
+can be asked for. What cannot be answered is an error in the answer; the stream goes on. Native services are not listed:
+their messages are no protocol buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from google.protobuf import descriptor_pool
+
+from danube.compat.proto import reflection_pb2, reflection_v1alpha_pb2
+from danube.model.errors import InvalidArgumentError, NotFoundError
+from danube.wire import Context, Method, ServerStream, Service
+
+__all__ = ["REFLECTION", "Reflection"]
+
+_VERSIONS: Final = {
+    "grpc.reflection.v1.ServerReflection": reflection_pb2,
+    "grpc.reflection.v1alpha.ServerReflection": reflection_v1alpha_pb2,
+}
+REFLECTION: Final = tuple(_VERSIONS)
+"""Names of the services."""
+
+
+class Reflection:
+    """Handlers of the services.
+
+    Args:
+        names: of all services of the port. The modules that describe them have been imported.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names)
+        pool: Any = descriptor_pool.Default()
+        self._files: dict[str, Any] = {}
+        self._messages: set[str] = set()
+        self._symbols: dict[str, Any] = {}
+        for name in self._names:
+            self._add(pool.FindServiceByName(name).file)
+
+    def _add(self, file: Any) -> None:
+        if file.name not in self._files:
+            self._files[file.name] = file
+            messages = [*file.message_types_by_name.values()]
+            enums = [*file.enum_types_by_name.values()]
+            for message in messages:  # grows
+                messages += message.nested_types
+                enums += message.enum_types
+            self._messages.update(message.full_name for message in messages)
+            services = file.services_by_name.values()
+            self._symbols |= dict.fromkeys(_names_in(messages, enums, services), file)
+            for needed in file.dependencies:
+                self._add(needed)
+
+    def service(self) -> Service:
+        """Return the methods, by path."""
+        paths = {f"/{name}/ServerReflectionInfo": pb for name, pb in _VERSIONS.items()}
+        return {
+            path: Method(path=path, kind="bidi", handler=partial(self._answer_all, pb)) for path, pb in paths.items()
+        }
+
+    async def _answer_all(self, pb: Any, stream: ServerStream, _context: Context) -> None:
+        while (message := await stream.receive()) is not None:
+            request = stream.decode(pb.ServerReflectionRequest, message.data)
+            message.release()
+            response = pb.ServerReflectionResponse(valid_host=request.host, original_request=request)
+            try:
+                self._answer(request, response)
+            except (InvalidArgumentError, NotFoundError) as error:
+                response.error_response.error_code = error.status
+                response.error_response.error_message = error.message
+            await stream.send(stream.encode(response))
+
+    def _answer(self, request: Any, response: Any) -> None:
+        asked = request.WhichOneof("message_request")
+        if asked == "list_services":
+            for name in self._names:
+                response.list_services_response.service.add(name=name)
+        elif asked == "file_by_filename":
+            file = self._files.get(request.file_by_filename)
+            if file is None:
+                raise NotFoundError(f"there is no file {request.file_by_filename!r} behind the services of this port")
+            self._tell(file, response)
+        elif asked == "file_containing_symbol":
+            symbol = request.file_containing_symbol
+            file = self._symbols.get(symbol.removeprefix("."))
+            if file is None:
+                raise NotFoundError(f"there is no {symbol!r} behind the services of this port")
+            self._tell(file, response)
+        elif asked == "file_containing_extension":
+            wanted = request.file_containing_extension
+            raise NotFoundError(f"{wanted.containing_type!r} has no extension {wanted.extension_number}: none has any")
+        elif asked == "all_extension_numbers_of_type":
+            name = request.all_extension_numbers_of_type
+            if name.removeprefix(".") not in self._messages:
+                raise NotFoundError(f"there is no message {name!r} behind the services of this port")
+            response.all_extension_numbers_response.base_type_name = name
+        else:
+            raise InvalidArgumentError("the request asks for nothing; set one of the fields of message_request")
+
+    @staticmethod
+    def _tell(file: Any, response: Any) -> None:
+        """Answer with a file and all that it needs, each once."""
+        told: dict[str, bytes] = {}
+        files = [file]
+        while files:
+            file = files.pop()
+            if file.name not in told:
+                told[file.name] = file.serialized_pb
+                files += file.dependencies
+        response.file_descriptor_response.file_descriptor_proto.extend(told.values())
+
+
+def _names_in(messages: Iterable[Any], enums: Iterable[Any], services: Iterable[Any]) -> Iterator[str]:
+    for message in messages:
+        yield message.full_name
+        yield from (f"{message.full_name}.{inner.name}" for inner in (*message.fields, *message.oneofs))
+    for enum in enums:
+        yield enum.full_name
+        # A value belongs to whatever its enum belongs to, as in C++.
+        outside = enum.full_name.rpartition(".")[0]
+        yield from (f"{outside}.{value.name}" for value in enum.values)
+    for service in services:
+        yield service.full_name
+        yield from (method.full_name for method in service.methods)
