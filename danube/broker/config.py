@@ -3,6 +3,7 @@
 A file looks like this; every key is optional, an unknown one is refused with the nearest known name::
 
     listen = ["127.0.0.1:6650"]
+    admin_listen = ["127.0.0.1:50051"]  # [] for no admin port
     data_directory = "./danube-data"
     durability = "disk"                 # default for new topics: none, os, disk or remote
     auto_create_topics = true
@@ -41,6 +42,7 @@ from danube.model.limits import MIB
 from danube.model.policies import check_policy
 
 __all__ = [
+    "DEFAULT_ADMIN_PORT",
     "DEFAULT_PORT",
     "DEFAULT_STORAGE",
     "BrokerConfig",
@@ -51,6 +53,7 @@ __all__ = [
 ]
 
 DEFAULT_PORT: Final = 6650
+DEFAULT_ADMIN_PORT: Final = 50051
 DEFAULT_STORAGE: Final = "default"
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b)?\s*", re.IGNORECASE)
@@ -73,11 +76,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     listen: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_PORT}",)
     """Addresses, ``host:port``. Port 0 takes a free one (the ready line says which)."""
-    admin_listen: tuple[str, ...] = ()
-    """Addresses for those who look after the broker, like :attr:`listen`; none means that it has no admin port."""
+    admin_listen: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_ADMIN_PORT}",)
+    """Addresses for those who look after the broker, like :attr:`listen`. An empty list means that it has no admin
+    port, and so does a broker without faces that have something for it. Whoever reaches this port may do everything
+    there: there is no authentication yet."""
     advertised_address: str = ""
-    """Where official Danube clients are told to connect, ``host:port``; by default where the broker listens. Needed if
-    they come through a port mapping or a proxy."""
+    """Where official Danube clients are told to connect: ``host:port``, or a URL with ``http://`` or ``https://``. By
+    default they are told to stay at the address under which they have come."""
     data_directory: str = "./danube-data"
     """Where the journal and the metadata live; created if missing. One broker at a time."""
     durability: Durability = Durability.DISK
@@ -204,8 +209,10 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigurationError("listen needs at least one address")
     for address in config.listen:
         parse_address(address)
+    for address in config.admin_listen:
+        parse_address(address, DEFAULT_ADMIN_PORT)
     if config.advertised_address:
-        parse_address(config.advertised_address)
+        parse_address(config.advertised_address.removeprefix("http://").removeprefix("https://").rstrip("/"))
     limits = config.limits
     for name in limits.__struct_fields__:
         if getattr(limits, name) <= 0:

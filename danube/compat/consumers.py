@@ -195,7 +195,7 @@ class Consumers:
 
     # --- Receiving ---
 
-    async def receive_messages(self, stream: ServerStream, _context: Context) -> None:
+    async def receive_messages(self, stream: ServerStream, context: Context) -> None:
         """Send messages to a consumer until it goes, is displaced, or its topic or subscription is gone.
 
         Raises:
@@ -208,7 +208,7 @@ class Consumers:
         message.release()
         try:
             consumer, subscription = await self._reach(request.consumer_id)
-            await self._serve(stream, consumer, subscription)
+            await self._serve(stream, consumer, subscription, broker_url(self._broker, context))
         except SubscriptionBusyError as error:
             await trio.sleep(_PAUSE_S)
             raise UnavailableError(error.message) from error
@@ -238,7 +238,7 @@ class Consumers:
         topic.check_consumer(subscription, record.name)
         return consumer, subscription
 
-    async def _serve(self, stream: ServerStream, known: KnownConsumer, subscription: Subscription) -> None:
+    async def _serve(self, stream: ServerStream, known: KnownConsumer, subscription: Subscription, url: str) -> None:
         record = known.record
         consumer = CompatConsumer(
             subscription,
@@ -246,7 +246,7 @@ class Consumers:
             record.name,
             record.key_filters,
             stream,
-            broker_url(self._broker),
+            broker_url(self._broker, stream.context),
             self._limits,
         )
         subscription.join(consumer)

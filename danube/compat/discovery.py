@@ -1,11 +1,13 @@
 """``danube.Discovery``: who serves a topic, and which topics stand behind a name.
 
-There is one broker, so a lookup of a topic that exists always says "connect to me". The addresses are URLs with a
-scheme and without a slash at the end, as the official clients need them.
+There is one broker, so a lookup of a topic that exists always says "connect to me", under the address by which the
+caller has come: it has just worked, also through a port mapping or a proxy. The addresses are URLs with a scheme and
+without a slash at the end, as the official clients need them.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from danube.broker.config import parse_address
@@ -22,11 +24,20 @@ if TYPE_CHECKING:
 __all__ = ["Discovery", "broker_url"]
 
 _SERVICE: Final = "/danube.Discovery/"
+_AUTHORITY: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
-def broker_url(broker: Broker) -> str:
-    """Return the URL under which clients are told to reach a broker: as it was configured, else where it listens."""
-    host, port = parse_address(broker.config.advertised_address or broker.addresses[0])
+def broker_url(broker: Broker, context: Context) -> str:
+    """Return the URL under which a caller is told to reach a broker.
+
+    As it was configured, else as the caller itself has called it, else where it listens.
+    """
+    advertised = broker.config.advertised_address
+    if "://" in advertised:
+        return advertised.rstrip("/")
+    if not advertised and _AUTHORITY.fullmatch(context.authority):
+        return f"http://{context.authority}"
+    host, port = parse_address(advertised or broker.addresses[0])
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -45,7 +56,7 @@ class Discovery:
             ]
         )
 
-    async def topic_lookup(self, request: pb.TopicLookupRequest, _context: Context) -> pb.TopicLookupResponse:
+    async def topic_lookup(self, request: pb.TopicLookupRequest, context: Context) -> pb.TopicLookupResponse:
         """Say where a topic is.
 
         Raises:
@@ -57,7 +68,7 @@ class Discovery:
             self._broker.catalogue.locate(request.topic)
         except InvalidArgumentError as error:
             raise NotFoundError(error.message) from error  # the base of a partitioned topic is no topic itself
-        url = broker_url(self._broker)
+        url = broker_url(self._broker, context)
         return pb.TopicLookupResponse(
             request_id=request.request_id,
             response_type=pb.TopicLookupResponse.Connect,

@@ -111,7 +111,8 @@ class Calls(Receiving):
                 timeout_s = parse_timeout(pseudo["grpc-timeout"])
             except InvalidArgumentError as exc:
                 error = exc
-        request = RequestReceived(stream_id, path, metadata, timeout_s, content_type)
+        authority = pseudo.get(":authority", "")
+        request = RequestReceived(stream_id, path, metadata, timeout_s, content_type, authority)
         self._events.append(request)
         if error is not None:
             self._fail(stream, error)

@@ -14,10 +14,17 @@ __all__ = ["Context"]
 class Context:
     """Where a call comes from, and how long its caller waits."""
 
-    __slots__ = ("codec", "connection_id", "deadline", "metadata", "path", "peer")
+    __slots__ = ("authority", "codec", "connection_id", "deadline", "metadata", "path", "peer")
 
     def __init__(
-        self, path: str, peer: str, connection_id: int, metadata: dict[str, str], deadline: float, codec: Codec
+        self,
+        path: str,
+        peer: str,
+        connection_id: int,
+        metadata: dict[str, str],
+        deadline: float,
+        codec: Codec,
+        authority: str = "",
     ) -> None:
         self.path = path
         self.peer = peer
@@ -29,6 +36,8 @@ class Context:
         self.deadline = deadline
         """When the caller stops waiting, on Trio's clock; infinity if never. The handler is cancelled then."""
         self.codec = codec
+        self.authority = authority
+        """The host and port that the caller has asked for, as it says; empty if it does not."""
 
     @property
     def remaining_s(self) -> float:

@@ -37,6 +37,8 @@ class RequestReceived(Event, frozen=True):
     """The caller's ``grpc-timeout``, or None when it waits for ever."""
     content_type: str
     """For instance ``application/grpc+msgpack``."""
+    authority: str = ""
+    """The host and port that the caller has asked for, as it says."""
 
 
 class ResponseReceived(Event, frozen=True):

@@ -63,7 +63,9 @@ class RepeatedCalls(Calls):
         stream = WireStream(stream_id, None, self._window_size, self._send_window, max_message_bytes)
         stream.expected = content_length
         self._streams[stream_id] = stream
-        self._events.append(RequestReceived(stream_id, first.path, first.metadata, first.timeout_s, first.content_type))
+        self._events.append(
+            RequestReceived(stream_id, first.path, first.metadata, first.timeout_s, first.content_type, first.authority)
+        )
 
     def _take_trailers(self, stream: WireStream, flags: int, block: bytes) -> None:
         if flags not in _PLAIN_ENDS:

@@ -280,7 +280,7 @@ class ServerConnection:
         if method.start is not None:
             self._calls[stream_id] = UnaryCall(self, event, method, codec, deadline)
             return
-        context = Context(event.path, self.peer, self.connection_id, event.metadata, deadline, codec)
+        context = Context(event.path, self.peer, self.connection_id, event.metadata, deadline, codec, event.authority)
         stream = ServerStream(self, stream_id, context)
         self._streams[stream_id] = stream
         self._nursery.start_soon(self._serve, stream, method, event.content_type)

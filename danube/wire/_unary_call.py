@@ -87,6 +87,7 @@ class UnaryCall:
                 request.metadata,
                 self.deadline,
                 self._codec,
+                request.authority,
             )
         return context
 

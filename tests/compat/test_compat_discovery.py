@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from compat_harness import calling, compat_broker
 
+from danube.broker import load_config
+from danube.compat.codec import PROTO
+from danube.compat.discovery import broker_url
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.compat.proto import danube_schema_pb2 as schema_pb
-from danube.model.errors import InvalidNameError, NotFoundError, UnimplementedError
+from danube.model.errors import ConfigurationError, InvalidNameError, NotFoundError, UnimplementedError
+from danube.wire import Context
 
 
 async def test_a_topic_is_here(tmp_path: Path) -> None:
@@ -22,13 +27,41 @@ async def test_a_topic_is_here(tmp_path: Path) -> None:
         assert (found.connect_url, found.broker_url, found.proxy) == (url, url, False)
 
 
-async def test_the_advertised_address_is_what_clients_are_told(tmp_path: Path) -> None:
-    async with (
-        compat_broker(tmp_path, advertised_address="broker.example.org") as running,
-        calling(running) as caller,
-    ):
+@pytest.mark.parametrize(
+    ("advertised", "url"),
+    [
+        ("broker.example.org", "http://broker.example.org:6650"),
+        ("10.0.0.7:7000", "http://10.0.0.7:7000"),
+        ("[::1]:7000", "http://[::1]:7000"),
+        ("https://broker.example.org/", "https://broker.example.org"),
+    ],
+)
+async def test_the_advertised_address_is_what_clients_are_told(tmp_path: Path, advertised: str, url: str) -> None:
+    async with compat_broker(tmp_path, advertised_address=advertised) as running, calling(running) as caller:
         await caller.create("/default/orders")
-        assert (await caller.lookup("/default/orders")).connect_url == "http://broker.example.org:6650"
+        assert (await caller.lookup("/default/orders")).connect_url == url
+
+
+@pytest.mark.parametrize(
+    ("authority", "url"),
+    [
+        ("mapped.example.org:16650", "http://mapped.example.org:16650"),
+        ("[fd00::7]:6650", "http://[fd00::7]:6650"),
+        ("proxy", "http://proxy"),
+        ("evil/?:1", None),
+        ("", None),
+    ],
+)
+async def test_clients_stay_where_they_have_come(tmp_path: Path, authority: str, url: str | None) -> None:
+    async with compat_broker(tmp_path) as running:
+        context = Context("", "", 1, {}, math.inf, PROTO, authority)
+        assert broker_url(running.broker, context) == (url or f"http://127.0.0.1:{running.port}")
+
+
+def test_an_advertised_address_must_be_one() -> None:
+    for wrong in ("broker:port", "http://broker:99999", ":6650"):
+        with pytest.raises(ConfigurationError, match="host:port"):
+            load_config(None, {"advertised_address": wrong})
 
 
 async def test_what_cannot_be_looked_up(tmp_path: Path) -> None:

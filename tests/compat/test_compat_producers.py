@@ -445,12 +445,12 @@ async def test_ids_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
 async def test_a_publish_rate_delays_and_loses_nothing(tmp_path: Path) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
         producer_id = (await caller.create(TOPIC)).producer_id
-        await client.change_policies(TOPIC, publish_rate=Rate(messages_per_s=200))
+        await client.change_policies(TOPIC, publish_rate=Rate(messages_per_s=400))
         began = trio.current_time()
-        for _ in range(3):
+        for _ in range(7):  # a second's worth goes at once, and the sixth hundred on credit
             await send_many(caller, TOPIC, producer_id, 100)
-        assert trio.current_time() - began > 0.3
-        assert len(await consumed(running, 300)) == 300
+        assert trio.current_time() - began > 0.45
+        assert len(await consumed(running, 700)) == 700
 
 
 async def test_a_drain_does_not_wait_for_a_publish_rate(tmp_path: Path) -> None:
