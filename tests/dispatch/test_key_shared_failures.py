@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from key_helpers import KEYS, batch, change, fail, machine_of, pump
 
-
 # --- poison ----------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,6 @@ from key_helpers import KEYS, batch, change, machine_of, pump
 
 from danube.dispatch.ring import ring_hash
 
-
 # --- filters ---------------------------------------------------------------------------------------------------------
 
 
