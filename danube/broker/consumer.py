@@ -29,6 +29,8 @@ class Consumer:
 
     __slots__ = ("_held", "_nursery", "caught_up_at", "consumer_id", "key_filters", "name", "stream")
 
+    wants_caught_up = True
+
     def __init__(
         self,
         consumer_id: int,

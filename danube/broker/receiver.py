@@ -38,6 +38,11 @@ class Receiver(AckWaiter, Protocol):
     """Where it has caught up, and is to be told so; None if it need not be told."""
 
     @property
+    def wants_caught_up(self) -> bool:
+        """Whether it is told when it has caught up, also after something was delivered again."""
+        ...
+
+    @property
     def consumer_id(self) -> int:
         """Its id; no other consumer of this process has it."""
         ...

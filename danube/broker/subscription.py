@@ -281,6 +281,11 @@ class Subscription(Pump):
         self.machine.extend(consumer.consumer_id, ranges, lease_s, trio.current_time())
         self.pump()
 
+    def give_back(self, consumer: Receiver, ranges: Sequence[int]) -> None:
+        """Deliver flat ranges to others: the application of this consumer is stuck and has not seen them."""
+        self.machine.give_back(consumer.consumer_id, ranges, trio.current_time())
+        self.pump()
+
     def flush_acks(self, consumer: Receiver, token: int) -> None:
         """Answer with AcksFlushed once all that was acknowledged is durable; end the consumer if it never will be."""
         self._journal.flush(consumer, token)
@@ -341,7 +346,7 @@ class Subscription(Pump):
 
     def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
         batch: StoredBatch = delivery.token
-        if delivery.attempt > 1 and consumer.caught_up_at is None:
+        if delivery.attempt > 1 and consumer.caught_up_at is None and consumer.wants_caught_up:
             # What others have left over belongs to what was there: say it again behind it.
             consumer.caught_up_at, self._catching_up = 0, True
         if batch.base_offset == self._unreadable_at:

@@ -95,6 +95,8 @@ class CompatConsumer:
         "name",
     )
 
+    wants_caught_up = False
+
     def __init__(
         self,
         subscription: Subscription,
