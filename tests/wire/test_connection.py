@@ -80,7 +80,7 @@ def test_a_call_from_headers_to_trailers() -> None:
     pair.client.end_stream(call)
     _, events = pair.pump()
     assert events == [
-        RequestReceived(call, "/danube/Ping", {"x-token": "secret"}, 1.5, CONTENT_TYPE),
+        RequestReceived(call, "/danube/Ping", {"x-token": "secret"}, 1.5, CONTENT_TYPE, "t"),
         MessageReceived(call, b"hello", 10),
         EndOfStream(call),
     ]

@@ -105,7 +105,7 @@ def test_a_repeat_means_the_same() -> None:
     events = server.receive(call(raw, 5, b"third", x_who="me", grpc_timeout="5S"), 0.0)
     assert is_repeat(server, 5)
     assert events == [
-        RequestReceived(5, "/t/M", {"x-who": "me"}, 5.0, "application/grpc+msgpack"),
+        RequestReceived(5, "/t/M", {"x-who": "me"}, 5.0, "application/grpc+msgpack", "x"),
         MessageReceived(5, b"third", 10),
         EndOfStream(5),
     ]
@@ -159,7 +159,7 @@ def test_a_block_that_changes_the_table_ends_all_repeats() -> None:
     events = server.receive(raw.request(9, x_new="1"), 0.0)
     assert isinstance(events[0], RequestReceived)
     events = server.receive(frame(HEADERS, END_HEADERS, 11, block), 0.0)
-    assert not events or events[0] != RequestReceived(11, "/t/M", {}, None, "application/grpc+msgpack")
+    assert not events or events[0] != RequestReceived(11, "/t/M", {}, None, "application/grpc+msgpack", "x")
     assert server.terminated is not None or not is_repeat(server, 11)
 
 
@@ -168,7 +168,9 @@ def test_a_resized_table_ends_all_repeats() -> None:
     old = raw.headers()
     raw.encoder.header_table_size = 0
     raw.encoder.header_table_size = 4096
-    assert server.receive(raw.request(5), 0.0)[0] == RequestReceived(5, "/t/M", {}, None, "application/grpc+msgpack")
+    assert server.receive(raw.request(5), 0.0)[0] == RequestReceived(
+        5, "/t/M", {}, None, "application/grpc+msgpack", "x"
+    )
     assert not is_repeat(server, 5)
     assert server._repeats.get(old) is None
 
@@ -201,7 +203,7 @@ def test_trailers_end_a_repeat_and_count_for_the_table() -> None:
     assert server.receive(frame(HEADERS, END_HEADERS | END_STREAM, 5, trailers), 0.0) == [EndOfStream(5)]
     assert server._repeats.get(before) is None
     events = server.receive(call(raw, 7), 0.0)
-    assert events[0] == RequestReceived(7, "/t/M", {}, None, "application/grpc+msgpack")
+    assert events[0] == RequestReceived(7, "/t/M", {}, None, "application/grpc+msgpack", "x")
     assert server.terminated is None
 
 
