@@ -143,6 +143,9 @@ def _obey(subscription: Subscription, consumer: Consumer, request: api.ConsumeRe
             check_flat(ranges, "ExtendLease")
             lease_s = _seconds(lease_ms, "ExtendLease: the lease", "max_lease_s", limits)
             subscription.extend(consumer, ranges, lease_s or None)
+        case api.GiveBack(ranges):
+            check_flat(ranges, "GiveBack")
+            subscription.give_back(consumer, ranges)
         case api.FlushAcks(token):
             subscription.flush_acks(consumer, token)
         case api.ConsumeOpen():

@@ -16,7 +16,7 @@ from danube.model.errors import InvalidArgumentError
 from danube.model.policies import SubscriptionType
 
 if TYPE_CHECKING:
-    from danube.client._message import BareMessage
+    from danube.client._message import BareMessage, Batch
 
 __all__ = ["Consumer"]
 
@@ -34,6 +34,8 @@ class Consumer(Receiver[Feed]):
         self.subscription = subscription
         self._lets_go = kind is not SubscriptionType.EXCLUSIVE  # there, nobody else could take what waits here
         self._renewals = RenewalClock()
+        self._gave_back = False
+        """Whether the application was stuck, and has not asked for messages since."""
 
     @property
     def active(self) -> bool:
@@ -83,6 +85,13 @@ class Consumer(Receiver[Feed]):
             for feed, _ in targets:
                 feed.flush_waiters -= 1
 
+    async def _next_batch(self, *, until_caught_up: bool) -> Batch | None:
+        if self._gave_back:
+            self._gave_back = False
+            for feed in self._feeds:
+                feed.resume_credit()
+        return await super()._next_batch(until_caught_up=until_caught_up)
+
     # --- Leases ------------------------------------------------------------------------------------------------------
 
     def _next_duty_s(self) -> float:
@@ -101,8 +110,11 @@ class Consumer(Receiver[Feed]):
         waits = any(feed.waits for feed in feeds)
         if not waits or any(feed.moved() for feed in feeds):
             clock.alive = True
-        stuck = clock.stuck(now_s, timeout_s) and self._lets_go
-        extended = [feed.renew(waiting=not stuck) for feed in feeds]
+        if waits and clock.stuck(now_s, timeout_s) and self._lets_go:
+            self._gave_back = True
+            for feed in feeds:
+                feed.give_back()
+        extended = [feed.renew() for feed in feeds]
         clock.rest()
         if timeout_s and (waits or any(extended)):
             clock.next_s = now_s + timeout_s / 3

@@ -73,6 +73,9 @@ class Feed(Inflow):
         self._nacks: dict[tuple[int, str], RangeSet] = {}
         self._extensions: dict[int, RangeSet] = {}
         self._waiting: RangeSet | None = None  # what waits in `queue`, while somebody has to know
+        self._given_back: RangeSet | None = None
+        self._owed_messages = 0  # credit of what was given back
+        self._owed_bytes = 0
         self._filter_all = False
         self._last_token_s = 0.0
 
@@ -148,7 +151,7 @@ class Feed(Inflow):
 
     def _handed_out(self, ranges: list[int]) -> None:
         if self._leases.handed_out(ranges):
-            self.extend(self._leases.renewal([]), None)
+            self.extend(self._leases.renewal(), None)
 
     def _finished(self, opened: OpenBatch[BareMessage]) -> None:
         if opened.renewed_from is not None and not self._keeps:
@@ -158,6 +161,39 @@ class Feed(Inflow):
         """Forget everything that has arrived and was not handed out yet."""
         self._waiting = None
         super().drop_waiting()
+
+    def give_back(self) -> None:
+        """Give the broker back what waits here: the application is stuck, and others may have it.
+
+        The credit for it is kept until :meth:`resume_credit`.
+        """
+        found: list[int] = []
+        for opened in self.open_batches:
+            if opened.next_offset is not None:
+                found += clip(opened.batch.ranges, opened.next_offset)
+        self._leases.settled(found)
+        for delivery in self._deliveries():
+            found += live_ranges(delivery)
+            self._owed_messages += message_count(delivery)
+            self._owed_bytes += delivery.charged_bytes
+        told = [item for item in self.queue if not isinstance(item, api.Delivery)]
+        self.drop_waiting()
+        self.queue.extend(told)
+        self._arrived(self)
+        if found:
+            if self._given_back is None:
+                self._given_back = RangeSet()
+            for start, end in _pairs(found):
+                self._given_back.add(start, end)
+            self._wake()
+
+    def resume_credit(self) -> None:
+        """The application asks for messages again: let the broker deliver as many as were given back."""
+        if self._owed_messages:
+            self._returned_messages += self._owed_messages
+            self._returned_bytes += self._owed_bytes
+            self._owed_messages = self._owed_bytes = 0
+            self._wake()
 
     # --- Leases ------------------------------------------------------------------------------------------------------
 
@@ -170,31 +206,26 @@ class Feed(Inflow):
         """Tell whether messages of opened batches were handed out since the last renewal."""
         return any(opened.next_offset != opened.renewed_from for opened in self.open_batches)
 
-    def renew(self, *, waiting: bool) -> bool:
-        """Extend leases at the end of this turn: of what was handed out lately and, if asked, of what waits.
+    def renew(self) -> bool:
+        """Extend leases at the end of this turn: of what was handed out lately, and of what waits.
 
         Returns whether there was something to extend.
         """
         if not self.ack_timeout_s:
             return False
         found: list[int] = []
-        let_go: list[int] = []
         left = []
         for opened in self.open_batches:
-            ranges, next_offset = opened.batch.ranges, opened.next_offset
-            if self._keeps:
-                if next_offset is not None and not waiting:
-                    let_go += clip(ranges, next_offset)
-            elif opened.renewed_from is not None:  # else it was taken since the last renewal, and is noted whole
-                found += clip(ranges, opened.renewed_from, None if waiting else next_offset)
-            if next_offset is not None:
-                opened.renewed_from = next_offset
+            if not self._keeps and opened.renewed_from is not None:
+                # Otherwise it was taken since the last renewal, and is noted whole.
+                found += clip(opened.batch.ranges, opened.renewed_from)
+            if opened.next_offset is not None:
+                opened.renewed_from = opened.next_offset
                 left.append(opened)
         self.open_batches = left
-        found += self._leases.renewal(let_go)
-        if waiting:
-            for delivery in self._deliveries():
-                found += live_ranges(delivery)
+        found += self._leases.renewal()
+        for delivery in self._deliveries():
+            found += live_ranges(delivery)
         if not found:
             return False
         self._gather(self._extensions, 0, found)
@@ -233,6 +264,10 @@ class Feed(Inflow):
                 for ranges in chunks(failed.to_flat()):
                     stream.send_nowait(_encode(api.Nack(ranges, delay_ms, reason)))
             self._nacks.clear()
+        if self._given_back is not None:
+            for ranges in chunks(self._given_back.to_flat()):
+                stream.send_nowait(_encode(api.GiveBack(ranges)))
+            self._given_back = None
         if self._extensions:
             for lease_ms, extended in self._extensions.items():
                 for ranges in chunks(extended.to_flat()):
@@ -249,6 +284,8 @@ class Feed(Inflow):
         self._set_timeout(answer.ack_timeout_s)
         self._nacks.clear()
         self._extensions.clear()
+        self._given_back = None
+        self._owed_messages = self._owed_bytes = 0
         self._leases.lost()
         self._filter_all = not self.ledger.settled
         self.ledger.lost()

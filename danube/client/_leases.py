@@ -10,8 +10,9 @@ hand-out (and is up to a third longer)::
            ^      ^      ^  renewals
 
 An application that is stuck shall not keep the messages that wait here from others: when it has given no sign of life
-(taken, acknowledged, refused or extended something) for the timeout, what waits is let go. With ``keep``
-(``renew_leases=True``) what was handed out and not settled is renewed, too, for as long as it takes.
+(taken, acknowledged, refused or extended something) for the timeout, what waits is given back to the broker, without
+having failed. With ``keep`` (``renew_leases=True``) what was handed out and not settled is renewed, too, for as long as
+it takes.
 """
 
 from __future__ import annotations
@@ -104,17 +105,12 @@ class Leases:
         """
         self._fresh = []
 
-    def renewal(self, without: list[int]) -> list[int]:
-        """Return what was handed out and is to be renewed now, except ``without``, which was not handed out at all."""
+    def renewal(self) -> list[int]:
+        """Return what was handed out and is to be renewed now."""
         if self._held is None:
             fresh, self._fresh = self._fresh, []
             return fresh
-        held = self._held
-        if without:
-            held = held.copy()
-            for start, end in zip(without[::2], without[1::2], strict=True):
-                held.remove(start, end)
-        return held.to_flat()
+        return self._held.to_flat()
 
 
 def clip(ranges: list[int], start: int, end: int | None = None) -> list[int]:

@@ -285,13 +285,32 @@ class KeySharedMachine(KeyedMachine):
         timeout_s = self.policy.ack_timeout_s
         if timeout_s:
             silent += [self._members[starved] for starved, since in self._hungry.items() if since + timeout_s <= now]
-        silent = [member for member in silent if not member.suspended]
-        if silent:
-            for member in silent:
-                self._suspend(member)
-                self._ring.suspend(member)
-            self._keys_moved()
+        self._rest([member for member in silent if not member.suspended])
         self._promote(now)
+
+    def _rest(self, silent: Sequence[Member]) -> None:
+        """Let others have the keys of consumers that are silent."""
+        for member in silent:
+            self._suspend(member)
+            self._ring.suspend(member)
+        if silent:
+            self._keys_moved()
+
+    def give_back(self, consumer_id: int, ranges: Sequence[int], now: float) -> None:
+        """Deliver again what a stuck consumer has; see :meth:`Machine.give_back`."""
+        member = self._members.get(consumer_id)
+        if member is None:
+            return
+        lines, flights = self._lines, self._flights.of
+        for start, end in zip(ranges[::2], ranges[1::2], strict=True):
+            for offset in self._in_window(start, end):
+                flight = flights.get(offset)
+                if flight is not None and flight.member is member:
+                    key = lines.of[offset]
+                    lines.unsend(key, key.line.index(offset))
+                    lines.register(key)
+        if not member.suspended:
+            self._rest([member])
 
     def next_deadline(self) -> float | None:
         """Return when :meth:`tick` has something to do."""

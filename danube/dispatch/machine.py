@@ -237,6 +237,15 @@ class Machine(ABC):
         """Return how often a message in flight has failed before; 0 for one that is not in flight."""
         return 0
 
+    def give_back(  # noqa: B027 - nothing to do where nothing is tracked
+        self, consumer_id: int, ranges: Sequence[int], now: float
+    ) -> None:
+        """Have what is in flight at a consumer delivered again, at once: nobody has looked at it, so it has not failed.
+
+        The consumer's application is stuck, or else it would not give messages back: it is suspended, as if it had let
+        them time out. Where nothing is tracked this does nothing.
+        """
+
     @abstractmethod
     def extend(self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float) -> None:
         """Let what is in flight at a consumer time out ``lease_s`` seconds from now, but not earlier than it would.

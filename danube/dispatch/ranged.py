@@ -179,6 +179,16 @@ class RangedMachine(Machine):
             whole = self._tracked() >= self._limits.max_in_flight_ranges
             self._flights.extend(ranges[index], ranges[index + 1], consumer_id, now + lease_s, whole=whole)
 
+    def give_back(self, consumer_id: int, ranges: Sequence[int], now: float) -> None:
+        """Deliver again what a stuck consumer has; see :meth:`Machine.give_back`."""
+        member = self._members.get(consumer_id)
+        if member is None:
+            return
+        for index in range(0, len(ranges), 2):
+            whole = self._tracked() >= self._limits.max_in_flight_ranges
+            self._lost(self._flights.release(ranges[index], ranges[index + 1], consumer_id, whole=whole), now)
+        self._timed_out([member], now)
+
     def _failed(self, pieces: Iterable[Piece], reason: str, delay_s: float | None, now: float) -> None:
         for start, end, flight in pieces:
             history = flight.history.failed(reason)

@@ -10,7 +10,7 @@ Streams carry tagged unions; the tag is the first element of the array.
 
 ``Consume`` (bidirectional)::
 
-    client: ConsumeOpen, then Credit | Ack | AckCumulative | Nack | FlushAcks | ExtendLease ...
+    client: ConsumeOpen, then Credit | Ack | AckCumulative | Nack | FlushAcks | ExtendLease | GiveBack ...
     broker: ConsumeOpened, then Delivery | Gap | AcksFlushed | ActiveChanged | CaughtUp | LeaseChanged ...
 
 Offsets, sequences and ids are unsigned 64-bit integers; times are microseconds since the epoch unless a name says
@@ -52,6 +52,7 @@ __all__ = [
     "ExtendLease",
     "FlushAcks",
     "Gap",
+    "GiveBack",
     "LeaseChanged",
     "ListNamespaces",
     "ListSubscriptions",
@@ -242,7 +243,16 @@ class ExtendLease(_Tagged, tag=6):
     """0: the subscription's ack timeout. At most ``Limits.max_lease_s``."""
 
 
-ConsumeRequest = ConsumeOpen | Credit | Ack | AckCumulative | Nack | FlushAcks | ExtendLease
+class GiveBack(_Tagged, tag=7):
+    """Gives ranges in flight at this consumer back, unseen by its application: others shall have them.
+
+    They have not failed. The consumer counts as silent until it says something else.
+    """
+
+    ranges: list[int]
+
+
+ConsumeRequest = ConsumeOpen | Credit | Ack | AckCumulative | Nack | FlushAcks | ExtendLease | GiveBack
 
 
 class ConsumeOpened(_Tagged, tag=0):

@@ -110,3 +110,29 @@ async def test_a_slow_handler_that_renews_is_not_punished(tmp_path: Path) -> Non
                 await consumer.flush_acks()
             (info,) = await client.describe_subscription(TOPIC, name)
             assert (info.redelivered_messages == 0) is renews
+
+
+@pytest.mark.parametrize("kind", ["failover", "shared", "key_shared"])
+async def test_a_stuck_application_gives_back_what_it_has_not_seen(tmp_path: Path, kind: str) -> None:
+    """One message fails, the one that was handed out; with one allowed failure none of the others may become poison."""
+    policy = {"ack_timeout_s": 0.6, "max_redelivery_count": 1, "redelivery_delay_s": 0.0}
+    async with running_broker(tmp_path) as running, running.client() as client, running.client() as others:
+        await fill(client, 50)
+        stuck_options = {"type": kind, "start": "earliest", "policy": policy}
+        async with client.consumer(TOPIC, subscription="s", name="stuck", **stuck_options) as stuck:
+            first = await stuck.receive()
+            async with others.consumer(TOPIC, subscription="s", name="other", type=kind) as other:
+                seen: dict[int, int] = {}
+                with trio.fail_after(10):
+                    while len(seen) < 50:
+                        message = await other.receive()
+                        seen[message.offset] = message.attempt
+                        await message.ack()
+                assert first.offset in seen
+                await other.flush_acks()
+            (info,) = await client.describe_subscription(TOPIC, "s")
+            assert (info.floor, info.poisoned_messages) == (50, 0)
+            await fill(client, 3)
+            with trio.fail_after(10):
+                taken = [(await stuck.receive()).offset for _ in range(3)]
+            assert sorted(taken) == [50, 51, 52], "it is alive again"

@@ -96,6 +96,7 @@ class FakeSubscription:
         self.reasons: list[str] = []
         self.leases: list[tuple[float, list[int], int]] = []
         """(time, ranges, milliseconds) of each ExtendLease."""
+        self.given_back: list[list[int]] = []
         self.acks: list[list[int]] = []
         self.attempts: dict[int, int] = {}
 
@@ -108,6 +109,8 @@ class FakeConsumer:
         self.size_bytes = 0
         self.position = 0
         self.credits: list[tuple[int, int]] = []
+        self.wants_again: int | None = None
+        """What it gave back comes again, from here on, when it grants credit."""
 
 
 class FakeBroker:
@@ -269,6 +272,8 @@ class FakeBroker:
     ) -> None:
         if isinstance(request, api.Credit):
             me.credits.append((request.messages, request.size_bytes))
+            if me.wants_again is not None:
+                me.position, me.wants_again = min(me.position, me.wants_again), None
             me.messages += request.messages
             me.size_bytes += request.size_bytes
         elif isinstance(request, api.Ack):
@@ -286,6 +291,9 @@ class FakeBroker:
             for offset in range(request.ranges[0], request.ranges[-1]):
                 sub.attempts[offset] = sub.attempts.get(offset, 1) + 1
             me.position = min(me.position, request.ranges[0])
+        elif isinstance(request, api.GiveBack):
+            sub.given_back.append(request.ranges)
+            me.wants_again = request.ranges[0]
         elif isinstance(request, api.ExtendLease):
             sub.leases.append((trio.current_time(), request.ranges, request.lease_ms))
         elif isinstance(request, api.FlushAcks):

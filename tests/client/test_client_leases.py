@@ -49,19 +49,18 @@ def test_what_was_handed_out_is_renewed_once() -> None:
     leases.handed_out([0, 10])
     leases.handed_out([10, 20, 30, 40])
     leases.handed_out([35, 36])
-    assert leases.renewal([]) == [0, 20, 30, 40, 35, 36]
-    assert leases.renewal([]) == []
+    assert leases.renewal() == [0, 20, 30, 40, 35, 36]
+    assert leases.renewal() == []
 
 
 def test_what_is_kept_is_renewed_until_it_is_settled() -> None:
     leases = Leases(keep=True, max_ranges=3)
     leases.handed_out([0, 10])
     leases.settled([2, 5])
-    assert leases.renewal([]) == leases.renewal([]) == [0, 2, 5, 10]
-    assert leases.renewal([6, 8]) == [0, 2, 5, 6, 8, 10]
+    assert leases.renewal() == leases.renewal() == [0, 2, 5, 10]
     leases.lost()
     leases.handed_out([20, 21, 30, 31])
-    assert leases.renewal([]) == [5, 10, 20, 21, 30, 31], "the oldest are forgotten beyond the bound"
+    assert leases.renewal() == [5, 10, 20, 21, 30, 31], "the oldest are forgotten beyond the bound"
 
 
 def test_much_that_was_handed_out_asks_to_be_renewed_early() -> None:
@@ -131,13 +130,15 @@ async def test_what_waits_and_what_was_handed_out_is_renewed(broker: FakeBroker,
         assert renewed(subscription) == [10, 30], "its timeout counts from there"
         await trio.sleep(20)
         renewed(subscription)
+        assert subscription.given_back == [[10, 30]], "the application has given no sign of life: others may have it"
         await trio.sleep(100)
-        assert renewed(subscription) == [], "the application has given no sign of life: what waits is let go"
+        assert renewed(subscription) == []
+        assert subscription.given_back == [[10, 30]]
         await first.ack()
         await trio.sleep(10)
-        assert renewed(subscription) == [10, 30], "it lives"
-        for _ in range(2):
-            await consumer.receive_batch()
+        assert renewed(subscription) == [], "it lives, and does not ask for more"
+        batches = [await consumer.receive_batch() for _ in range(2)]
+        assert [list(batch.offsets) for batch in batches] == [list(range(10, 20)), list(range(20, 30))]
         await trio.sleep(10)
         assert renewed(subscription) == [10, 30]
         with trio.move_on_after(100):
@@ -195,7 +196,8 @@ async def test_renewing_what_is_being_handled(broker: FakeBroker, autojump_clock
         await trio.sleep(30)
         renewed(subscription)
         await trio.sleep(1_000)
-        assert renewed(subscription) == [1, 4, 5, 7], "not what waits, for the application looks stuck"
+        assert renewed(subscription) == [1, 4, 5, 7], "not what waited, for the application looks stuck"
+        assert subscription.given_back == [[8, 15]]
         await consumer.receive()
         await consumer.ack_cumulative(messages[1])
         await trio.sleep(10)
