@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import msgspec
 
-from danube.model.errors import ConnectionLostError, DanubeError, DeadlineExceededError, ProtocolError
+from danube.model.errors import (
+    ConnectionLostError,
+    DanubeError,
+    DeadlineExceededError,
+    JournalFullError,
+    LimitExceededError,
+    ProtocolError,
+)
 
 if TYPE_CHECKING:
     from danube.client._options import ClientOptions
@@ -49,7 +56,16 @@ class Retry:
         self._backoff.reset()
 
     async def wait(self, error: DanubeError) -> bool:
-        """Wait before the next attempt; False if it is time to give up."""
+        """Wait before the next attempt; False if it is time to give up.
+
+        A limit or policy that refuses the first opening is told at once: waiting would hide why.
+        """
+        if (
+            not self.succeeded_once
+            and isinstance(error, LimitExceededError)
+            and not isinstance(error, JournalFullError)
+        ):
+            return False
         now_s = anyio.current_time()
         if self._failing_since is None:
             self._failing_since = now_s

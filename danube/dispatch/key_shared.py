@@ -23,6 +23,7 @@ A message that the key filters of no consumer let through waits in its line with
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import chain, groupby
 
 from danube.dispatch.cursor import Cursor
