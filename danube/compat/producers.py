@@ -45,8 +45,8 @@ _DELIVERY_BYTES: Final = 256
 """At most so much does a message grow on its way to a consumer: by its offset, and another address of the broker."""
 _ATTRIBUTE_BYTES: Final = 10
 """At most so many bytes of an attribute are neither its name nor its value."""
-_LATEST_MS: Final = 2**53
-"""No clock shows more: about the year 287,000."""
+_LATEST_MS: Final = 253_402_300_799_999
+"""The last one of the year 9999: later times have no date."""
 _SWEEP_INTERVAL_S: Final = 60.0
 _LARGEST_U32: Final = 2**32 - 1
 

@@ -388,12 +388,14 @@ async def test_what_cannot_be_sent(tmp_path: Path) -> None:
         for topic, number in ((TOPIC, 12345), (TOPIC, 0), (TOPIC, other_id), ("/default/missing", producer_id)):
             with pytest.raises(UnavailableError):
                 await caller.send(topic, number)
-        with pytest.raises(InvalidArgumentError, match="no time"):
-            await caller.send(TOPIC, producer_id, publish_time=2**63)
+        for time_ms in (253_402_300_800_000, 2**64 - 1):
+            with pytest.raises(InvalidArgumentError, match="no time"):
+                await caller.send(TOPIC, producer_id, publish_time=time_ms)
         with pytest.raises(InvalidArgumentError, match="schema_id"):
             await caller.send(TOPIC, producer_id, schema_id=2**40)
-        await caller.send(TOPIC, producer_id, b"fine")
-        assert [message.payload for message in await consumed(running, 1)] == [b"fine"]
+        await caller.send(TOPIC, producer_id, b"fine", publish_time=253_402_300_799_999)
+        (message,) = await consumed(running, 1)
+        assert (message.payload, message.publish_time.year) == (b"fine", 9999)
 
 
 async def test_messages_that_are_too_large(tmp_path: Path) -> None:
