@@ -26,17 +26,24 @@ class BrokerProcess:
     """``python -m danube serve`` with a fixed port and data directory; leaves nothing running behind it.
 
     ``prefix`` is put before the command (a tracer that gets out of the way, ``strace -D``, say), ``stderr`` is a file
-    that gets what the broker logs.
+    that gets what the broker logs. ``admin_listen`` is the address of its admin port: by default it has none, since
+    there is one default port and there are many brokers.
     """
 
     def __init__(
-        self, data_directory: Path, *options: str, prefix: Sequence[str] = (), stderr: Path | None = None
+        self,
+        data_directory: Path,
+        *options: str,
+        prefix: Sequence[str] = (),
+        stderr: Path | None = None,
+        admin_listen: str = "none",
     ) -> None:
         self.port = free_port()
         self.data_directory = data_directory
         self.options = options
         self.prefix = prefix
         self.stderr = stderr
+        self.admin_listen = admin_listen
         self.ready_line = ""
         self._process: subprocess.Popen[str] | None = None
 
@@ -62,7 +69,7 @@ class BrokerProcess:
         """Start the process and wait for nothing."""
         assert self._process is None
         command = [*self.prefix, sys.executable, "-m", "danube", "serve", "--listen", f"127.0.0.1:{self.port}"]
-        command += ["--data-dir", str(self.data_directory), *self.options]
+        command += ["--admin-listen", self.admin_listen, "--data-dir", str(self.data_directory), *self.options]
         environment = os.environ | {"NO_COLOR": "1"}
         with self.stderr.open("ab") if self.stderr else nullcontext() as stderr:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)

@@ -87,6 +87,7 @@ class Danube(System):
         config = directory / "danube.toml"
         lines = [
             f'listen = ["127.0.0.1:{port}"]',
+            "admin_listen = []",
             f"data_directory = {json.dumps(str(data))}",
             'log_level = "warning"',
             f"sync_delay_ms = {float(sync_delay_ms)}",

@@ -19,7 +19,7 @@ from danube.broker.admin import Administration
 from danube.broker.building import build_topic
 from danube.broker.catalogue import Catalogue
 from danube.broker.composite import Composing
-from danube.broker.config import DEFAULT_STORAGE, BrokerConfig
+from danube.broker.config import DEFAULT_ADMIN_PORT, DEFAULT_STORAGE, BrokerConfig, with_port
 from danube.broker.consume import consume
 from danube.broker.expiry import MessageExpiry
 from danube.broker.faces import FaceMaker
@@ -229,17 +229,14 @@ class Broker:
             [streams, Administration(self).service(), *(face.services for face in faces)], limits, codecs=codecs
         )
         servers = [self._server]
-        listeners = await self.seams.listen(self.config.listen)
-        self.addresses = [shown_address(listener) for listener in listeners]
         async with trio.open_nursery() as nursery:
             for face in faces:
                 await nursery.start(face.run)
-            await nursery.start(self._server.run, listeners)
-            if self.config.admin_listen and admin_services:
-                listeners = await self.seams.listen(self.config.admin_listen)
-                self.admin_addresses = [shown_address(listener) for listener in listeners]
+            self.addresses = await self._listen(self._server, self.config.listen, nursery)
+            if admin_services and self.config.admin_listen:
                 servers.append(Server(admin_services, limits, codecs=codecs))
-                await nursery.start(servers[1].run, listeners)
+                addresses = [with_port(each, DEFAULT_ADMIN_PORT) for each in self.config.admin_listen]
+                self.admin_addresses = await self._listen(servers[1], addresses, nursery)
             task_status.started(self.addresses)
             await self._drain_wanted.wait()
             self.composing.drain()
@@ -247,6 +244,11 @@ class Broker:
             for server in servers:
                 await server.drain(0)
             nursery.cancel_scope.cancel()
+
+    async def _listen(self, server: Server, addresses: Sequence[str], nursery: trio.Nursery) -> list[str]:
+        listeners = await self.seams.listen(addresses)
+        await nursery.start(server.run, listeners)
+        return [shown_address(listener) for listener in listeners]
 
     # --- Recovery and checkpoints ---
 

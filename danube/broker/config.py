@@ -50,6 +50,7 @@ __all__ = [
     "load_config",
     "parse_address",
     "parse_size",
+    "with_port",
 ]
 
 DEFAULT_PORT: Final = 6650
@@ -147,6 +148,12 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int
     if not port.isdecimal() or int(port) > 65535 or not host:
         raise ConfigurationError(f"listen address {text!r} is not host:port, for example 127.0.0.1:{default_port}")
     return host.strip("[]"), int(port)
+
+
+def with_port(text: str, default_port: int) -> str:
+    """Return an address with its port; see :func:`parse_address`."""
+    host, port = parse_address(text, default_port)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _refuse_unknown(given: dict[str, Any], known: type[msgspec.Struct], where: str) -> None:

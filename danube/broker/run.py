@@ -81,11 +81,12 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> None:
         async with trio.open_nursery() as nursery:
             broker = Broker(config, seams, faces)
             addresses = await nursery.start(_run_to_the_end, broker, nursery.cancel_scope)
+            admin = f" admin on {', '.join(broker.admin_addresses)};" if broker.admin_addresses else ""
             # Everything loaded so far stays for good: keep the collector from walking over it again and again.
             gc.collect()
             gc.freeze()
             print(  # noqa: T201 - the one line on standard output that scripts wait for
-                f"danube {__version__} ready: listening on {', '.join(addresses)};"
+                f"danube {__version__} ready: listening on {', '.join(addresses)};{admin}"
                 f" data in {config.data_directory}; durability {config.durability}; pid {os.getpid()}",
                 flush=True,
             )

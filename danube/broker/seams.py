@@ -57,7 +57,7 @@ async def _listen(addresses: Sequence[str]) -> list[trio.abc.Listener[Any]]:
                 await listener.aclose()
             raise ConfigurationError(
                 f"cannot listen on {address}: {error.strerror or error}; is another broker running there?"
-                " Choose another address with --listen"
+                " Choose another address with --listen, or with --admin-listen, which may be none"
             ) from error
     return listeners
 

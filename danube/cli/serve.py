@@ -17,6 +17,14 @@ def serve(
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="Address to listen on; repeat for more; port 0 takes a free one."),
     ] = None,
+    admin_listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address for the admin tools of the upstream system; repeat for more; 'none' for no admin port."
+            " [127.0.0.1:50051]",
+        ),
+    ] = None,
     data_dir: Annotated[
         str | None, typer.Option(metavar="DIRECTORY", help="Journal and metadata; made if missing. [./danube-data]")
     ] = None,
@@ -54,6 +62,7 @@ def serve(
         config,
         {
             "listen": listen or None,
+            "admin_listen": [] if admin_listen == ["none"] else admin_listen or None,
             "data_directory": data_dir,
             "durability": durability,
             "journal_file_size": journal_file_size,

@@ -31,9 +31,15 @@ _CONSUME_REPLY = msgspec.msgpack.Decoder(api.ConsumeReply)
 
 
 def small_config(directory: Path, **settings: Any) -> BrokerConfig:
-    """A configuration with small files, on a free port. ``limits`` is merged with :data:`SMALL`."""
+    """A configuration with small files, a free port and no admin port. ``limits`` is merged with :data:`SMALL`."""
     limits = {**SMALL, **settings.pop("limits", {})}
-    given = {"listen": ["127.0.0.1:0"], "data_directory": str(directory), "journal_file_size": 2 * MIB, **settings}
+    given = {
+        "listen": ["127.0.0.1:0"],
+        "admin_listen": [],
+        "data_directory": str(directory),
+        "journal_file_size": 2 * MIB,
+        **settings,
+    }
     return load_config(None, {**given, "limits": limits})
 
 

@@ -61,6 +61,7 @@ def test_a_file_sets_and_options_win(tmp_path: Path) -> None:
         ("auto_create_topics = 'yes'", "auto_create_topics"),
         ("listen = []", "at least one address"),
         ("listen = ['127.0.0.1:99999']", "127.0.0.1:99999"),
+        ("admin_listen = ['127.0.0.1:99998']", "'127.0.0.1:99998' is not host:port, for example 127.0.0.1:50051"),
         ("listen = '127.0.0.1:1'", "listen"),
         ("journal_file_size = '1MiB'", "journal_file_size = 1048576 must exceed limits.max_batch_bytes"),
         ("journal_file_size = 'big'", "'big' is not a size"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ SMALL_FILES = ("--journal-file-size", "16MiB", "--log-level", "warning")
 
 def serve(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a broker that is expected to end by itself."""
-    command = [sys.executable, "-m", "danube", "serve", *options]
+    command = [sys.executable, "-m", "danube", "serve", "--admin-listen", "none", *options]
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, cwd=cwd, env=environment)
 
@@ -94,6 +95,28 @@ def test_an_address_in_use_is_named(tmp_path: Path) -> None:
         assert broker.terminate() == 0
 
 
+def test_an_admin_address_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        broker = BrokerProcess(tmp_path / "data", *SMALL_FILES, stderr=tmp_path / "log", admin_listen=address)
+        broker.launch()
+        assert not broker.wait_ready()
+        assert broker.wait() == 65
+    said = (tmp_path / "log").read_text()
+    assert f"cannot listen on {address}" in said
+    assert "--admin-listen" in said
+    assert "Traceback" not in said
+
+
+def test_the_admin_port_can_be_switched_off(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", *SMALL_FILES) as broker:
+        assert "; admin on" not in broker.ready_line
+    with BrokerProcess(tmp_path / "data", *SMALL_FILES, admin_listen="127.0.0.1:0") as broker:
+        found = re.search(r"; admin on 127\.0\.0\.1:(\d+); data in", broker.ready_line)
+        assert found is not None
+        socket.create_connection(("127.0.0.1", int(found[1])), timeout=5).close()
+
+
 def test_a_data_directory_that_cannot_be_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     for where in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/danube-data")):
@@ -158,10 +181,11 @@ async def received(consumer: RawConsumer, count: int) -> list[int]:
 
 
 def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
-    """``danube serve`` alone: 127.0.0.1:6650, ./danube-data, durability disk."""
-    with socket.socket() as probe:
-        if not probe.connect_ex(("127.0.0.1", 6650)):
-            pytest.skip("allowed in CI: somebody listens on port 6650")
+    """``danube serve`` alone: 127.0.0.1:6650, admin port 50051, ./danube-data, durability disk."""
+    for port in (6650, 50051):
+        with socket.socket() as probe:
+            if not probe.connect_ex(("127.0.0.1", port)):
+                pytest.skip(f"allowed in CI: somebody listens on port {port}")
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-m", "danube", "serve"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as it:
@@ -172,5 +196,5 @@ def test_without_configuration_the_defaults_hold(tmp_path: Path) -> None:
             assert it.wait(20) == 0
         finally:
             it.kill()
-    assert "listening on 127.0.0.1:6650; data in ./danube-data; durability disk" in line
+    assert "listening on 127.0.0.1:6650; admin on 127.0.0.1:50051; data in ./danube-data; durability disk" in line
     assert (tmp_path / "danube-data" / "lock").exists()

@@ -255,7 +255,16 @@ def test_consume_goes_on_after_the_broker_was_killed(mortal_broker):
 
 def test_a_second_broker_on_the_same_data_is_refused(broker):
     done = subprocess.run(
-        [*DANUBE, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(broker.data_directory)],
+        [
+            *DANUBE,
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            "none",
+            "--data-dir",
+            str(broker.data_directory),
+        ],
         capture_output=True,
         timeout=PATIENCE_S,
     )
