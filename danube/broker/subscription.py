@@ -36,7 +36,7 @@ __all__ = ["Subscription"]
 _log = logging.getLogger("danube.subscription")
 
 _UNREADABLE_PAUSE_S = 1.0
-"""Pause before a batch is tried again that cannot be opened, if the policy has none and never gives up."""
+"""Pause before what cannot be delivered is tried again, if the policy has none and never gives up."""
 
 
 class Subscription(Pump):
@@ -272,7 +272,7 @@ class Subscription(Pump):
 
     def refuse(self, consumer: Receiver, offset: int, reason: str) -> None:
         """A consumer has found out, while messages were being delivered, that it cannot take one: it fails."""
-        self.machine.nack(consumer.consumer_id, [offset, offset + 1], None, trio.current_time(), reason)
+        self._fail_undelivered(consumer, [offset, offset + 1], reason)
 
     def extend(self, consumer: Receiver, ranges: Sequence[int], lease_s: float | None) -> None:
         """Move the ack timeout of flat ranges to ``lease_s`` seconds from now; None: the policy's ack timeout."""
@@ -360,10 +360,14 @@ class Subscription(Pump):
     def _give_up(self, consumer: Receiver, delivery: Delivery, reason: str) -> None:
         """A batch that cannot be opened cannot be delivered in parts: it fails, until its policy takes it away."""
         _log.error("%s cannot deliver the batch at %d: %s", self, delivery.base_offset, reason)
-        now, policy = trio.current_time(), self.policy
-        endless = policy.max_redelivery_count < 0 and not policy.redelivery_delay_s
         self.machine.credit(consumer.consumer_id, delivery.messages, delivery.size_bytes)  # it got nothing for it
-        self.machine.nack(consumer.consumer_id, delivery.ranges, _UNREADABLE_PAUSE_S if endless else None, now, reason)
+        self._fail_undelivered(consumer, delivery.ranges, reason)
+
+    def _fail_undelivered(self, consumer: Receiver, ranges: Sequence[int], reason: str) -> None:
+        policy = self.policy
+        endless = policy.max_redelivery_count < 0 and not policy.redelivery_delay_s
+        delay_s = _UNREADABLE_PAUSE_S if endless else None
+        self.machine.nack(consumer.consumer_id, ranges, delay_s, trio.current_time(), reason)
 
     # --- Telling ---
 

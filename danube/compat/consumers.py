@@ -11,6 +11,7 @@ again, or, if it cannot do that either, says so to its application.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from danube.broker.topic import Topic
 
 __all__ = ["Consumers"]
+
+_log = logging.getLogger("danube.compat")
 
 _SERVICE: Final = "/danube.ConsumerService/"
 _TYPES: Final = {
@@ -86,7 +89,10 @@ class Consumers:
         task_status.started()
         while True:
             await trio.sleep(_SWEEP_S)
-            await self.ids.sweep()
+            try:
+                await self.ids.sweep()
+            except DanubeError as error:
+                _log.warning("ids of consumers that are gone cannot be dropped now, which is tried again: %s", error)
 
     def is_known(self, consumer_id: int) -> bool:
         """Whether an id is known, and its consumer not known to have gone."""

@@ -377,6 +377,42 @@ async def test_ids_that_are_not_known(tmp_path: Path) -> None:
                 await stream.next()
 
 
+async def test_what_is_stored_of_ids_goes_with_their_subscriptions(tmp_path: Path) -> None:
+    async with compat_broker(tmp_path) as running:
+
+        async def stored() -> set[int]:
+            items, _ = await running.broker.catalogue.store.list("/compat/consumers/")
+            return {int(item.key.rpartition("/")[2], 16) for item in items}
+
+        async with calling(running) as caller, running.client() as client:
+            for topic in (TOPIC, "/default/other"):
+                await caller.create(topic)
+            kept = await subscribe(caller, TOPIC, "kept", "t")
+            gone = {await subscribe(caller, TOPIC, f"c{index}", kind=SHARED) for index in range(3)}
+            gone.add(await subscribe(caller, "/default/other"))
+            assert await stored() == gone | {kept}
+            await client.delete_subscription(TOPIC, "s")
+            await client.delete_topic("/default/other")
+        await running.restart()
+        assert await stored() == {kept}
+
+
+async def test_a_message_that_never_becomes_poison_is_not_tried_all_the_time(tmp_path: Path) -> None:
+    policy = {"max_redelivery_count": -1, "redelivery_delay_s": 0.0}
+    async with (
+        compat_broker(tmp_path, limits={"compat_max_message_bytes": 10_000}, subscription_policy=policy) as running,
+        calling(running) as caller,
+        running.client() as client,
+        client.producer(TOPIC) as producer,
+    ):
+        consumer_id = await subscribe(caller, TOPIC)
+        await producer.send_many([b"b" * 10_001, b"c"])
+        async with receiving(caller, consumer_id) as stream:
+            assert await stream.payloads(1) == [b"c"]
+            assert await stream.silent()
+        assert (await info(running)).redelivered_messages <= 1
+
+
 @pytest.mark.parametrize("what", ["unload", "delete topic", "delete subscription"])
 async def test_streams_end_with_what_they_read(tmp_path: Path, what: str) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
