@@ -37,6 +37,7 @@ from danube.model import (
 )
 from danube.model.errors import (
     AlreadyExistsError,
+    DanubeError,
     FailedPreconditionError,
     InvalidArgumentError,
     InvalidNameError,
@@ -76,6 +77,8 @@ class Catalogue:
         self._clock_us = clock_us
         self._lock = trio.Lock()
         self._namespaces: dict[str, NamespaceRecord] = {}
+        self.unknown: Callable[[str], DanubeError | None] = lambda topic: None
+        """Returns why it is not known whether a topic exists that is not here; None if it does not."""
         self._topics: dict[str, TopicRecord] = {}
         self.broker_policies = TopicPolicies()
         """Of the whole broker, as set by command; those of the configuration come after them."""
@@ -160,6 +163,7 @@ class Catalogue:
         Raises:
             TopicNotFoundError: no such topic or partition.
             InvalidArgumentError: a partitioned base name, which holds no messages itself.
+            StorageUnavailableError: it is not known yet whether there is; see :attr:`unknown`.
         """
         record = self._topics.get(topic)
         if record is not None:
@@ -172,6 +176,9 @@ class Catalogue:
         base = self._topics.get(split[0]) if split else None
         if split and base is not None and split[1] < base.partitions:
             return base, base.topic_ids[split[1]]
+        unknown = self.unknown(topic)
+        if unknown is not None:
+            raise unknown
         if split:
             # A plain topic cannot have this name, so the advice to create it would be wrong.
             create = f"does not exist; create that with: danube topics create {split[0]} --partitions N"

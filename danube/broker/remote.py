@@ -129,6 +129,8 @@ class RemoteTopics:
         self._journals: dict[str, RemoteJournal] = {}
         self._opening = {name: trio.Lock() for name in storages}
         self._failures: dict[str, DanubeError] = {}
+        self._unread: dict[str, None] = {}
+        """Storages that may hold the topics of a lost machine, whose place this one takes."""
         self._nursery: trio.Nursery
         self.by_id: dict[int, Topic] = {}
 
@@ -143,6 +145,9 @@ class RemoteTopics:
         """
         self._nursery = journals
         capable = [name for name in self._storages if self._lacking(name) is None]
+        if not any(self._broker.catalogue.topics()):
+            self._unread = dict.fromkeys(capable)
+            self._broker.catalogue.unknown = self._unknown
         opened = {name: trio.Event() for name in capable}
         for name, done in opened.items():
             tasks.start_soon(self._bring_up, name, done)
@@ -156,6 +161,7 @@ class RemoteTopics:
             try:
                 if self.records(name) or await highest_epoch(self._storages[name], self._broker.config.cluster):
                     await self.open(name)
+                self._unread.pop(name, None)
                 break
             except OwnerFencedError:
                 raise
@@ -173,6 +179,16 @@ class RemoteTopics:
                 break
             finally:
                 done.set()
+
+    def _unknown(self, topic: str) -> StorageUnavailableError | None:
+        """Return why it is not known whether a topic exists: nobody may create it anew before."""
+        for name in self._unread:
+            why = self._failures.get(name) or "it was not read yet"
+            return StorageUnavailableError(
+                f"whether topic {topic!r} exists is not known: this broker is new, and storage {name!r} may hold the"
+                f" topics of another one that it replaces: {why}; try again"
+            )
+        return None
 
     async def aclose(self) -> None:
         """Commit what is pending, and end the journals."""

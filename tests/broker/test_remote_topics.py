@@ -13,7 +13,7 @@ from broker_harness import RunningBroker, raw_producer, read_all, running_broker
 
 import danube
 from danube.broker import remote
-from danube.history import read_bucket
+from danube.history import highest_epoch, read_bucket
 from danube.model import api
 from danube.model.errors import (
     DanubeError,
@@ -21,6 +21,7 @@ from danube.model.errors import (
     FailedPreconditionError,
     OwnerFencedError,
     StorageDeniedError,
+    StorageUnavailableError,
     TopicNotFoundError,
 )
 from danube.model.limits import KIB
@@ -258,6 +259,29 @@ async def test_a_storage_that_is_away_at_the_start(tmp_path: Path, monkeypatch: 
         assert caught.value.retryable
         monkeypatch.setattr(remote, "read_bucket", read_bucket)
         assert await read_all(client, TOPIC) == [b"1"]
+
+
+async def test_a_new_machine_creates_nothing_before_it_has_read_the_bucket(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a producer that comes early gets an empty topic under the name of one that is in the bucket."""
+    async with running_broker(tmp_path / "first", storage=bucket) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+
+    async def away(*_arguments: Any) -> None:
+        raise StorageDeniedError("the credentials have expired")
+
+    monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(remote, "_RETRY_S", 0.05)
+    monkeypatch.setattr(remote, "highest_epoch", away)
+    async with running_broker(tmp_path / "second", storage=bucket) as running, running.client() as client:
+        for name in (TOPIC, "/default/other"):
+            with pytest.raises(StorageUnavailableError, match=f"whether topic '{name}' exists is not known.*expired"):
+                await running.broker.topic_for_producer(api.PublishOpen(name, "p"))
+        await client.create_topic("/default/mine", durability="disk")  # whoever says so knows
+        monkeypatch.setattr(remote, "highest_epoch", highest_epoch)
+        assert await read_all(client, TOPIC) == [b"1"]
+        await publish(client, "/default/other", [b"2"])
 
 
 async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
