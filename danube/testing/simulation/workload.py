@@ -217,6 +217,9 @@ class Applications:
                 max_in_flight_batches=random.choice((1, 4, 8)),
             ) as producer:
                 run += 1
+                if len(producer.stored_before) != len(plan.topic.parts):
+                    self.history.violation(f"P2: {plan.topic.name} has {len(producer.stored_before)} partitions")
+                    return True
                 for part, stored in zip(plan.topic.parts, producer.stored_before, strict=True):
                     self.history.producer_run(plan.name, run, part, stored)
                     self.trace("producer", plan.name, run, part, stored)
