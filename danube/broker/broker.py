@@ -37,7 +37,6 @@ from danube.log import BatchCache, Entry, Journal
 from danube.model import Durability, TopicPolicies, api, validate_name, validate_topic
 from danube.model.batch import crc32c
 from danube.model.errors import (
-    AlreadyExistsError,
     DanubeError,
     InvalidArgumentError,
     TopicNotFoundError,
@@ -93,7 +92,8 @@ class Broker:
         self._saved: dict[tuple[str, int], int] = {}
         self._drain_wanted = trio.Event()
         self._server: Server
-        self._creating = trio.Lock()
+        self.creating = trio.Lock()
+        """Held while a topic is looked for and then created."""
         self.restoring = trio.Lock()
         """Held while topics are brought back from a bucket."""
 
@@ -477,58 +477,10 @@ class Broker:
             base, partitions = (split[0], request.partitions) if split else (name, 0)
             if split and not partitions:
                 raise
-            async with self._creating:
+            async with self.creating:
                 if self.catalogue.find(base) is None:
                     await self.create_topic(base, request.durability, partitions)
         return self.topic(name)
-
-    async def ensure_topic(self, name: str, durability: Durability) -> Topic:
-        """Return a topic or a partition; create it if there is none and if that is allowed.
-
-        A partition that is not there creates its partitioned topic, or enlarges it: whoever asks for partitions one by
-        one cannot say how many there will be.
-
-        Args:
-            name: of a plain topic or of a partition.
-            durability: of a topic that is created.
-
-        Raises:
-            AlreadyExistsError: a partition of a plain topic, or the base name of a partitioned one.
-            TopicNotFoundError: there is none, and none is created.
-            UnavailableError: it is being created or deleted; try again.
-        """
-        found = self._topics.get(name)
-        if found is not None:
-            return found
-        validate_topic(name)
-        split = split_partition(name)
-        base, wanted = (split[0], split[1] + 1) if split else (name, 0)
-        async with self._creating:
-            record = self.catalogue.find(base)
-            if record is not None and bool(record.partitions) is not bool(split):
-                raise AlreadyExistsError(
-                    f"topic {base!r} has {record.partitions or 'no'} partitions; {name!r} cannot be created beside it"
-                )
-            if record is None or record.partitions < wanted:
-                if not self.config.auto_create_topics:
-                    self.catalogue.locate(name)  # raises, with advice
-                if record is None:
-                    await self.create_topic(base, durability, wanted)
-                else:
-                    await self._enlarge_topic(base, record, wanted)
-        try:
-            return self.topic(name)
-        except TopicNotFoundError as error:
-            raise UnavailableError(error.message) from error
-
-    async def _enlarge_topic(self, name: str, record: TopicRecord, partitions: int) -> None:
-        if record.durability is Durability.REMOTE:
-            await self.remote.enlarge(name, record.storage, partitions)
-            return
-        record = await self.catalogue.enlarge_topic(name, partitions)
-        for topic_name, topic_id in members(name, record):
-            if topic_name not in self._topics:
-                self.adopt(build_topic(self, topic_name, topic_id, record))
 
     async def create_topic(
         self,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from danube.broker.composite import Schema
+from danube.broker.ensuring import ensure_topic
 from danube.compat.errors import for_clients, unary
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Durability, validate_name
@@ -126,7 +127,7 @@ class Producers:
             )
         default = broker.config.durability
         durability = (Durability.DISK if default is Durability.NONE else default) if reliable else Durability.NONE
-        topic = await broker.ensure_topic(request.topic_name, durability)
+        topic = await ensure_topic(broker, request.topic_name, durability)
         if reliable is (topic.durability is Durability.NONE):
             kept = "does not keep its messages" if reliable else "keeps its messages"
             raise DurabilityMismatchError(

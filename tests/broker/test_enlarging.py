@@ -9,6 +9,7 @@ import pytest
 import trio
 from broker_harness import RunningBroker, read_all, running_broker
 
+from danube.broker.ensuring import ensure_topic
 from danube.model import Durability
 from danube.model.errors import (
     AlreadyExistsError,
@@ -32,7 +33,7 @@ def lose_machine(directory: Path) -> None:
 
 
 async def ensure(running: RunningBroker, name: str, durability: Durability = Durability.DISK) -> int:
-    return (await running.broker.ensure_topic(name, durability)).topic_id
+    return (await ensure_topic(running.broker, name, durability)).topic_id
 
 
 async def test_partitions_keep_their_ids_when_others_come(tmp_path: Path) -> None:
