@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from h2.errors import ErrorCodes
+from msgspec.structs import replace
 
 from danube.model.errors import Status
 from danube.wire._calls import Calls
@@ -63,9 +64,7 @@ class RepeatedCalls(Calls):
         stream = WireStream(stream_id, None, self._window_size, self._send_window, max_message_bytes)
         stream.expected = content_length
         self._streams[stream_id] = stream
-        self._events.append(
-            RequestReceived(stream_id, first.path, first.metadata, first.timeout_s, first.content_type, first.authority)
-        )
+        self._events.append(replace(first, stream_id=stream_id))
 
     def _take_trailers(self, stream: WireStream, flags: int, block: bytes) -> None:
         if flags not in _PLAIN_ENDS:
