@@ -1,6 +1,7 @@
 """What a pump needs of a consumer, whichever protocol leads to it.
 
-The native one is :class:`danube.broker.consumer.Consumer`; a face brings its own (:mod:`danube.broker.faces`).
+The native one is :class:`danube.broker.consumer.Consumer`; a face brings its own (:mod:`danube.broker.faces`), and
+finds the values that are passed to it here, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from danube.broker.pump import Pump
     from danube.broker.topic import Topic
 
-__all__ = ["AckWaiter", "Receiver"]
+__all__ = ["AckWaiter", "Delivery", "Receiver", "StoredBatch"]
 
 
 class AckWaiter(Protocol):

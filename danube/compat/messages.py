@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from danube.broker.receiver import Delivery, StoredBatch
 from danube.compat.proto import danube_api_pb2 as pb
-from danube.dispatch import Delivery
-from danube.log import StoredBatch
 from danube.model.batch import BatchFlags, BatchHeader, CompositeRecord, Record, open_records
 from danube.model.errors import CorruptBatchError
 

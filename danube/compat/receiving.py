@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
+from danube.broker.receiver import Delivery, StoredBatch
 from danube.compat.errors import for_clients
 from danube.compat.messages import messages_of
-from danube.dispatch import Delivery
-from danube.log import StoredBatch
 from danube.model import Durability, Limits, api
 from danube.model.errors import DanubeError, NotFoundError, UnavailableError
 from danube.model.limits import KIB

@@ -130,7 +130,7 @@ async def test_a_client_that_does_not_read_holds_little(tmp_path: Path) -> None:
             # The window of our client is 4 MiB; our own buffer and the prefetched messages come on top.
             assert held * 1000 < 4 * MIB + 64 * KIB + 100 * 1000
             (receiver,) = running.broker.topic(TOPIC).subscriptions["s"].consumers.values()
-            assert receiver._stream.send_buffered < 64 * KIB + 2000  # type: ignore[attr-defined]
+            assert receiver._stream.send_buffered < 64 * KIB + 2000
             other_id = await subscribe(caller, TOPIC, "other", kind=SHARED)
             async with calling(running) as second, receiving(second, other_id) as stream:
                 await stream.payloads(8000 - held)
@@ -593,4 +593,4 @@ async def test_ids_that_nobody_uses_expire(tmp_path: Path) -> None:
 def consumer_ids(running: RunningBroker) -> Any:
     """The ids of the broker's face."""
     method = running.broker._server.methods["/danube.ConsumerService/Ack"]
-    return method.start.__self__.ids  # type: ignore[union-attr]
+    return method.start.__self__.ids
