@@ -28,6 +28,7 @@ class Administration:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.policies = PolicyAdministration(broker, self)
 
     def service(self) -> Service:
         """Return the methods, by path."""
@@ -53,7 +54,7 @@ class Administration:
         }
         return {
             **own,
-            **PolicyAdministration(self._broker, self).service(),
+            **self.policies.service(),
             **StorageAdministration(self._broker, self).service(),
         }
 

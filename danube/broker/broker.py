@@ -71,6 +71,8 @@ class Broker:
         """Puts messages together that are sent one at a time."""
         self.to_flush: list[PublishStream] = []
         """Publish streams with acknowledgements to send at the end of the current commit."""
+        self.administration = Administration(self)
+        """The native calls of those who look after it."""
         self.nursery: trio.Nursery
         self.catalogue: Catalogue
         self.journal: Journal
@@ -226,7 +228,7 @@ class Broker:
             codecs |= face.codecs
         admin_services = [face.admin_services for face in faces if face.admin_services]
         self._server = Server(
-            [streams, Administration(self).service(), *(face.services for face in faces)], limits, codecs=codecs
+            [streams, self.administration.service(), *(face.services for face in faces)], limits, codecs=codecs
         )
         servers = [self._server]
         async with trio.open_nursery() as nursery:

@@ -13,6 +13,10 @@ A face over the broker's own calls, beside the native API on the same port::
     messages.py         stored messages as theirs
     health.py           whether a producer or a consumer is still known
     schemas.py          the schema registry, which is not here yet
+    admin.py            the services of the admin port ...
+    admin_cluster.py    ... for brokers and clusters, of which there is one
+    admin_topics.py     ... for namespaces, topics and policies of subscriptions
+    admin_methods.py    what these have in common
     grpc_health.py      the health of the broker and its services, as probes ask any gRPC server
     reflection.py       what is served, for tools that know nothing of it
     storage.py          segment descriptors, which are not for foreign eyes

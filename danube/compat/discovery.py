@@ -27,15 +27,19 @@ _SERVICE: Final = "/danube.Discovery/"
 _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
-def broker_url(broker: Broker, context: Context) -> str:
+def broker_url(broker: Broker, context: Context | None = None) -> str:
     """Return the URL under which a caller is told to reach a broker.
 
     As it was configured, else as the caller itself has called it, else where it listens.
+
+    Args:
+        broker: which it is.
+        context: of a call to the port of clients; None if there is none.
     """
     advertised = broker.config.advertised_address
     if "://" in advertised:
         return advertised.rstrip("/")
-    if not advertised and _AUTHORITY.fullmatch(context.authority):
+    if not advertised and context is not None and _AUTHORITY.fullmatch(context.authority):
         return f"http://{context.authority}"
     host, port = parse_address(advertised or broker.addresses[0])
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from danube.compat.admin import admin_services
 from danube.compat.codec import PROTO
 from danube.compat.consumers import Consumers
 from danube.compat.discovery import Discovery
@@ -43,7 +44,7 @@ class CompatFace:
                 **schema_service(),
             },
         )
-        self.admin_services = _with_standard_services(broker, schema_service())
+        self.admin_services = _with_standard_services(broker, {**admin_services(broker), **schema_service()})
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from danube.broker import Broker
     from danube.broker.topic import Topic
 
-__all__ = ["Producers"]
+__all__ = ["Producers", "durability_of"]
 
 _SERVICE: Final = "/danube.ProducerService/"
 _STRATEGIES: Final = frozenset(pb.DispatchStrategy.values())
@@ -50,6 +50,14 @@ _LATEST_MS: Final = 253_402_300_799_999
 """The last one of the year 9999: later times have no date."""
 _SWEEP_INTERVAL_S: Final = 60.0
 _LARGEST_U32: Final = 2**32 - 1
+
+
+def durability_of(broker: Broker, reliable: bool) -> Durability:
+    """Return the durability of a topic that is created with a dispatch strategy, reliable or not."""
+    default = broker.config.durability
+    if not reliable:
+        return Durability.NONE
+    return Durability.DISK if default is Durability.NONE else default
 
 
 class Producers:
@@ -125,9 +133,7 @@ class Producers:
                 f"producer {name!r}: schema subject {subject!r} is not registered, because this broker has no schema"
                 " registry yet; create the producer without a schema"
             )
-        default = broker.config.durability
-        durability = (Durability.DISK if default is Durability.NONE else default) if reliable else Durability.NONE
-        topic = await ensure_topic(broker, request.topic_name, durability)
+        topic = await ensure_topic(broker, request.topic_name, durability_of(broker, reliable))
         if reliable is (topic.durability is Durability.NONE):
             kept = "does not keep its messages" if reliable else "keeps its messages"
             raise DurabilityMismatchError(

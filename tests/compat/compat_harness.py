@@ -64,6 +64,11 @@ async def calling(running: RunningBroker, port: int = 0) -> AsyncGenerator[Calle
         yield Caller(channel)
 
 
+def admin_port(running: RunningBroker) -> int:
+    (address,) = running.broker.admin_addresses
+    return int(address.rpartition(":")[2])
+
+
 @asynccontextmanager
 async def compat_broker(directory: Path, **settings: Any) -> AsyncGenerator[RunningBroker, None]:
     """Run a broker with the face around the body."""

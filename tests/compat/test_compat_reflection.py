@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from broker.broker_harness import RunningBroker
-from compat_harness import Caller, calling, compat_broker
+from compat_harness import Caller, admin_port, calling, compat_broker
 from google.protobuf import descriptor_pb2
 
 from danube.compat.proto import health_pb2, reflection_pb2, reflection_v1alpha_pb2
@@ -30,11 +29,6 @@ CLIENT_SERVICES = [
 ]
 VERSIONS = {"v1": reflection_pb2, "v1alpha": reflection_v1alpha_pb2}
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-def admin_port(running: RunningBroker) -> int:
-    (address,) = running.broker.admin_addresses
-    return int(address.rpartition(":")[2])
 
 
 async def check(caller: Caller, service: str = "") -> int:

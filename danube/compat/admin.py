@@ -1,0 +1,29 @@
+"""The services of the admin port: the package ``danube_admin``, for the command lines and tools of upstream.
+
+``SecurityAdmin`` is not here yet: whoever reaches the ports of this broker may do everything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from danube.compat.admin_cluster import BrokerAdmin, ClusterAdmin
+from danube.compat.admin_methods import methods
+from danube.compat.admin_topics import NamespaceAdmin, TopicAdmin
+from danube.wire import Service
+
+if TYPE_CHECKING:
+    from danube.broker import Broker
+
+__all__ = ["admin_services"]
+
+
+def admin_services(broker: Broker) -> Service:
+    """Return the methods, by path."""
+    return {
+        **BrokerAdmin(broker).service(),
+        **ClusterAdmin().service(),
+        **NamespaceAdmin(broker).service(),
+        **TopicAdmin(broker).service(),
+        **methods("SecurityAdmin", {}, "this broker has no roles and bindings yet: everybody may do everything"),
+    }

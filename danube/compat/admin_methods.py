@@ -1,0 +1,54 @@
+"""What the services of the admin port have in common: their methods by name, and how their failures are told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from danube.compat.errors import not_here, unary
+from danube.compat.proto import danube_admin_pb2 as pb
+from danube.model.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    LimitExceededError,
+    NotFoundError,
+)
+from danube.wire import Context, Service
+
+__all__ = ["BROKER_ID", "failures_as_not_found", "methods"]
+
+BROKER_ID: Final = 1
+"""The number of this broker among all brokers. There is one."""
+
+
+def methods(
+    service: str, handlers: Mapping[str, Callable[[Any, Context], Awaitable[Any]]], otherwise: str = ""
+) -> Service:
+    """Return the methods of a service of ``danube_admin``, by path.
+
+    Args:
+        service: its name, without the package.
+        handlers: by the name of the method.
+        otherwise: why all other methods are not implemented.
+    """
+    described = pb.DESCRIPTOR.services_by_name[service]
+    found = []
+    for method in described.methods:
+        path, request = f"/{described.full_name}/{method.name}", getattr(pb, method.input_type.name)
+        handler = handlers.get(method.name)
+        found.append(unary(path, handler, request) if handler is not None else not_here(path, request, otherwise))
+    return dict(found)
+
+
+@contextmanager
+def failures_as_not_found() -> Iterator[None]:
+    """Tell what cannot be done as NOT_FOUND, whatever the reason: these tools know that from upstream.
+
+    The sentence says what it is. That the broker cannot do it now, or has a bug, is told as such.
+    """
+    try:
+        yield
+    except (AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, LimitExceededError) as error:
+        raise NotFoundError(error.message) from error

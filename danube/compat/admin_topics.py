@@ -1,0 +1,387 @@
+"""``danube_admin.NamespaceAdmin`` and ``TopicAdmin``: namespaces, topics, and what subscriptions do with failures.
+
+Upstream knows partitions, not partitioned topics, so lists name each partition. Whatever takes the name of one topic
+takes that of a partitioned topic as well and means all of it. Policies act at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from danube.broker.dead_letters import dead_letter_topic
+from danube.broker.records import members
+from danube.compat.admin_methods import BROKER_ID, failures_as_not_found, methods
+from danube.compat.producers import durability_of
+from danube.compat.proto import danube_admin_pb2 as pb
+from danube.compat.proto import danube_api_pb2 as api_pb
+from danube.model import Backoff, Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, policy_api
+from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, TopicNotFoundError
+from danube.wire import Context, Service
+
+if TYPE_CHECKING:
+    from danube.broker import Broker
+    from danube.broker.subscription import Subscription
+
+__all__ = ["NamespaceAdmin", "TopicAdmin"]
+
+_POISON: Final = {
+    pb.DeadLetter: PoisonPolicy.DEAD_LETTER,
+    pb.Block: PoisonPolicy.BLOCK,
+    pb.Drop: PoisonPolicy.DROP,
+}
+_BACKOFF: Final = {pb.Fixed: Backoff.FIXED, pb.Exponential: Backoff.EXPONENTIAL}
+_TYPES: Final = {
+    SubscriptionType.EXCLUSIVE: api_pb.ConsumerRequest.Exclusive,
+    SubscriptionType.SHARED: api_pb.ConsumerRequest.Shared,
+    SubscriptionType.FAILOVER: api_pb.ConsumerRequest.Failover,
+    SubscriptionType.KEY_SHARED: api_pb.ConsumerRequest.KeyShared,
+}
+_NUMBER_OF_POISON: Final = {policy: number for number, policy in _POISON.items()}
+_NUMBER_OF_BACKOFF: Final = {backoff: number for number, backoff in _BACKOFF.items()}
+_LARGEST_U32: Final = 2**32 - 1
+_LARGEST_U64: Final = 2**64 - 1
+_MOST_UNACKED: Final = 10_000
+
+
+class NamespaceAdmin:
+    """Handlers of the service."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def service(self) -> Service:
+        """Return the methods, by path."""
+        return methods(
+            "NamespaceAdmin",
+            {
+                "GetNamespaceTopics": self.get_namespace_topics,
+                "GetNamespacePolicies": self.get_namespace_policies,
+                "CreateNamespace": self.create_namespace,
+                "DeleteNamespace": self.delete_namespace,
+            },
+        )
+
+    async def get_namespace_topics(self, request: pb.NamespaceRequest, _context: Context) -> pb.TopicListResponse:
+        """List the topics of a namespace; one that does not exist has none."""
+        return pb.TopicListResponse(topics=[name for name, _ in _topics(self._broker, request.name)])
+
+    async def get_namespace_policies(self, request: pb.NamespaceRequest, _context: Context) -> pb.PolicyResponse:
+        """Return what counts for topics of a namespace that say nothing else, as JSON by upstream's names; 0: no limit.
+
+        Raises:
+            NamespaceNotFoundError: there is none.
+        """
+        name = request.name
+        self._broker.catalogue.namespace_policies(name)  # raises; a report may also be of a topic or the broker
+        policies = self._broker.policies.report(name).effective
+        shown = {
+            "max_producers_per_topic": policies.max_producers or 0,
+            "max_subscriptions_per_topic": policies.max_subscriptions or 0,
+            "max_consumers_per_topic": policies.max_consumers or 0,
+            "max_consumers_per_subscription": policies.max_consumers_per_subscription or 0,
+            "max_publish_rate": _messages_per_s(policies.publish_rate),
+            "max_subscription_dispatch_rate": _messages_per_s(policies.dispatch_rate),
+            "max_message_size": policies.max_message_bytes or self._broker.config.limits.max_message_bytes,
+        }
+        return pb.PolicyResponse(policies=json.dumps(shown))
+
+    async def create_namespace(self, request: pb.NamespaceRequest, _context: Context) -> pb.NamespaceResponse:
+        """Create a namespace.
+
+        Raises:
+            NotFoundError: it exists, or cannot be created.
+        """
+        with failures_as_not_found():
+            await self._broker.catalogue.create_namespace(request.name)
+        return pb.NamespaceResponse(success=True)
+
+    async def delete_namespace(self, request: pb.NamespaceRequest, _context: Context) -> pb.NamespaceResponse:
+        """Delete an empty namespace.
+
+        Raises:
+            NotFoundError: it does not exist, or cannot be deleted.
+        """
+        with failures_as_not_found():
+            await self._broker.catalogue.delete_namespace(request.name)
+        return pb.NamespaceResponse(success=True)
+
+
+class TopicAdmin:
+    """Handlers of the service."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._administration = broker.administration
+
+    def service(self) -> Service:
+        """Return the methods, by path."""
+        return methods(
+            "TopicAdmin",
+            {
+                "ListNamespaceTopics": self.list_namespace_topics,
+                "ListBrokerTopics": self.list_broker_topics,
+                "CreateTopic": self.create_topic,
+                "CreatePartitionedTopic": self.create_partitioned_topic,
+                "DeleteTopic": self.delete_topic,
+                "UnloadTopic": self.unload_topic,
+                "ListSubscriptions": self.list_subscriptions,
+                "Unsubscribe": self.unsubscribe,
+                "SetSubscriptionFailurePolicy": self.set_failure_policy,
+                "GetSubscriptionFailurePolicy": self.get_failure_policy,
+                "DescribeTopic": self.describe_topic,
+                "SetSubscriptionDispatchConfig": self.set_dispatch_config,
+                "GetSubscriptionDispatchConfig": self.get_dispatch_config,
+            },
+        )
+
+    # --- Topics ---
+
+    async def list_namespace_topics(self, request: pb.NamespaceRequest, _context: Context) -> pb.TopicInfoListResponse:
+        """List the topics of a namespace; one that does not exist has none."""
+        return _listed(_topics(self._broker, request.name))
+
+    async def list_broker_topics(self, request: pb.BrokerRequest, _context: Context) -> pb.TopicInfoListResponse:
+        """List the topics of a broker; one that does not exist has none."""
+        if request.broker_id != str(BROKER_ID):
+            return pb.TopicInfoListResponse()
+        return _listed(_topics(self._broker))
+
+    async def create_topic(self, request: pb.NewTopicRequest, _context: Context) -> pb.TopicResponse:
+        """Create a topic.
+
+        Raises:
+            InvalidArgumentError: the dispatch strategy is none.
+            NotFoundError: it exists, or cannot be created.
+        """
+        await self._create(request.name, 0, request)
+        return pb.TopicResponse(success=True)
+
+    async def create_partitioned_topic(
+        self, request: pb.PartitionedTopicRequest, _context: Context
+    ) -> pb.TopicResponse:
+        """Create a topic with all its partitions, or nothing.
+
+        Raises:
+            InvalidArgumentError: the dispatch strategy is none.
+            NotFoundError: it exists, or cannot be created.
+        """
+        if not request.partitions:
+            raise NotFoundError(f"topic {request.base_name!r} cannot be created: a partitioned topic has 1 or more")
+        await self._create(request.base_name, request.partitions, request)
+        return pb.TopicResponse(success=True)
+
+    async def _create(
+        self, name: str, partitions: int, request: pb.NewTopicRequest | pb.PartitionedTopicRequest
+    ) -> None:
+        if request.dispatch_strategy not in pb.DispatchStrategy.values():
+            raise InvalidArgumentError(
+                f"topic {name!r}: dispatch strategy {request.dispatch_strategy} is unknown; known are 0 (NonReliable)"
+                " and 1 (Reliable)"
+            )
+        if request.schema_subject:
+            raise NotFoundError(
+                f"topic {name!r} cannot be created: schema subject {request.schema_subject!r} is not registered,"
+                " because this broker has no schema registry yet; create the topic without a schema"
+            )
+        durability = durability_of(self._broker, request.dispatch_strategy == pb.Reliable)
+        with failures_as_not_found():
+            await self._broker.create_topic(name, durability, partitions)
+
+    async def delete_topic(self, request: pb.TopicRequest, _context: Context) -> pb.TopicResponse:
+        """Delete a topic with everything in it.
+
+        Raises:
+            NotFoundError: it does not exist, or is a partition.
+        """
+        with failures_as_not_found():
+            await self._broker.delete_topic(request.name)
+        return pb.TopicResponse(success=True)
+
+    async def unload_topic(self, request: pb.TopicRequest, _context: Context) -> pb.TopicResponse:
+        """Refuse: unloading is how a topic goes to another broker.
+
+        Raises:
+            FailedPreconditionError: there is no other one.
+        """
+        raise FailedPreconditionError(
+            f"topic {request.name!r} cannot be unloaded: this broker is the only one, so nobody could take it; to"
+            " disconnect everybody and seal it, use: danube topics unload"
+        )
+
+    async def describe_topic(self, request: pb.DescribeTopicRequest, _context: Context) -> pb.DescribeTopicResponse:
+        """Describe a topic; of one that does not exist there is nothing to say, and that is no error."""
+        name = request.name
+        try:
+            topics = self._administration.resolve(name)
+        except (TopicNotFoundError, InvalidArgumentError):
+            return pb.DescribeTopicResponse(name=name, delivery=_delivery(Durability.NONE))
+        return pb.DescribeTopicResponse(
+            name=name,
+            subscriptions=sorted({each for topic in topics for each in topic.subscriptions}),
+            broker_id=str(BROKER_ID),
+            delivery=_delivery(topics[0].durability),
+        )
+
+    # --- Subscriptions ---
+
+    async def list_subscriptions(self, request: pb.TopicRequest, _context: Context) -> pb.SubscriptionListResponse:
+        """List the subscriptions of a topic.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+        """
+        topics = self._administration.resolve(request.name)
+        return pb.SubscriptionListResponse(
+            subscriptions=sorted({each for topic in topics for each in topic.subscriptions})
+        )
+
+    async def unsubscribe(self, request: pb.SubscriptionRequest, _context: Context) -> pb.SubscriptionResponse:
+        """Delete a subscription; its consumers are disconnected.
+
+        Raises:
+            NotFoundError: the topic or the subscription does not exist.
+        """
+        with failures_as_not_found():
+            for found in self._find(request):
+                await found.topic.delete_subscription(request.subscription)
+        return pb.SubscriptionResponse(success=True)
+
+    async def set_failure_policy(
+        self, request: pb.SetSubscriptionFailurePolicyRequest, context: Context
+    ) -> pb.SubscriptionResponse:
+        """Change what a subscription does with messages that fail; it is durable, and acts, when this returns.
+
+        Raises:
+            InvalidArgumentError: there is no policy, or it cannot be.
+            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+            FailedPreconditionError: the topic keeps no messages.
+        """
+        if not request.HasField("failure_policy"):
+            raise InvalidArgumentError(f"subscription {request.subscription!r}: failure_policy is missing")
+        policy = request.failure_policy
+        poison, backoff = _POISON.get(policy.poison_policy), _BACKOFF.get(policy.backoff_strategy)
+        if poison is None:
+            raise InvalidArgumentError(
+                f"poison policy {policy.poison_policy} is unknown; known are 0 (DeadLetter), 1 (Block) and 2 (Drop)"
+            )
+        if backoff is None:
+            raise InvalidArgumentError(
+                f"backoff strategy {policy.backoff_strategy} is unknown; known are 0 (Fixed) and 1 (Exponential)"
+            )
+        if poison is PoisonPolicy.DEAD_LETTER and not policy.dead_letter_topic:
+            raise InvalidArgumentError("the poison policy DeadLetter needs a dead_letter_topic")
+        found = self._find(request)
+        if found[0].topic.durability is Durability.NONE:
+            raise FailedPreconditionError(
+                f"topic {request.topic!r} keeps no messages (NonReliable), so none of them can fail"
+            )
+        count = policy.max_redelivery_count
+        await self._change(
+            request,
+            context,
+            max_redelivery_count=-1 if count == _LARGEST_U32 else count,
+            ack_timeout_s=policy.ack_timeout_ms / 1000,
+            redelivery_delay_s=policy.base_redelivery_delay_ms / 1000,
+            max_redelivery_delay_s=policy.max_redelivery_delay_ms / 1000,
+            backoff=backoff.value,
+            dead_letter_topic=policy.dead_letter_topic,
+            poison=poison.value,
+        )
+        return pb.SubscriptionResponse(success=True)
+
+    async def get_failure_policy(
+        self, request: pb.GetSubscriptionFailurePolicyRequest, _context: Context
+    ) -> pb.GetSubscriptionFailurePolicyResponse:
+        """Return what a subscription does with messages that fail, whether anybody has set that or not.
+
+        Raises:
+            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+        """
+        found = self._find(request)[0]
+        return pb.GetSubscriptionFailurePolicyResponse(
+            failure_policy=_shown_policy(found.topic.name, found.name, found.policy),
+            subscription_type=_TYPES[found.kind],
+        )
+
+    async def set_dispatch_config(
+        self, request: pb.SetSubscriptionDispatchConfigRequest, context: Context
+    ) -> pb.SubscriptionResponse:
+        """Change how many messages may be unacknowledged; it is durable, and acts, when this returns.
+
+        Raises:
+            InvalidArgumentError: that is not from 1 to 10,000.
+            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+        """
+        most = request.dispatch_config.max_unacked_messages
+        if not 1 <= most <= _MOST_UNACKED:
+            raise InvalidArgumentError(f"max_unacked_messages = {most} is not from 1 to {_MOST_UNACKED}")
+        await self._change(request, context, max_unacked_messages=most)
+        return pb.SubscriptionResponse(success=True)
+
+    async def get_dispatch_config(
+        self, request: pb.GetSubscriptionDispatchConfigRequest, _context: Context
+    ) -> pb.GetSubscriptionDispatchConfigResponse:
+        """Return how many messages of a subscription may be unacknowledged; nothing if it has no limit of its own.
+
+        Raises:
+            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+        """
+        most = self._find(request)[0].policy.max_unacked_messages
+        config = pb.SubscriptionDispatchConfig(max_unacked_messages=min(most, _LARGEST_U32)) if most else None
+        return pb.GetSubscriptionDispatchConfigResponse(dispatch_config=config)
+
+    def _find(self, request: Any) -> list[Subscription]:
+        return self._administration.find(request.topic, request.subscription)
+
+    async def _change(self, request: Any, context: Context, **changes: Any) -> None:
+        change = policy_api.ChangeSubscriptionPolicy(request.topic, request.subscription, changes)
+        await self._administration.policies.change_subscription(change, context)
+
+
+def _topics(broker: Broker, namespace: str | None = None) -> Iterator[tuple[str, Durability]]:
+    """Yield the topics and partitions of a namespace, or of all."""
+    if namespace is not None and namespace not in broker.catalogue.namespaces:
+        return
+    for name, record in broker.catalogue.topics(namespace or ""):
+        for each, _ in members(name, record):
+            yield each, record.durability
+
+
+def _listed(topics: Iterator[tuple[str, Durability]]) -> pb.TopicInfoListResponse:
+    return pb.TopicInfoListResponse(
+        topics=[
+            pb.TopicInfo(name=name, broker_id=str(BROKER_ID), delivery=_delivery(durability))
+            for name, durability in topics
+        ]
+    )
+
+
+def _delivery(durability: Durability) -> str:
+    return "NonReliable" if durability is Durability.NONE else "Reliable"
+
+
+def _messages_per_s(rate: Rate | None) -> int:
+    return math.ceil(rate.messages_per_s) if rate is not None else 0
+
+
+def _shown_policy(topic: str, subscription: str, policy: SubscriptionPolicy) -> pb.SubscriptionFailurePolicy:
+    endless = policy.max_redelivery_count < 0
+    dead_letters = policy.dead_letter_topic
+    if policy.poison is PoisonPolicy.DEAD_LETTER:
+        dead_letters = dead_letter_topic(topic, subscription, policy)
+    return pb.SubscriptionFailurePolicy(
+        max_redelivery_count=_LARGEST_U32 if endless else min(policy.max_redelivery_count, _LARGEST_U32),
+        ack_timeout_ms=_ms(policy.ack_timeout_s),
+        base_redelivery_delay_ms=_ms(policy.redelivery_delay_s),
+        max_redelivery_delay_ms=_ms(policy.max_redelivery_delay_s),
+        backoff_strategy=_NUMBER_OF_BACKOFF[policy.backoff],
+        dead_letter_topic=dead_letters or None,
+        poison_policy=_NUMBER_OF_POISON[policy.poison],
+    )
+
+
+def _ms(seconds: float) -> int:
+    return min(round(seconds * 1000), _LARGEST_U64)
