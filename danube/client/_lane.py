@@ -145,8 +145,8 @@ class Lane:
             def take_now(message: Message) -> bool:
                 """Settle what is acknowledged as it arrives; everything else is for the task."""
                 reply = decode_reply(message.data, _decode, self.topic)
-                if not isinstance(reply, api.PublishAcks):
-                    return False
+                if not isinstance(reply, api.PublishAcks) or self.outbox.refuses:
+                    return False  # the last answer to a line with refusals may ask for a pause
                 message.release()
                 self._acked(reply)
                 retry.accepted()
@@ -160,17 +160,17 @@ class Lane:
             finally:
                 stream.divert(None)
 
-    def _acked(self, reply: api.PublishAcks) -> None:
-        if self.outbox.acked(reply.acks) is Verdict.REOPEN:
+    def _acked(self, reply: api.PublishAcks) -> Verdict:
+        verdict = self.outbox.acked(reply.acks)
+        if verdict is Verdict.REOPEN:
             raise SequenceGapError(f"{self.topic}: broker and client disagree about the next sequence")
+        return verdict
 
     async def _take(self, reply: api.PublishReply, retry: Retry) -> None:
         if isinstance(reply, api.PublishAcks):
-            self._acked(reply)
+            verdict = self._acked(reply)
             retry.accepted()
-            self.pump()
-            return
-        if isinstance(reply, api.PublishRefused):
+        elif isinstance(reply, api.PublishRefused):
             error = from_wire(reply.status, reply.code, reply.message)
             verdict = self.outbox.refused(reply.base_sequence, error)
             if verdict is Verdict.FENCED:

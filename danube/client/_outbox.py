@@ -229,6 +229,11 @@ class Outbox:
             self.open = None
 
     @property
+    def refuses(self) -> bool:
+        """Whether a batch was refused, and others that were sent have no answer yet."""
+        return self._refused > 0
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is in flight."""
         return not self.flight
