@@ -50,6 +50,8 @@ __all__ = ["Broker", "Seams"]
 
 _log = logging.getLogger("danube.broker")
 
+_METADATA_RETRY_S = 1.0
+
 _SNAPSHOTS_PER_TURN = 100
 """After so many topics a checkpoint lets other tasks run."""
 
@@ -534,10 +536,28 @@ class Broker:
         await self.history.seal_now(topics)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic: nothing of it can be reached any more when this returns."""
+        """Delete a topic: nothing of it can be reached any more when this returns. Cancelling gives up the waiting."""
         known = self.catalogue.find(name)
         if known is not None and known.durability is Durability.REMOTE:
             await self.remote.open(known.storage)  # before anything is changed: it can be reached
+        done = trio.Event()
+        failed: list[Exception] = []
+
+        async def delete() -> None:
+            try:
+                await self._delete_topic(name)
+            except Exception as error:  # noqa: BLE001 - for the caller, as if it had called this itself
+                failed.append(error)
+            finally:
+                done.set()
+
+        # A topic of which only the record is gone would be sealed and merged for ever, in vain.
+        self.nursery.start_soon(delete)
+        await done.wait()
+        if failed:
+            raise failed[0]
+
+    async def _delete_topic(self, name: str) -> None:
         record = await self.catalogue.delete_topic(name)
         for topic_name, _ in members(name, record):
             topic = self._topics.pop(topic_name, None)
@@ -548,4 +568,10 @@ class Broker:
             await self.remote.deleted(name, record)
         for topic_id in record.topic_ids:
             self.journal.drop_topic(topic_id)
-            await self.history.drop_topic(topic_id, name)
+            while True:
+                try:
+                    await self.history.drop_topic(topic_id, name)
+                    break
+                except UnavailableError as error:
+                    _log.warning("the history of the deleted topic %r is forgotten later: %s", name, error)
+                    await trio.sleep(_METADATA_RETRY_S)

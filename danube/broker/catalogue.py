@@ -16,6 +16,7 @@ so that a check and the change that follows it cannot be torn apart by another t
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -51,6 +52,8 @@ from danube.model.names import split_partition
 from danube.model.policies import change_policy
 
 __all__ = ["Catalogue"]
+
+_log = logging.getLogger("danube.broker")
 
 _SNAPSHOTS_PER_TRANSACTION = 100
 _SNAPSHOT_BYTES_PER_TRANSACTION = 512 * KIB
@@ -307,8 +310,11 @@ class Catalogue:
             # if the broker dies in between.
             await self._store.delete(f"/topics{topic}")
             del self._topics[topic]
-            for topic_id in record.topic_ids:
-                await self._sweep(topic_id)
+            try:
+                for topic_id in record.topic_ids:
+                    await self._sweep(topic_id)
+            except DanubeError as error:
+                _log.warning("what is left of topic %r is swept at the next start: %s", topic, error)
             return record
 
     async def _sweep(self, topic_id: int) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 
 import trio
 
 from danube.model import Retention
+from danube.model.errors import DanubeError
 from danube.model.limits import KIB
 from danube.testing.simulation import World, draw_plan
 from danube.testing.simulation._scheduler import run_seeded
@@ -125,5 +126,59 @@ def test_a_commit_in_front_of_sealed_ones_is_not_forgotten() -> None:
             async with client.reader(TOPIC, start="earliest") as reader:
                 found = [message.payload async for batch in reader.batches(until_caught_up=True) for message in batch]
             assert found == sent
+
+    simulate(work)
+
+
+def test_a_refused_batch_is_sent_again_when_those_behind_it_are_acknowledged_last() -> None:
+    """The pause after a refusal was forgotten if its last answer was an acknowledgement: the producer was stuck."""
+
+    async def work(world: World) -> None:
+        async with (
+            world.applications.client("here", Random(1), "broker") as client,
+            client.producer(TOPIC, durability="remote", batch_max_messages=1) as producer,
+        ):
+            await producer.send(b"0")
+            world.node.set_storage_faults(down=True)
+            pending = []
+            for number in range(1, 4):
+                pending.append(producer.send_nowait(b"%d" % number))
+                await trio.sleep(1.5)  # waiting is measured in quarters of the stall
+            (lane,) = producer._lanes
+            while not lane.outbox._refused:  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(0.01)
+            world.node.set_storage_faults(down=False)
+            assert len(lane.outbox.flight) > 1
+            with trio.fail_after(60):
+                assert [(await each).offset for each in pending] == [1, 2, 3]
+
+    simulate(work)
+
+
+def test_a_deletion_that_is_cut_off_leaves_nothing_alive() -> None:
+    """A topic without a record stayed in the history; merging it failed from then on, and everything else with it."""
+
+    async def work(world: World) -> None:
+        assert world.node.life is not None
+        broker, random = world.node.life.broker, Random(2)
+        async with world.applications.client("here", random, "broker") as client:
+            for number in range(24):
+                topic = f"{TOPIC}-{number}"
+                await client.create_topic(topic, durability="remote" if number % 2 else "disk")
+                async with client.producer(topic) as producer:
+                    await producer.send(b"x")
+                async with client.consumer(topic, subscription="s", start="earliest") as consumer:
+                    await (await consumer.receive()).ack()
+                if number % 2:
+                    await broker.history.merger.merge("default", frozenset(broker.history.catalogue.topics))
+                world.node.set_metadata_faults(refuse=0.3, latency_s=0.002)
+                with suppress(DanubeError), trio.move_on_after(random.choice((0.0015, 0.003, 0.01, 60.0))):
+                    await client.delete_topic(topic)
+                world.node.set_metadata_faults(refuse=0.0, latency_s=0.0)
+                await trio.sleep(3)
+            records = {topic_id for _, record in broker.catalogue.topics() for topic_id in record.topic_ids}
+            assert set(broker.history.catalogue.topics) <= records
+            assert {topic.topic_id for topic in broker.kept_topics()} == records
+            assert len(records) < 24, "no deletion has succeeded"
 
     simulate(work)
