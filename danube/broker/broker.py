@@ -236,11 +236,11 @@ class Broker:
         async with trio.open_nursery() as nursery:
             for face in faces:
                 await nursery.start(face.run)
-            self.addresses = await self._listen(self._server, self.config.listen, nursery)
+            await self._listen(self._server, self.config.listen, self.addresses, nursery)
             if admin_services and self.config.admin_listen:
                 servers.append(Server(admin_services, limits, codecs=codecs))
                 addresses = [with_port(each, DEFAULT_ADMIN_PORT) for each in self.config.admin_listen]
-                self.admin_addresses = await self._listen(servers[1], addresses, nursery)
+                await self._listen(servers[1], addresses, self.admin_addresses, nursery)
             task_status.started(self.addresses)
             await self._drain_wanted.wait()
             self.composing.drain()
@@ -249,10 +249,10 @@ class Broker:
                 await server.drain(0)
             nursery.cancel_scope.cancel()
 
-    async def _listen(self, server: Server, addresses: Sequence[str], nursery: trio.Nursery) -> list[str]:
+    async def _listen(self, server: Server, addresses: Sequence[str], shown: list[str], nursery: trio.Nursery) -> None:
         listeners = await self.seams.listen(addresses)
+        shown += [shown_address(listener) for listener in listeners]  # before the first call, which may ask for them
         await nursery.start(server.run, listeners)
-        return [shown_address(listener) for listener in listeners]
 
     # --- Recovery and checkpoints ---
 

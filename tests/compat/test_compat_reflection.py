@@ -190,7 +190,7 @@ async def test_what_reflection_cannot_answer(tmp_path: Path, version: str) -> No
 _FOREIGN = """
 import sys
 import grpc
-from google.protobuf import descriptor_pool
+from google.protobuf import descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
@@ -206,17 +206,26 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
         health.Check(health_pb2.HealthCheckRequest(service="none"), timeout=10)
     except grpc.RpcError as error:
         print("unknown", error.code().name)
+
+# As grpcurl does: a call of which nothing is known but its name.
+with grpc.insecure_channel(sys.argv[2]) as channel:
+    pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+    method = pool.FindServiceByName("danube_admin.BrokerAdmin").FindMethodByName("ListNamespaces")
+    given, returned = map(message_factory.GetMessageClass, (method.input_type, method.output_type))
+    call = channel.unary_unary("/danube_admin.BrokerAdmin/ListNamespaces", given.SerializeToString, returned.FromString)
+    print("namespaces", *call(given(), timeout=10).namespaces)
 """
 
 
 async def test_programs_of_the_grpc_project_understand_it(tmp_path: Path) -> None:
     pytest.importorskip("grpc_reflection", reason="grpcio-reflection is not installed; it is in the group 'test'")
-    async with compat_broker(tmp_path, patience_s=30) as running:
+    async with compat_broker(tmp_path, patience_s=30, admin_listen=["127.0.0.1:0"]) as running:
         # In a process of its own: its descriptors have the names of ours.
+        ports = [f"127.0.0.1:{port}" for port in (running.port, admin_port(running))]
         done = await trio.run_process(
-            [sys.executable, "-c", _FOREIGN, f"127.0.0.1:{running.port}"], capture_stdout=True, stderr=subprocess.STDOUT
+            [sys.executable, "-c", _FOREIGN, *ports], capture_stdout=True, stderr=subprocess.STDOUT
         )
     lines = done.stdout.decode().splitlines()
-    assert [line.split()[0] for line in lines[:-3]] == CLIENT_SERVICES
+    assert [line.split()[0] for line in lines[:-4]] == CLIENT_SERVICES
     assert "danube.ProducerService CreateProducer SendMessage" in lines
-    assert lines[-3:] == ["healthy 1", "watched 1", "unknown NOT_FOUND"]
+    assert lines[-4:] == ["healthy 1", "watched 1", "unknown NOT_FOUND", "namespaces default system"]
