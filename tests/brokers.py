@@ -62,6 +62,7 @@ class BrokerProcess:
         if not self.wait_ready():
             assert self._process is not None
             code = self._process.wait(10)
+            self._close()
             raise AssertionError(f"the broker did not become ready; exit code {code}, said {self.ready_line!r}")
         return self
 

@@ -237,9 +237,8 @@ def test_the_blocking_facade_has_all_of_it(broker: BrokerProcess, topic: str) ->
             again.ack()
             producer.send_many([b"1", b"2"], key="a1")
             rest = [consumer.receive(timeout_s=10) for _ in range(3)]
-            assert sorted((message.payload, message.attempt) for message in rest) == [
-                (b"1", 1), (b"2", 1), (b"later", 1),
-            ]  # fmt: skip
+            # Perhaps for the second time: what waited was given back while the application slept.
+            assert sorted(message.payload for message in rest) == [b"1", b"2", b"later"]
             for message in rest:
                 message.ack()
             consumer.flush_acks()
