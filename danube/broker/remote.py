@@ -276,8 +276,13 @@ class RemoteTopics:
         await enter(broker.history.catalogue, name, survey, chains, broker.seams.wall_clock_us())
 
     async def _take_over(self, name: str, bucket: Bucket) -> None:
-        find = self._broker.catalogue.find
-        others = sorted(topic for topic in bucket.topics if find(topic) is None)
+        find, decode = self._broker.catalogue.find, Catalogue.decode_topic
+        # Of topics of durability remote the commits tell: one that only a manifest knows was deleted at the very end.
+        others = sorted(
+            topic
+            for topic, record in bucket.topics.items()
+            if find(topic) is None and decode(record).durability is not Durability.REMOTE
+        )
         if others:
             _log.warning(
                 "%s also holds %d topics of a lost broker that are not restored, %s for one; nothing in it is merged"

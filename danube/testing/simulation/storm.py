@@ -254,8 +254,11 @@ class Storm:
         if not old:
             return
         name, block, data = random.choice(old)
-        concerned = {entry.topic_id for entry in parse_entries(data, block)}
+        entries = list(parse_entries(data, block))
         position = block.position + random.randrange(block.length)
+        # If a header is damaged, nobody can tell for sure whose messages follow.
+        in_payload = any(entry.start <= position < entry.end for entry in entries)
+        concerned = {entry.topic_id for entry in entries} if in_payload else {0}
         self._trace.fault("flip", node.name, name, block.sequence, position)
         disk.flip(name, position, 1 << random.randrange(8))
         self._world.damaged(node, concerned)
