@@ -54,6 +54,13 @@ def _keep_large_buffers() -> None:
         mallopt(_M_ARENA_MAX, 1)
 
 
+def _return_what_starting_took() -> None:
+    """Give the kernel back what loading and starting have used for a moment; where there is no glibc, do nothing."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
     """Run a broker until SIGTERM or SIGINT (drain, exit code 0) or until it fails. Blocks; main thread only.
 
@@ -85,6 +92,7 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> None:
             # Everything loaded so far stays for good: keep the collector from walking over it again and again.
             gc.collect()
             gc.freeze()
+            _return_what_starting_took()
             print(  # noqa: T201 - the one line on standard output that scripts wait for
                 f"danube {__version__} ready: listening on {', '.join(addresses)};{admin}"
                 f" data in {config.data_directory}; durability {config.durability}; pid {os.getpid()}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 
 from danube.model.errors import (
@@ -42,7 +41,7 @@ def kind_of(error: Exception, operation: str) -> type[StorageError]:
         return StorageExistsError
     if isinstance(error, PermissionError):
         return StorageDeniedError
-    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+    if isinstance(error, TimeoutError):
         return StorageTimeoutError
     if isinstance(error, OSError):
         return _BY_ERRNO.get(error.errno, StorageUnavailableError)
