@@ -192,9 +192,16 @@ def test_a_topic_that_was_deleted_at_the_end_does_not_hold_the_bucket_back() -> 
             for topic in (TOPIC, f"{TOPIC}-deleted"):
                 async with client.producer(topic, durability="remote") as producer:
                     await producer.send(b"x")
+            for topic in (TOPIC, f"{TOPIC}-deleted"):
                 await client.seal_topic(topic)
+            space = world.buckets["memory://bucket"]
+            manifests = {key: value for key, value in space.objects.items() if key.startswith("manifests/")}
             await client.delete_topic(f"{TOPIC}-deleted")
             world.crash(world.node, power_loss=True)
+            for key in [key for key in space.objects if key.startswith("manifests/")]:
+                space.remove(key)  # as if the last one had not been written any more
+            for key, (data, modified_us) in manifests.items():
+                space.store(key, data, modified_us)
             await world.replace(world.node).ready.wait()
             async with client.producer(TOPIC) as producer:
                 await producer.send(b"y")

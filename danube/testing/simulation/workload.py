@@ -306,15 +306,17 @@ class Applications:
                 taker = _Taker(self, plan, consumer, random)
                 self.trace("consumer", plan.name)
                 while not self.finished.is_set():
+                    batch: Batch | None = None
                     with trio.move_on_after(0.2 + random.random()):
                         batch = await consumer.receive_batch()
-                        taker.see(batch)
-                        if plan.handling_s and not self.calm.is_set():
-                            with trio.CancelScope(shield=True), trio.move_on_after(random.random() * plan.handling_s):
-                                await self.calm.wait()
-                        taker.answer(batch)
+                    if batch is None:
+                        await taker.flush()
                         continue
-                    await taker.flush()
+                    taker.see(batch)
+                    if plan.handling_s:
+                        with trio.move_on_after(random.random() * plan.handling_s):
+                            await self.calm.wait()
+                    taker.answer(batch)
                 await taker.flush()
             return True
 
