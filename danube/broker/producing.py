@@ -268,16 +268,19 @@ class Intake:
                 raise ProducerFencedError(
                     f"producer {name!r} of topic {topic.name!r} was idle too long and is forgotten; open it again"
                 )
-            return table.resume(known.producer_id, request.resume_epoch, now_us=now_us)
-        session = table.open(name, self._new_id(), exclusive=exclusive, anonymous=request.anonymous, now_us=now_us)
-        self._fence()
-        if topic.durability is not Durability.NONE:
-            opening = Settling()
-            payload = table.entry_of(session, now_us).encode()
-            self._journal.submit(Entry(EntryType.PRODUCER, topic.topic_id, topic.durability, (payload,), opening))
-            await opening.wait()
+            session = table.resume(known.producer_id, request.resume_epoch, now_us=now_us)
+            if topic.durability is not Durability.REMOTE:
+                return session
+            # Another machine may have taken the topic over and gone on with this very session. Who does not know of
+            # that must not say where the session stands, and cannot write it down either.
+            await self._write(session, now_us)
+        else:
+            session = table.open(name, self._new_id(), exclusive=exclusive, anonymous=request.anonymous, now_us=now_us)
+            self._fence()
+            if topic.durability is not Durability.NONE:
+                await self._write(session, now_us)
         # What an older session still had in flight has counted on: only now is the next sequence final.
-        while (pending := self._senders.get(name)) is not None and pending.in_flight:
+        while not request.resume_epoch and (pending := self._senders.get(name)) is not None and pending.in_flight:
             await self._commits.next_commit()
         latest = table.session_of(name)
         if latest is None or latest.epoch != session.epoch:
@@ -286,6 +289,13 @@ class Intake:
                 " session at a time under one name"
             )
         return latest
+
+    async def _write(self, session: ProducerSession, now_us: int) -> None:
+        """Return when a session is durable."""
+        topic, opening = self._topic, Settling()
+        payload = self._table.entry_of(session, now_us).encode()
+        self._journal.submit(Entry(EntryType.PRODUCER, topic.topic_id, topic.durability, (payload,), opening))
+        await opening.wait()
 
     def _fence(self) -> None:
         """End the senders whose sessions a new one has replaced."""

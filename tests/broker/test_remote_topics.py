@@ -191,6 +191,29 @@ async def test_a_former_owner_that_is_alive_ends(tmp_path: Path, bucket: str) ->
     assert isinstance(ended[-1], OwnerFencedError)
 
 
+async def test_a_former_owner_does_not_say_where_a_session_stands(tmp_path: Path, bucket: str) -> None:
+    """Else a producer that meets it goes back in its sequence, and what it sends next is taken for a repeat."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    session = api.PublishOpen(TOPIC, "p", resume_epoch=1)
+    said: list[int] = []
+    ended: list[BaseException] = []
+    try:
+        async with running_broker(tmp_path / "a", storage=bucket) as old:
+            async with old.client() as client:
+                await publish(client, TOPIC, [b"1", b"2"], durability="remote", name="p")
+            said.append((await old.broker.topic(TOPIC).intake.open(session)).next_sequence)
+            async with running_broker(tmp_path / "b", storage=bucket) as new:
+                said.append((await new.broker.topic(TOPIC).intake.open(session)).next_sequence)
+                said.append((await old.broker.topic(TOPIC).intake.open(session)).next_sequence)
+    except (DanubeError, ExceptionGroup) as error:
+        ended.append(error)
+    while isinstance(ended[-1], BaseExceptionGroup):
+        ended.append(ended[-1].exceptions[0])
+    assert isinstance(ended[-1], OwnerFencedError)
+    assert said == [2, 2]
+
+
 async def test_a_storage_that_does_not_answer(tmp_path: Path, bucket: str) -> None:
     limits = {**SEALING, "storage_operation_timeout_s": 0.2, "remote_stall_s": 0.4}
     settings = {"patience_s": 30, "storage": bucket, "limits": limits}
