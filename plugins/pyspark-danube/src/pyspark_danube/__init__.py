@@ -1,0 +1,14 @@
+"""Danube topics as Spark DataFrames: ``spark.read.format("danube")``, ``readStream``, ``write`` and ``writeStream``.
+
+Spark finds the source by itself: at the first ``format(...)`` that it does not know it imports every installed module
+whose name begins with ``pyspark_`` and registers their ``DefaultSource``. If a neighbour's import fails, that look-up
+fails as a whole; ``spark.dataSource.register(DefaultSource)`` then still works.
+
+Because Spark imports this module in processes that may have nothing to do with Danube, it imports as little as it can.
+"""
+
+from __future__ import annotations
+
+from pyspark_danube._source import DefaultSource
+
+__all__ = ["DefaultSource"]
