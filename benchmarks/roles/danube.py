@@ -353,16 +353,27 @@ async def _consume_group(work: Work, control: Control) -> Outcome:
 
 
 async def _stick(work: Work, control: Control) -> Outcome:
-    """Be a consumer of the same subscription that takes nothing, and so acknowledges nothing, until told to go."""
-    async with danube.connect(work.address) as client, _member(client, work, "stuck"):
+    """Be a consumer of the same subscription that takes one batch and sticks in it, until told to go.
+
+    What the client has read ahead for it goes back to the broker in time; what was handed out stays.
+    """
+    held = 0
+
+    async def take(consumer: Consumer) -> None:
+        nonlocal held
+        async for batch in consumer.batches():
+            held = len(batch)
+            await trio.sleep_forever()
+
+    async with (
+        danube.connect(work.address) as client,
+        _member(client, work, "stuck") as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(take, consumer)
         began = control.ready()
         await trio.to_thread.run_sync(control.hold)
-        held = sum(
-            consumer.in_flight_messages
-            for row in await client.describe_subscription(work.topic, "group")
-            for consumer in row.consumers
-            if consumer.name == "stuck"
-        )
+        nursery.cancel_scope.cancel()
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=held)
 
 

@@ -1,6 +1,6 @@
 """D1: whether a consumer that sticks slows down those beside it.
 
-Three consumers of one subscription work alone, or beside a fourth one that is connected, takes nothing and
+Three consumers of one subscription work alone, or beside a fourth one that is connected, takes one batch and
 acknowledges nothing. The same number of messages is sent in both cases; the three stop at a number that they reach
 in both. Throughput is measured with all messages sent at once, the latencies at a fixed rate that is far below it.
 """
