@@ -1,5 +1,13 @@
 """Danube topics as Spark DataFrames: ``spark.read.format("danube")``, ``readStream``, ``write`` and ``writeStream``.
 
+::
+
+    import pyspark_danube
+
+    spark = pyspark_danube.session()          # optional: a session with the settings that matter
+    orders = spark.read.format("danube").option("servers", "danube://127.0.0.1:6650").option("topic", "/default/orders")
+    orders.load().groupBy("partition").count().show()
+
 Spark finds the source by itself: at the first ``format(...)`` that it does not know it imports every installed module
 whose name begins with ``pyspark_`` and registers their ``DefaultSource``. If a neighbour's import fails, that look-up
 fails as a whole; ``spark.dataSource.register(DefaultSource)`` then still works.
@@ -9,6 +17,7 @@ Because Spark imports this module in processes that may have nothing to do with 
 
 from __future__ import annotations
 
+from pyspark_danube._session import Setting, session, settings
 from pyspark_danube._source import DefaultSource
 
-__all__ = ["DefaultSource"]
+__all__ = ["DefaultSource", "Setting", "session", "settings"]

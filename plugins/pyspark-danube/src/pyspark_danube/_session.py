@@ -1,0 +1,139 @@
+"""``session()``: a Spark session with the settings that matter to a Python data source.
+
+What Spark does by itself costs a task 75 to 105 ms on a core before it has read a byte, looks for Python under the name
+``python3``, and writes timestamps in the machine's time zone. The settings here were measured one by one; each is
+left alone where the user has set it, and :func:`settings` says which were made, and by whom.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from danube.model.errors import ConfigurationError
+from pyspark_danube._java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Setting", "session", "settings"]
+
+logger = logging.getLogger("pyspark_danube")
+
+FROZEN_DAEMON: Final = "pyspark_danube.daemon"
+"""Module that forks Python workers from a process that has imported everything already."""
+
+_DAEMON_OPTION: Final = "spark.python.daemon.module"
+_OPTIONS: Final = {
+    "spark.python.unix.domain.socket.enabled": (
+        "true",
+        "Java and Python talk through Unix sockets: a task costs half as much",
+    ),
+    "spark.sql.session.timeZone": ("UTC", "timestamps read as they are stored"),
+    "spark.sql.execution.arrow.pyspark.enabled": ("true", "toPandas() and createDataFrame() by columns, not by rows"),
+}
+_RUNTIME_OPTIONS: Final = ("spark.sql.session.timeZone", "spark.sql.execution.arrow.pyspark.enabled")
+
+
+class Setting(NamedTuple):
+    """One thing that :func:`session` cares for."""
+
+    name: str
+    """Environment variable, or Spark option."""
+    value: str
+    made_by: str
+    """``danube``; ``user`` if it was there before; ``too late`` if a running session could not be given it."""
+    reason: str
+
+
+_made: list[Setting] = []
+
+
+def session(
+    app_name: str = "danube",
+    *,
+    master: str = "",
+    remote: str = "",
+    frozen_daemon: bool = False,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return a Spark session (the running one, if there is one) with the settings that a Danube source wants.
+
+    What was set is logged in one line by the logger ``pyspark_danube`` and can be read with :func:`settings`. Nothing
+    that ``config``, ``spark-defaults.conf`` of a running session, or the environment say is overruled.
+
+    Args:
+        app_name: name of the application.
+        master: as Spark takes it, for example ``local[2]``; by default what Spark is configured with.
+        remote: use Spark Connect: ``sc://host:port``, or ``local[2]`` for a server in a process of its own.
+        frozen_daemon: fork Python workers from a process that has imported NumPy, PyArrow and pandas. A task then
+            costs 30 instead of 80 ms, and a worker less memory; Spark advises against importing them before a fork,
+            as they may have threads. No trouble was seen, and it is off by default.
+        config: further Spark options.
+
+    Raises:
+        ConfigurationError: no Java runtime, or ``master`` and ``remote`` together.
+    """
+    from pyspark.sql import SparkSession
+
+    if master and remote:
+        raise ConfigurationError("session() takes either master= or remote=, not both")
+    given = dict(config or {})
+    made: list[Setting] = []
+    _set_variable(made, "PYSPARK_PYTHON", sys.executable, "workers use this Python, not the first one on PATH")
+    if not remote.startswith("sc://"):
+        if master.startswith("local") or remote.startswith("local"):
+            _set_variable(made, "SPARK_LOCAL_IP", "127.0.0.1", "a session on this machine does not look up its name")
+        runtime = find_java()
+        if os.environ.get("JAVA_HOME") != str(runtime.home):
+            os.environ["JAVA_HOME"] = str(runtime.home)
+            made.append(Setting("JAVA_HOME", str(runtime.home), "danube", f"Java from {runtime.origin}"))
+    wanted = dict(_OPTIONS)
+    if frozen_daemon:
+        wanted[_DAEMON_OPTION] = (FROZEN_DAEMON, "Python workers start with everything imported")
+    if remote.startswith("sc://"):
+        wanted = {name: wanted[name] for name in _RUNTIME_OPTIONS}
+    running = SparkSession.getActiveSession() if not remote else None
+    builder = SparkSession.builder.appName(app_name)
+    builder = builder.remote(remote) if remote else builder
+    builder = builder.master(master) if master else builder
+    for name, value in given.items():
+        builder = builder.config(name, value)
+    for name, (value, reason) in wanted.items():
+        if name in given:
+            made.append(Setting(name, given[name], "user", reason))
+            continue
+        if running is not None:
+            there = running.conf.get(name, None)
+            if there is not None or name not in _RUNTIME_OPTIONS:
+                made_by = "user" if there is not None else "too late"
+                made.append(Setting(name, there or "", made_by if there != value else "danube", reason))
+                continue
+        builder = builder.config(name, value)
+        made.append(Setting(name, value, "danube", reason))
+    spark = builder.getOrCreate()
+    _made[:] = made
+    logger.info("Spark %s session %r: set %s", spark.version, app_name, _in_words(made))
+    late = [setting.name for setting in made if setting.made_by == "too late"]
+    if late:
+        logger.warning("the session was running already: %s can only be set before it starts", ", ".join(late))
+    return spark
+
+
+def settings() -> list[Setting]:
+    """Return what the last :func:`session` of this process has set, and what it has found set."""
+    return list(_made)
+
+
+def _set_variable(made: list[Setting], name: str, value: str, reason: str) -> None:
+    there = os.environ.get(name)
+    if there is None:
+        os.environ[name] = value
+    made.append(Setting(name, there or value, "danube" if there in (None, value) else "user", reason))
+
+
+def _in_words(made: list[Setting]) -> str:
+    return ", ".join(f"{setting.name}={setting.value}" for setting in made if setting.made_by == "danube") or "nothing"

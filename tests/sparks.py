@@ -1,0 +1,82 @@
+"""What Spark tests share beside fixtures: a quick and quiet configuration, publishing, and Pythons of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danube.client.sync import Client
+from danube.model.errors import ConfigurationError
+
+LOG_CONFIGURATION = """\
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c: %m%n
+"""
+
+TEST_CONFIG = {
+    "spark.ui.enabled": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.driver.memory": "1g",
+}
+
+
+def require_spark() -> None:
+    """Skip (fail in CI) if Spark, the plugin or Java is not there."""
+    for module, remedy in (("pyspark", "pip install --group spark"), ("pyspark_danube", "see tox.ini")):
+        pytest.importorskip(module, reason=f"{module} is not installed: {remedy}")
+    from pyspark_danube._java import find_java
+
+    try:
+        find_java()
+    except ConfigurationError as error:
+        pytest.skip(str(error))
+
+
+def java_options(directory: Path) -> str:
+    """Options for a JVM that lives for seconds: start quickly, say nothing but errors."""
+    log = directory / "log4j2.properties"
+    log.write_text(LOG_CONFIGURATION)
+    return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={log.as_uri()}"
+
+
+def publish(
+    client: Client,
+    topic: str,
+    payloads: Sequence[bytes],
+    *,
+    keys: Sequence[str | None] | None = None,
+    attributes: dict[str, str] | None = None,
+    **options: Any,
+) -> None:
+    """Publish payloads and wait until they are durable; ``options`` are those of the producer."""
+    with client.producer(topic, **options) as producer:
+        producer.send_many(payloads, keys=keys, attributes=attributes)
+
+
+def run_python(code: str, *arguments: str, timeout_s: float = 120.0, **environment: str) -> str:
+    """Run a program in a Python of its own; return what it printed. Its errors are in the failure."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
