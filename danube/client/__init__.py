@@ -14,6 +14,7 @@ from danube.client._producer import Producer
 from danube.client._reader import Reader
 from danube.client._receipt import OffsetRange, Pending, RangeReceipt, Receipt
 from danube.client._requests import Requester, Responder
+from danube.client._stages import Stage
 from danube.client._url import DEFAULT_PORT
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "Receipt",
     "Requester",
     "Responder",
+    "Stage",
     "connect",
 ]

@@ -24,5 +24,6 @@ from danube.client.sync._messages import Batch, Message
 from danube.client.sync._producer import Pending, Producer
 from danube.client.sync._reader import Reader
 from danube.client.sync._requester import Requester
+from danube.client.sync._stages import Stage
 
-__all__ = ["Batch", "Client", "Consumer", "Message", "Pending", "Producer", "Reader", "Requester", "connect"]
+__all__ = ["Batch", "Client", "Consumer", "Message", "Pending", "Producer", "Reader", "Requester", "Stage", "connect"]

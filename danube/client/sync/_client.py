@@ -19,6 +19,7 @@ from danube.client.sync._loop import Loop
 from danube.client.sync._producer import Producer
 from danube.client.sync._reader import Reader
 from danube.client.sync._requester import Requester
+from danube.client.sync._stages import StageCalls
 from danube.model.limits import MIB, Limits
 from danube.model.policies import LATEST, Durability, ProducerAccess, SubscriptionPolicy, SubscriptionType
 
@@ -58,7 +59,7 @@ def connect(
         yield Client(client, Loop(portal))
 
 
-class Client(AdminCalls):
+class Client(AdminCalls, StageCalls):
     """A connection to a broker; made by :func:`connect`."""
 
     def __init__(self, client: _client.Client, loop: Loop) -> None:

@@ -1,0 +1,306 @@
+"""Staged publishing: batches that become visible together, once, when somebody commits them.
+
+Tasks stage, the driver commits::
+
+    async with client.stage("/default/orders-part-0", producer="orders-job", batch_id=7, attempt="3.0") as stage:
+        await stage.add([b"...", b"..."])
+        staged = await stage.finish()            # picklable: take it to the driver
+    ...
+    outcome = await client.commit_stages("orders-job", 7, [staged, ...])
+
+A stage lives on one connection: when that breaks, the stage has failed, and the task stages again. A commit may be
+repeated as often as need be, and the client does so by itself while the broker is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+import anyio
+import msgspec
+
+from danube.client._lane import frame_batch
+from danube.client._outbox import RECORD_OVERHEAD, record_size
+from danube.client._payloads import pieces
+from danube.client._retry import Retry, receive_reply
+from danube.model import stage_api
+from danube.model.batch import Codec, Record, encode_part
+from danube.model.errors import (
+    ClosedError,
+    DanubeError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    ProtocolError,
+)
+from danube.model.limits import MIB
+from danube.model.names import validate_name, validate_topic
+from danube.model.stage_api import StageCommit, StagedBatch, StageInfo, StageMethod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from danube.client._connection import Connection
+    from danube.client._options import ClientOptions
+    from danube.wire.client import ClientStream
+
+__all__ = ["Stage", "StageCalls"]
+
+_PART_BYTES: Final = 1 * MIB
+_PART_RECORDS: Final = 50_000
+_MAX_BATCH_ID: Final = 2**63 - 1
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(stage_api.StageReply).decode
+
+T = TypeVar("T")
+
+
+class Stage:
+    """Messages on their way to the broker's disk, out of sight; made by :meth:`Client.stage`."""
+
+    def __init__(
+        self, stream: ClientStream, topic: str, opened: stage_api.StageOpened, codec: Codec, clock_us: Callable[[], int]
+    ) -> None:
+        self.topic = topic
+        """The topic or partition."""
+        self.stage_id = opened.stage_id
+        self.committed = opened.committed
+        """Whether this batch was committed before: then nothing is sent, and committing it again changes nothing."""
+        self.records = 0
+        """How many were added."""
+        self.size_bytes = 0
+        """Of the parts that were sent."""
+        self._stream = stream
+        self._opened = opened
+        self._codec = codec
+        self._clock_us = clock_us
+        self._items: list[Any] = []
+        self._items_size = 0
+        self._kind: type = bytes
+        self._publish_time_us: int | None = None
+        self._staged: StagedBatch | None = None
+
+    async def add(self, records: Sequence[bytes] | Sequence[Record], publish_time_us: int | None = None) -> None:
+        """Add messages, many in one call; wait while the broker's disk is behind.
+
+        They are gathered to batches of up to 1 MiB, so some of them may leave with the next call, or :meth:`finish`.
+
+        Args:
+            records: payloads, or :class:`danube.model.batch.Record` with keys or attributes; not both in one call.
+            publish_time_us: in microseconds since the epoch, the base of the records' ``publish_delta_us``; None: now.
+
+        Raises:
+            InvalidArgumentError: something else than bytes or Records.
+            MessageTooLargeError: a message is larger than the broker takes.
+            LimitExceededError: the broker has no room for more (``max_staged_bytes``, or its disk is full).
+            FailedPreconditionError: the batch was committed without this stage, or aborted, meanwhile.
+            ConnectionLostError, DanubeError: the stage has failed; stage again.
+        """
+        if self._staged is not None:
+            raise ClosedError(f"the stage of {self.topic} is finished; open another one")
+        count = len(records)
+        if not count:
+            return
+        kind, lengths, largest = _measured(records)
+        if largest > self._opened.max_message_bytes:
+            raise MessageTooLargeError(
+                f"a message for {self.topic} has {largest} bytes, more than max_message_bytes ="
+                f" {self._opened.max_message_bytes}; split it, or raise the broker's limit"
+            )
+        self.records += count
+        if self.committed:
+            return
+        if self._items and (kind is not self._kind or publish_time_us != self._publish_time_us):
+            await self._send()
+        self._kind, self._publish_time_us = kind, publish_time_us
+        limit = min(_PART_BYTES, self._opened.max_batch_bytes - 4096)
+        for start, end, size in pieces(lengths, limit, _PART_RECORDS):
+            if self._items and (self._items_size + size > limit or len(self._items) + end - start > _PART_RECORDS):
+                await self._send()
+            self._items += records[start:end]
+            self._items_size += size
+            if self._items_size > limit // 2:
+                await self._send()
+
+    async def finish(self) -> StagedBatch:
+        """Send what is left, and return the stage when it is on the broker's disk.
+
+        Raises what :meth:`add` raises.
+        """
+        if self._staged is None:
+            self._staged = await self._finish()
+        return self._staged
+
+    async def _finish(self) -> StagedBatch:
+        if self.committed:
+            return StagedBatch(0, self.topic, self.records, 0, self._opened.broker)
+        if self._items:
+            await self._send()
+        await self._stream.send(_encode(stage_api.StageFinish()))
+        reply = await receive_reply(self._stream, _decode, self.topic)
+        if not isinstance(reply, stage_api.Staged) or reply.stage.records != self.records:
+            raise ProtocolError(f"{self.topic}: the broker has not staged what was sent; stage again")
+        return reply.stage
+
+    async def _send(self) -> None:
+        items, self._items, self._items_size = self._items, [], 0
+        part = encode_part(
+            items,
+            producer_id=0,
+            producer_epoch=0,
+            base_sequence=0,
+            publish_time_us=self._clock_us() if self._publish_time_us is None else self._publish_time_us,
+            codec=self._codec,
+        )
+        self.size_bytes += len(part)
+        if self._stream.over:
+            # Whatever the broker has said at the end is the reason.
+            await receive_reply(self._stream, _decode, self.topic)
+        await self._stream.send(frame_batch(part))
+
+
+class StageCalls:
+    """The part of :class:`Client` that stages and commits."""
+
+    _connection: Connection
+    _options: ClientOptions
+
+    @asynccontextmanager
+    async def stage(
+        self,
+        topic: str,
+        *,
+        producer: str,
+        batch_id: int,
+        attempt: str = "",
+        compression: Literal["lz4", "zstd"] | None = None,
+    ) -> AsyncIterator[Stage]:
+        """Stage messages for one topic or partition. Leaving the block without :meth:`Stage.finish` drops them.
+
+        Args:
+            topic: a plain topic (created if the broker allows that), or one partition of a partitioned one.
+            producer: identity of the job, stable over its restarts; batches are counted for each.
+            batch_id: which of its batches, 0 or more; a batch that is not above the last committed one counts as
+                committed (:attr:`Stage.committed`).
+            attempt: which try of which task, for people who look at stages.
+            compression: of batches.
+
+        Raises:
+            FailedPreconditionError: the topic has durability ``none``.
+            LimitExceededError: too much is staged (``max_stages``, ``max_staged_bytes``).
+            DanubeError: the topic cannot be had, or the broker does not answer within ``request_timeout_s``.
+        """
+        validate_topic(topic)
+        _check_batch(producer, batch_id)
+        codec = Codec.NONE if compression is None else Codec[compression.upper()]
+        channel = await self._connection.channel()
+        async with channel.open_stream(StageMethod.STAGE) as stream:
+            opened = await self._open(stream, stage_api.StageOpen(topic, producer, batch_id, attempt))
+            yield Stage(stream, topic, opened, codec, self._options.environment.clock_us)
+
+    async def _open(self, stream: ClientStream, request: stage_api.StageOpen) -> stage_api.StageOpened:
+        limit_s = self._options.request_timeout_s
+        with anyio.move_on_after(limit_s):
+            await stream.send(_encode(request))
+            opened = await receive_reply(stream, _decode, request.topic)
+            if not isinstance(opened, stage_api.StageOpened):
+                raise ProtocolError(f"the broker answered StageOpen with {type(opened).__name__}")
+            return opened
+        raise DeadlineExceededError(
+            f"opening a stage of {request.topic}: no answer within request_timeout_s = {limit_s:g} s"
+        )
+
+    async def commit_stages(self, producer: str, batch_id: int, stages: Sequence[StagedBatch]) -> StageCommit:
+        """Make stages visible: all of them or none, once for this batch of this producer.
+
+        Returns when every message is as durable as its topic says. May be repeated, and is repeated here while the
+        broker is away (up to ``reconnect_timeout_s``), until it has said what has become of the batch.
+
+        Args:
+            producer, batch_id: as the stages were opened with.
+            stages: those that count; perhaps none. All other stages of this batch are dropped.
+
+        Raises:
+            FailedPreconditionError: a stage is missing, has expired, or belongs to another producer or batch, or its
+                topic was deleted. Nothing is committed.
+            InvalidArgumentError: a stage is named twice.
+            UnavailableError: the broker has decided to commit, and cannot finish now (it says why). It goes on by
+                itself; commit again to see the end.
+            DanubeError: see there.
+        """
+        _check_batch(producer, batch_id)
+        if any(not stage.stage_id for stage in stages):
+            last = await self.last_batch(producer)
+            if last is None or last < batch_id:
+                raise FailedPreconditionError(
+                    f"producer {producer!r}: a stage of batch {batch_id} found it committed, but the last batch that"
+                    f" was is {last}: the broker has lost or forgotten it; stage again"
+                )
+        request = stage_api.CommitStages(producer, batch_id, [stage.stage_id for stage in stages if stage.stage_id])
+        return await self._stage_call(StageMethod.COMMIT, request, StageCommit, patient=True)
+
+    async def abort_stages(self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = ()) -> bool:
+        """Drop stages (none named: all of the batch), and return whether the batch is committed after all.
+
+        A committed batch stays so: who has lost the answer to a commit may come here.
+        """
+        _check_batch(producer, batch_id)
+        ids = [stage.stage_id for stage in stages]
+        if stages and not any(ids):
+            last = await self.last_batch(producer)
+            return last is not None and last >= batch_id
+        request = stage_api.AbortStages(producer, batch_id, [number for number in ids if number])
+        return (await self._stage_call(StageMethod.ABORT, request, stage_api.AbortedStages)).committed
+
+    async def last_batch(self, producer: str) -> int | None:
+        """Return the last committed batch of a producer; None if there is none, or it is forgotten."""
+        _check_batch(producer, 0)
+        request = stage_api.LastBatch(producer)
+        return (await self._stage_call(StageMethod.LAST_BATCH, request, stage_api.LastBatchIs)).batch_id
+
+    async def list_stages(self, producer: str = "") -> list[StageInfo]:
+        """Return what is staged, the oldest first; an empty producer means everybody's."""
+        return (await self.describe_stages(producer)).stages
+
+    async def describe_stages(self, producer: str = "") -> stage_api.StageList:
+        """Return what is staged, with the totals of the broker."""
+        return await self._stage_call(StageMethod.LIST, stage_api.ListStages(producer), stage_api.StageList)
+
+    async def _stage_call(self, path: str, request: Any, kind: type[T], *, patient: bool = False) -> T:
+        """Make a call that may be repeated: all of these may. A patient one has no deadline of its own."""
+        retry = Retry(self._options)
+        retry.succeeded_once = True  # there was a connection: it may take reconnect_timeout_s to come back
+        limit_s = None if patient else self._options.request_timeout_s
+        while True:
+            try:
+                channel = await self._connection.channel()
+                return await channel.unary(path, request, kind, timeout_s=limit_s)
+            except DanubeError as error:
+                if not error.retryable or not await retry.wait(error):
+                    raise
+
+
+def _measured(records: Sequence[Any]) -> tuple[type, list[int], int]:
+    """Return what the messages are, about how many bytes each takes, and the largest payload."""
+    kinds = set(map(type, records))
+    if kinds == {Record}:
+        # `pieces` adds the overhead of the record itself.
+        lengths = [record_size(len(each.payload), each.key, each.attributes) - RECORD_OVERHEAD for each in records]
+        return Record, lengths, max(len(each.payload) for each in records)
+    if kinds != {bytes}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise InvalidArgumentError(
+            f"a stage takes either bytes or Records, not {names}; encode payloads to bytes first"
+        )
+    lengths = list(map(len, records))
+    return bytes, lengths, max(lengths)
+
+
+def _check_batch(producer: str, batch_id: int) -> None:
+    validate_name("producer", producer)
+    if not 0 <= batch_id <= _MAX_BATCH_ID:
+        raise InvalidArgumentError(f"producer {producer!r}: batch id {batch_id} is not between 0 and {_MAX_BATCH_ID}")
