@@ -1,0 +1,421 @@
+"""Options of the data source: parsed once, checked at once, secrets hidden.
+
+Names are Kafka's where Kafka has them. Spark hands options over without regard to case, all of them as text. An
+option that nobody knows is refused with the name that was probably meant, and so is one that has no effect where
+it is given (``maxOffsetsPerTrigger`` of a batch query, say): who writes it expects something from it.
+
+What ``storage.options.*`` holds are credentials most of the time. They are shown nowhere, neither in ``repr`` nor in an
+error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from danube.model.errors import ConfigurationError, InvalidNameError
+from danube.model.limits import MIB
+from danube.model.names import split_partition, validate_name, validate_topic
+from danube.storage import storage_place
+
+__all__ = [
+    "EARLIEST",
+    "EARLIEST_OFFSET",
+    "LATEST",
+    "LATEST_OFFSET",
+    "At",
+    "ReadOptions",
+    "Secrets",
+    "WriteOptions",
+    "nearest",
+    "read_options",
+    "write_options",
+]
+
+EARLIEST_OFFSET: Final = -2
+"""In the JSON form of offsets: the first message that is kept."""
+LATEST_OFFSET: Final = -1
+"""In the JSON form of offsets: behind the last message."""
+
+DEFAULT_PARTITION_BYTES: Final = 96 * MIB
+"""A task costs about 100 ms before it has read a byte, so it should have work for half a second."""
+
+_STORAGE_OPTION: Final = "storage.options."
+
+# What Spark itself puts among the options of a source.
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "serialization.format"})
+
+_READ, _STREAM, _WRITE = "read", "readStream", "write"
+
+
+class At(NamedTuple):
+    """Where reading begins or ends: of each log the first or last offset, a time, or named offsets."""
+
+    kind: str
+    """``earliest``, ``latest``, ``time`` or ``offsets``."""
+    time_us: int = 0
+    """Microseconds since the epoch, for ``time``: the first message that was appended then or later."""
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+    """Topic to partition to offset, for ``offsets``; -2 is the first one and -1 behind the last one."""
+
+
+EARLIEST: Final = At("earliest")
+LATEST: Final = At("latest")
+
+
+class Secrets(Mapping[str, str]):
+    """Options of a storage: a mapping that does not show its values."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        self._values = dict(values or {})
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} storage options: {', '.join(sorted(self)) or 'none'}>"
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader, batch or streaming, was asked for."""
+
+    servers: str = ""
+    """URL of the broker; empty if history is read straight from a storage."""
+    topics: tuple[str, ...] = ()
+    """Base names of topics; empty if there is a pattern."""
+    topics_pattern: str = ""
+    """Regular expression that a whole topic name has to match."""
+    starting: At = EARLIEST
+    """Where reading begins. A stream begins at ``latest`` by default, as Kafka's does."""
+    ending: At = LATEST
+    """Where a batch query ends."""
+    include_tail: bool = True
+    """Read also what is not sealed yet, from the broker."""
+    fail_on_data_loss: bool = True
+    """Fail if messages that were asked for are gone; else warn and go on behind them."""
+    pushdown: bool = False
+    """Use the query's filters to leave out parts (needs ``spark.sql.python.filterPushdown.enabled``)."""
+    storage_url: str = ""
+    """Overrides where the broker says that its history is."""
+    storage_options: Secrets = Secrets()
+    """Options and credentials of the storage."""
+    cluster: str = ""
+    """Name of the cluster whose history is read straight from the storage, without a broker."""
+    max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    min_partitions: int = 1
+    """Least number of tasks, as long as there are as many messages."""
+    target_partition_bytes: int = DEFAULT_PARTITION_BYTES
+    """Stored bytes that a task should read."""
+    payload_format: str = "binary"
+    """Name of the format that payloads are opened with."""
+    mode: str = "PERMISSIVE"
+    """What is done with a payload that does not parse: ``PERMISSIVE`` (nulls) or ``FAILFAST``."""
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "storage_url"}
+        shown["storage_url"] = storage_place(self.storage_url) if self.storage_url else ""
+        return f"ReadOptions({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sink, batch or streaming, was asked for."""
+
+    servers: str
+    """URL of the broker."""
+    topic: str = ""
+    """Topic of all rows; empty if the rows say it in a column ``topic``."""
+    producer_id: str = ""
+    """Name that makes batches known again. Empty: of a stream the query's id, of a batch query a fresh one."""
+    batch_id: int | None = None
+    """Of a batch query: number of the batch. One that is not above the producer's last one is not stored again."""
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return `` did you mean 'x'?`` for the known name that is nearest, or an empty text if none is near."""
+    lowered = {candidate.lower(): candidate for candidate in reversed(known)}
+    near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)
+    return f" did you mean {lowered[near[0]]!r}?" if near else ""
+
+
+# --- Values ---
+
+
+def _text(name: str, value: str) -> str:
+    del name
+    return value.strip()
+
+
+def _boolean(name: str, value: str) -> bool:
+    lowered = value.strip().lower()
+    if lowered not in ("true", "false"):
+        raise ConfigurationError(f"option {name} must be true or false, not {value!r}")
+    return lowered == "true"
+
+
+def _count(name: str, value: str) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ConfigurationError(f"option {name} must be a whole number of at least 1, not {value!r}")
+    return number
+
+
+def _batch_number(name: str, value: str) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise ConfigurationError(f"option {name} must be a whole number of at least 0, not {value!r}")
+    return number
+
+
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+)\s*([a-z]*?)(?:i?b)?", re.IGNORECASE)
+
+
+def _size(name: str, value: str) -> int:
+    found = _SIZE.fullmatch(value.strip())
+    size = int(found[1]) * _UNITS.get(found[2].lower(), 0) if found else 0
+    if size < 1:
+        raise ConfigurationError(f"option {name} must be a number of bytes, such as 100663296 or 96m, not {value!r}")
+    return size
+
+
+def _servers(name: str, value: str) -> str:
+    url = value.strip()
+    if not url.startswith("danube://"):
+        raise ConfigurationError(
+            f"option {name} must begin with danube://, such as danube://127.0.0.1:6650, not {url!r}"
+        )
+    return url
+
+
+def _topic(name: str, value: str) -> str:
+    topic = value.strip()
+    try:
+        validate_topic(topic)
+    except InvalidNameError as error:
+        raise InvalidNameError(f"option {name}: {error}") from None
+    if (partition := split_partition(topic)) is not None:
+        raise InvalidNameError(
+            f"option {name}: {topic!r} is one partition of a topic; give the topic {partition[0]!r} and choose with a"
+            " filter on the column 'partition'"
+        )
+    return topic
+
+
+def _topics(name: str, value: str) -> tuple[str, ...]:
+    topics = dict.fromkeys(_topic(name, part) for part in value.split(",") if part.strip())
+    if not topics:
+        raise ConfigurationError(f"option {name} names no topic; write /namespace/topic, several with commas between")
+    return tuple(topics)
+
+
+def _pattern(name: str, value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ConfigurationError(f"option {name}: {value!r} is not a regular expression: {error}") from None
+    return value
+
+
+def _offsets(name: str, value: str) -> At:
+    text = value.strip()
+    if text.lower() in ("earliest", "latest"):
+        return EARLIEST if text.lower() == "earliest" else LATEST
+    wrong = f'option {name} must be earliest, latest, or JSON such as {{"/default/orders": {{"0": 5, "1": -2}}}}'
+    try:
+        decoded = msgspec.convert(json.loads(text), dict[str, dict[str, int]])
+        offsets = {
+            topic: {int(partition): offset for partition, offset in row.items()} for topic, row in decoded.items()
+        }
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ConfigurationError(f"{wrong}; {value!r} is not: {error}") from None
+    for topic, row in offsets.items():
+        _topic(name, topic)
+        for partition, offset in row.items():
+            if offset < EARLIEST_OFFSET or partition < 0:
+                raise ConfigurationError(
+                    f"{wrong}: {topic}, partition {partition}: {offset} is neither an offset nor -2 (earliest) nor -1"
+                    " (latest)"
+                )
+    return At("offsets", offsets=offsets)
+
+
+def _time(name: str, value: str) -> At:
+    text = value.strip()
+    if re.fullmatch(r"\d+", text):
+        return At("time", int(text) * 1000)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ConfigurationError(
+            f"option {name} must be milliseconds since the epoch, or a time with its zone such as"
+            f" 2026-01-31T12:00:00Z, not {value!r}"
+        )
+    microseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
+    return At("time", max(0, microseconds))
+
+
+_MICROSECOND: Final = datetime.resolution
+
+
+def _storage_url(name: str, value: str) -> str:
+    del name
+    storage_place(value.strip())  # an error now, not on an executor; it does not show the URL's secrets
+    return value.strip()
+
+
+def _mode(name: str, value: str) -> str:
+    mode = value.strip().upper()
+    if mode not in ("PERMISSIVE", "FAILFAST"):
+        raise ConfigurationError(f"option {name} must be PERMISSIVE or FAILFAST, not {value!r}")
+    return mode
+
+
+def _producer(name: str, value: str) -> str:
+    del name
+    return validate_name("producer", value.strip())
+
+
+class _Option(NamedTuple):
+    """One option: how it is read, which field it becomes, and where it has an effect."""
+
+    name: str
+    field: str
+    parse: Callable[[str, str], Any]
+    where: tuple[str, ...]
+
+
+_BOTH = (_READ, _STREAM)
+_OPTIONS: Final = (
+    _Option("servers", "servers", _servers, (_READ, _STREAM, _WRITE)),
+    _Option("topic", "topics", _topics, _BOTH),
+    _Option("topics", "topics", _topics, _BOTH),
+    _Option("topicsPattern", "topics_pattern", _pattern, _BOTH),
+    _Option("startingOffsets", "starting", _offsets, _BOTH),
+    _Option("startingTimestamp", "starting", _time, _BOTH),
+    _Option("endingOffsets", "ending", _offsets, (_READ,)),
+    _Option("endingTimestamp", "ending", _time, (_READ,)),
+    _Option("includeTail", "include_tail", _boolean, (_READ,)),
+    _Option("failOnDataLoss", "fail_on_data_loss", _boolean, _BOTH),
+    _Option("pushdown", "pushdown", _boolean, (_READ,)),
+    _Option("storage.url", "storage_url", _storage_url, _BOTH),
+    _Option("cluster", "cluster", _text, (_READ,)),
+    _Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, (_STREAM,)),
+    _Option("maxBytesPerTrigger", "max_bytes_per_trigger", _size, (_STREAM,)),
+    _Option("minPartitions", "min_partitions", _count, _BOTH),
+    _Option("targetPartitionBytes", "target_partition_bytes", _size, _BOTH),
+    _Option("payloadFormat", "payload_format", _text, _BOTH),
+    _Option("mode", "mode", _mode, _BOTH),
+    _Option("topic", "topic", _topic, (_WRITE,)),
+    _Option("producerId", "producer_id", _producer, (_WRITE,)),
+    _Option("batchId", "batch_id", _batch_number, (_WRITE,)),
+)
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+    """Read the options of ``spark.read`` or ``spark.readStream``.
+
+    Raises:
+        ConfigurationError: one is unknown, has no effect here, contradicts another one, or is missing.
+        InvalidNameError: a topic that cannot be one.
+    """
+    where = _STREAM if streaming else _READ
+    fields, given, secrets = _parse(options, where)
+    if not {"topic", "topics", "topicsPattern"} & set(given):
+        raise ConfigurationError(f"{where} needs to know what to read: give the option topic, topics or topicsPattern")
+    if "servers" not in fields:
+        if "storage_url" not in fields or "cluster" not in fields:
+            raise ConfigurationError(
+                f"{where} needs the option servers (danube://host:port), or, to read history without a broker,"
+                " storage.url and cluster (of readStream: servers)"
+            )
+    elif "cluster" in fields:
+        raise ConfigurationError(
+            "option cluster is for reading history without a broker (with storage.url): leave out either it or servers"
+        )
+    if secrets:
+        fields["storage_options"] = Secrets(secrets)
+    fields.setdefault("starting", LATEST if streaming else EARLIEST)
+    return ReadOptions(**fields)
+
+
+def write_options(options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
+    """Read the options of ``df.write`` or ``df.writeStream``.
+
+    Raises:
+        ConfigurationError: one is unknown, wrong, or missing.
+        InvalidNameError: a topic or producer that cannot be one.
+    """
+    fields, _, _ = _parse(options, _WRITE)
+    if "servers" not in fields:
+        raise ConfigurationError("writing to a topic needs the option servers (danube://host:port)")
+    if streaming and "batch_id" in fields:
+        raise ConfigurationError("option batchId is for batch queries; a stream numbers its batches itself")
+    if "batch_id" in fields and "producer_id" not in fields:
+        raise ConfigurationError(
+            "option batchId needs the option producerId: a batch is known again by the two of them"
+        )
+    return WriteOptions(**fields)
+
+
+def _parse(options: Mapping[str, str], where: str) -> tuple[dict[str, Any], list[str], dict[str, str]]:
+    here = {option.name.lower(): option for option in _OPTIONS if where in option.where}
+    elsewhere = {option.name.lower(): option for option in _OPTIONS if where not in option.where}
+    fields: dict[str, Any] = {}
+    given: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    for name, value in options.items():
+        lowered = name.lower()
+        if lowered.startswith(_STORAGE_OPTION) and where != _WRITE:
+            secrets[lowered.removeprefix(_STORAGE_OPTION)] = value
+            continue
+        if lowered in _OF_SPARK:
+            continue
+        option = here.get(lowered)
+        if option is None:
+            raise ConfigurationError(_refusal(name, lowered, where, here, elsewhere))
+        if option.field in given:
+            raise ConfigurationError(
+                f"the options {given[option.field]} and {option.name} say the same thing: give one of them"
+            )
+        given[option.field] = option.name
+        fields[option.field] = option.parse(option.name, value)
+    if "topics" in given and "topics_pattern" in given:
+        raise ConfigurationError(f"give either the option {given['topics']} or topicsPattern, not both")
+    return fields, list(given.values()), secrets
+
+
+def _refusal(name: str, lowered: str, where: str, here: Mapping[str, _Option], elsewhere: Mapping[str, _Option]) -> str:
+    if lowered in elsewhere:
+        return f"option {elsewhere[lowered].name} has no effect on {where}; it is for {elsewhere[lowered].where[0]}"
+    if lowered == "path":
+        return (
+            "a topic is not a path: give it as .option('topic', '/namespace/topic') and call load() without arguments"
+        )
+    if lowered == "kafka.bootstrap.servers":
+        return "this is not Kafka: give the broker's address as .option('servers', 'danube://host:port')"
+    known = sorted(option.name for option in here.values())
+    remedy = nearest(name, known) or f" it has: {', '.join(known)}, storage.options.NAME"
+    return f"the danube source has no option {name!r};{remedy}"
