@@ -1,8 +1,9 @@
-"""One accepted connection: a reader task, and a task for each stream, but none for calls of plain functions.
+"""One accepted connection: a task of its own, and one for each stream, but none for calls of plain functions.
 
-The reader turns bytes into events and hands them to streams. Writing happens once in a turn of the loop, for everything
-that has gathered: the server's one flusher task calls :meth:`ServerConnection.flush` for each connection that has
-something to say. Only for a peer that does not read fast enough a task is started, which waits for it.
+What is read turns into events, which are handed to streams. The server's poller reads real sockets
+(:mod:`danube.wire._poller`), the connection's task everything else. Writing happens once in a turn of the loop, for
+everything that has gathered: the server's one flusher task calls :meth:`ServerConnection.flush` for each connection
+that has something to say. Only for a peer that does not read fast enough a task is started, which waits for it.
 Nobody here keeps a timer; the server's :meth:`ServerConnection.check` looks after all connections at once.
 """
 
@@ -38,12 +39,13 @@ from danube.wire._events import (
 from danube.wire._message import Message
 from danube.wire._method import Method
 from danube.wire._server_stream import ServerStream
-from danube.wire._transport import transport_of
+from danube.wire._transport import SocketTransport, transport_of
 from danube.wire._unary_call import UnaryCall
 from danube.wire.codec import choose_codec
 from danube.wire.connection import GrpcConnection
 
 if TYPE_CHECKING:
+    from danube.wire._poller import Poller
     from danube.wire.server import Server
 
 __all__ = ["MAX_READ_BYTES", "WRITE_PIECE_BYTES", "ServerConnection"]
@@ -72,6 +74,7 @@ class ServerConnection:
         "_last_read",
         "_nursery",
         "_opened",
+        "_read_size",
         "_streams",
         "_transport",
         "_write_began",
@@ -98,6 +101,7 @@ class ServerConnection:
         self._closing = False
         self._closed = False
         self._opened = self._last_read = now
+        self._read_size = MIN_READ_BYTES
         self._keepalive_sent = math.inf
         self._write_began = math.inf
         self._header_block_began = math.inf
@@ -131,33 +135,65 @@ class ServerConnection:
             await self._transport.close()
 
     async def _read(self) -> None:
-        protocol = self.protocol
-        receive = self._transport.receive
-        size = MIN_READ_BYTES
+        poller, transport = self.server.poller, self._transport
+        if poller is not None and isinstance(transport, SocketTransport):
+            await self._be_polled(poller, transport)
+            return
+        receive = transport.receive
         while True:
             try:
-                data = await receive(size)
+                data = await receive(self._read_size)
             except ConnectionLostError:
                 return
-            if not data:
+            if not data or not self._take(data):
                 return
-            length = len(data)
-            # Large reads for those who send much, and no large buffers for the others.
-            if length == size:
-                if size < MAX_READ_BYTES:
-                    size *= 4
-            elif length * 16 < size and size > MIN_READ_BYTES:
-                size //= 4
-            now = self._last_read = trio.current_time()
-            for event in protocol.receive(data, now):
-                handler = _DISPATCH.get(type(event))
-                if handler is not None:
-                    handler(self, event)
-            if protocol.wants_write:
-                self.wake_writer()
-            if protocol.terminated is not None:
-                log.info("connection %d of %s ends: %s", self.connection_id, self.peer, protocol.terminated.message)
-                return
+
+    async def _be_polled(self, poller: Poller, transport: SocketTransport) -> None:
+        """Let the server's poller read, until nothing more is to be read."""
+        fd, over = transport.fd, trio.Event()
+        failure: list[Exception] = []
+
+        def on_readable() -> None:
+            try:
+                data = transport.receive_now(self._read_size)
+                if data is None or (data and self._take(data)):
+                    return
+            except ConnectionLostError:
+                pass  # the end, as well
+            except Exception as error:  # noqa: BLE001 - a bug costs this connection: its own task raises it
+                failure.append(error)
+            poller.remove(fd)
+            over.set()
+
+        poller.add(fd, on_readable)
+        try:
+            await over.wait()
+        finally:
+            poller.remove(fd)
+        if failure:
+            raise failure[0]
+
+    def _take(self, data: bytes) -> bool:
+        """Handle what was read; False when that was the last of it."""
+        protocol = self.protocol
+        length, size = len(data), self._read_size
+        # Large reads for those who send much, and no large buffers for the others.
+        if length == size:
+            if size < MAX_READ_BYTES:
+                self._read_size = size * 4
+        elif length * 16 < size and size > MIN_READ_BYTES:
+            self._read_size = size // 4
+        now = self._last_read = trio.current_time()
+        for event in protocol.receive(data, now):
+            handler = _DISPATCH.get(type(event))
+            if handler is not None:
+                handler(self, event)
+        if protocol.wants_write:
+            self.wake_writer()
+        if protocol.terminated is None:
+            return True
+        log.info("connection %d of %s ends: %s", self.connection_id, self.peer, protocol.terminated.message)
+        return False
 
     def wake_writer(self) -> None:
         """See that what waits for sending is sent, in the next turn of the loop."""

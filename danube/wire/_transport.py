@@ -78,6 +78,20 @@ class SocketTransport:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
 
+    @property
+    def fd(self) -> int:
+        """The descriptor of the socket."""
+        return self._socket.fileno()
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        """Return the next bytes, empty at the end; None if there are none now."""
+        try:
+            return self._socket.recv(max_bytes)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as exc:
+            raise _lost(exc) from exc
+
     async def receive(self, max_bytes: int) -> bytes:
         """Return the next bytes; empty at the end."""
         while True:

@@ -1,7 +1,7 @@
 """The Trio server: listeners in, calls of handlers out.
 
-One task accepts, one looks after the timeouts of all connections, one writes for all of them, and each connection has
-its own reader. A handler's exception ends its own call with a status and nothing else.
+One task accepts, one looks after the timeouts of all connections, one reads and one writes for all of them. A handler's
+exception ends its own call with a status and nothing else.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
 from danube.wire._context import Context
 from danube.wire._method import Handler, Method, Service, UnaryHandler, UnaryStart
+from danube.wire._poller import Poller, new_poller
 from danube.wire._server_connection import ServerConnection
 from danube.wire._server_stream import ServerStream
 from danube.wire._unary_call import UnaryCall
@@ -64,6 +65,8 @@ class Server:
         self._changed = trio.Event()
         self._unflushed: list[ServerConnection] = []
         self._flush_wanted = Waker()
+        self.poller: Poller | None = None
+        """Reads the sockets, while the server runs and the system has the means."""
 
     @property
     def connections(self) -> int:
@@ -89,6 +92,9 @@ class Server:
         async with trio.open_nursery() as connections, trio.open_nursery() as nursery:
             nursery.start_soon(self._check_timeouts)
             nursery.start_soon(self._flush)
+            self.poller = poller = new_poller()
+            if poller is not None:
+                nursery.start_soon(poller.run)
             nursery.start_soon(self._accept, listeners, connections)
             task_status.started(self)
             await self.draining.wait()

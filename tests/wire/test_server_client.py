@@ -33,6 +33,8 @@ from danube.model.errors import (
 )
 from danube.model.limits import Limits
 from danube.wire import Channel, Context, Method, Server, ServerStream, connect_channel, serve
+from danube.wire._events import Event
+from danube.wire.connection import GrpcConnection
 
 MIB = 1024 * 1024
 
@@ -604,6 +606,28 @@ async def test_a_broken_connection_costs_no_other(handlers: Handlers, caplog: py
             await stream.aclose()
         assert await channel.unary("/t/add", Number(1), Number) == Number(2)
     assert "ends:" in caplog.text
+
+
+async def test_a_bug_in_a_connection_costs_no_other(
+    handlers: Handlers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tcp_server(handlers) as (_, port), connect_channel("127.0.0.1", port) as channel:
+        assert await channel.unary("/t/add", Number(1), Number) == Number(2)
+        receive = GrpcConnection.receive
+
+        def buggy(self: GrpcConnection, data: bytes, now: float) -> list[Event]:
+            if data.startswith(b"PRI"):
+                raise RuntimeError("planted")
+            return receive(self, data, now)
+
+        monkeypatch.setattr(GrpcConnection, "receive", buggy)
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(RawClient().hello())
+        with trio.fail_after(5):
+            assert await stream.receive_some() == b""
+        await stream.aclose()
+        assert await channel.unary("/t/add", Number(1), Number) == Number(2)
+    assert "planted" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------ drain
