@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from danube.broker.policy_admin import PolicyAdministration
+from danube.broker.query import Queries
 from danube.broker.storage_admin import StorageAdministration, sealed_part_of
 from danube.log import TopicLog
 from danube.model import TopicPolicies, api, partition_name, validate_name, validate_topic
@@ -56,6 +57,7 @@ class Administration:
             **own,
             **self.policies.service(),
             **StorageAdministration(self._broker, self).service(),
+            **Queries(self._broker).service(),
         }
 
     # --- The broker ---

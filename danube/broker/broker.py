@@ -88,6 +88,10 @@ class Broker:
         self.cache = BatchCache(config.limits.cache_bytes)
         self._topics: dict[str, Topic] = {}
         self.expiry = MessageExpiry(self.kept_topics, seams.wall_clock_us)
+        self.topics_version = seams.random.getrandbits(48) + 1
+        """Another one after any topic or partition has come or gone, and in each life."""
+        self.watchers: set[trio.Event] = set()
+        """Set when a topic or partition has come or gone."""
         self._touched: dict[Topic, None] = {}
         self._commit = trio.Event()
         self._started_at = 0.0
@@ -335,10 +339,16 @@ class Broker:
     def adopt(self, topic: Topic) -> None:
         """Serve a topic from now on."""
         self._topics[topic.name] = topic
+        self._topics_changed()
         if topic.durability is not Durability.NONE:
             self.history.add_topic(topic)
         if topic.message_ttl_s:
             self.expiry.look_again()
+
+    def _topics_changed(self) -> None:
+        self.topics_version += 1
+        for watcher in self.watchers:
+            watcher.set()
 
     # --- What history asks ---
 
@@ -559,6 +569,7 @@ class Broker:
 
     async def _delete_topic(self, name: str) -> None:
         record = await self.catalogue.delete_topic(name)
+        self._topics_changed()
         for topic_name, _ in members(name, record):
             topic = self._topics.pop(topic_name, None)
             if topic is not None:

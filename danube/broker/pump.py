@@ -272,6 +272,10 @@ class Pump(ABC):
                 return
             batches = await self.topic.kept.read(request.offset, _READ_BYTES)
             if not batches:
+                gone = self.topic.start_offset
+                if gone > request.offset:  # retention has taken everything that was there
+                    self._skip([request.offset, gone])
+                    self.pump()
                 return
             self._ahead = deque(batches)
             found = batches[0].base_offset

@@ -89,6 +89,8 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self.readers: dict[Reader, None] = {}
         """Who reads it without a subscription."""
+        self.watchers: set[trio.Event] = set()
+        """Set when a message has come, or the topic has gone."""
         self.deleted: DanubeError | None = None
         """What its users are told once it is deleted."""
         self.failure: DanubeError | None = None
@@ -267,10 +269,11 @@ class Topic:
         if isinstance(self.kept, MemoryLog):
             for pump in self.pumps():
                 pump.offer(batch)
+            self._wake_watchers()
             return
         if self.deleted:
             self.kept.drop()  # it was on its way when the topic went; its file must not wait for it
-        if self.subscriptions or self.readers:
+        if self.subscriptions or self.readers or self.watchers:
             self._broker.touch(self)
 
     def producer_name(self, producer_id: int) -> str:
@@ -402,6 +405,11 @@ class Topic:
         for pump in self.pumps():
             if pump.consumers:
                 pump.pump()
+        self._wake_watchers()
+
+    def _wake_watchers(self) -> None:
+        for watcher in self.watchers:
+            watcher.set()
 
     def end(self, error: DanubeError) -> None:
         """Disconnect everybody: the topic is deleted."""
@@ -409,6 +417,7 @@ class Topic:
         self.disconnect(error)
         for subscription in self.subscriptions.values():
             subscription.close(error)
+        self._wake_watchers()
 
     def disconnect(self, error: DanubeError) -> None:
         """End the streams of all producers and consumers with an error."""

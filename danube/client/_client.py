@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from danube.client._connection import Connection
 from danube.client._options import ClientOptions, Environment
+from danube.client._query import QueryCalls
 from danube.client._requests import RequestCalls
 from danube.client._stages import StageCalls
 from danube.client._tasks import background_tasks
@@ -66,7 +67,7 @@ async def connect(
         yield Client(connection)
 
 
-class Client(RequestCalls, StageCalls):
+class Client(RequestCalls, StageCalls, QueryCalls):
     """A connection to a broker; made by :func:`connect`. Use it in the event loop where it was made."""
 
     def __init__(self, connection: Connection) -> None:

@@ -78,6 +78,14 @@ class TopicHistory:
                 return record
         return None
 
+    def between(self, start: int, end: int, most: int) -> tuple[list[PartRecord], bool]:
+        """Return the parts that hold something of ``[start, end)``, at most ``most``, and whether there are more."""
+        first = max(0, bisect_right(self._bases, start) - 1)
+        if first < len(self.parts) and self.parts[first].part.end_offset <= start:
+            first += 1
+        last = bisect_left(self._bases, end)
+        return self.parts[first : min(last, first + most)], last > first + most
+
     def find_time(self, time_us: int) -> PartRecord | None:
         """Return the first part with something appended at or after a time."""
         at = bisect_left(self._highest_us, time_us)

@@ -98,6 +98,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compat_prefetch_bytes: int = 1 * MIB
     """The same in bytes, as they are stored. A batch that an exclusive consumer gets whole may go beyond."""
 
+    # Engines
+    max_log_states: int = 10_000
+    """Most topics and partitions whose states one call returns."""
+    max_log_parts: int = 2_000
+    """Most sealed parts in one answer; clients ask for the next ones by themselves."""
+    max_log_wait_s: float = 30.0
+    """Longest wait for news of logs in one call; clients that want to wait longer ask again by themselves."""
+
     # Journal
     journal_max_bytes: int = 4 * GIB
     """Disk space of the journal; beyond it publishing waits and acknowledgements go on."""

@@ -6,13 +6,25 @@ messages, manifests and metrics is :func:`public_url`, which leaves them out.
 
 from __future__ import annotations
 
+import os
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from danube.model.errors import ConfigurationError
 
-__all__ = ["ALIASES", "StorageUrl", "is_secret", "parse_url", "public_text", "storage_place"]
+__all__ = [
+    "ALIASES",
+    "StorageUrl",
+    "is_secret",
+    "parse_url",
+    "public_text",
+    "reachable_url",
+    "storage_directory",
+    "storage_place",
+]
 
 ALIASES = {"gs": "gcs", "az": "azure", "abfs": "azure"}
 """Schemes that mean another one."""
@@ -87,6 +99,31 @@ def storage_place(url: str) -> str:
     """Return where a storage URL points to: without options and secrets, and in one spelling."""
     parts = parse_url(url)
     return f"{parts.scheme}://{parts.location.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
+def reachable_url(url: str, options: Mapping[str, Any], data_directory: str) -> str:
+    """Return a storage URL for other processes: absolute, with all options that are no secrets.
+
+    Args:
+        url: as configured.
+        options: that are configured beside the URL; those in its query win. Only texts, numbers and truth values.
+        data_directory: of the broker, which ``disk://`` means.
+    """
+    parts = parse_url(url)
+    beside = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if isinstance(value, str | int | float)
+    }
+    path = parts.path
+    if parts.scheme == "disk" and not parts.location and not path:
+        path = str(storage_directory(data_directory))
+    return _public(parts.scheme, parts.location, path, beside | parts.options)
+
+
+def storage_directory(data_directory: str | os.PathLike[str]) -> Path:
+    """Return where ``disk://`` is."""
+    return Path(os.path.abspath(data_directory)) / "storage"
 
 
 def _public(scheme: str, location: str, path: str, options: dict[str, str]) -> str:

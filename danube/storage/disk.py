@@ -40,6 +40,7 @@ from danube.storage._keys import is_key
 from danube.storage._os_errors import kind_of
 from danube.storage._plugins import StoragePlugin, StorageSurroundings, WallClock, system_wall_clock_us
 from danube.storage._uploads import UPLOADS, belongs_to, upload_name
+from danube.storage._url import storage_directory
 
 __all__ = ["DiskBackend", "DiskConfig", "DiskStoragePlugin", "open_disk"]
 
@@ -429,7 +430,7 @@ class DiskStoragePlugin(StoragePlugin[DiskConfig]):
         if surroundings.path:
             directory = Path(surroundings.path)
         elif surroundings.data_directory is not None:
-            directory = surroundings.data_directory / "storage"
+            directory = storage_directory(surroundings.data_directory)
         else:
             raise ConfigurationError("disk:// needs a data directory; name the directory: disk:///a/directory")
         async with open_disk(

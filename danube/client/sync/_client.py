@@ -17,6 +17,7 @@ from danube.client.sync._admin import AdminCalls
 from danube.client.sync._consumer import Consumer
 from danube.client.sync._loop import Loop
 from danube.client.sync._producer import Producer
+from danube.client.sync._query import QueryCalls
 from danube.client.sync._reader import Reader
 from danube.client.sync._requester import Requester
 from danube.client.sync._stages import StageCalls
@@ -59,7 +60,7 @@ def connect(
         yield Client(client, Loop(portal))
 
 
-class Client(AdminCalls, StageCalls):
+class Client(AdminCalls, StageCalls, QueryCalls):
     """A connection to a broker; made by :func:`connect`."""
 
     def __init__(self, client: _client.Client, loop: Loop) -> None:

@@ -1,0 +1,241 @@
+"""The calls for engines that read whole ranges of topics: states of logs, sealed parts, offsets by time, raw batches.
+
+All of them only read, so they are repeated when the connection breaks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from danube.client._log_reading import LogReading
+from danube.client._retry import Retry
+from danube.model.errors import DanubeError, FailedPreconditionError, InvalidArgumentError, TopicNotFoundError
+from danube.model.limits import MIB
+from danube.model.names import validate_topic
+from danube.model.query_api import (
+    FindOffset,
+    FoundOffset,
+    GetLogParts,
+    GetLogStates,
+    GetTopicNames,
+    LogPart,
+    LogParts,
+    LogPartsPage,
+    LogState,
+    LogStates,
+    QueryMethod,
+    TopicNames,
+)
+
+if TYPE_CHECKING:
+    from danube.client._connection import Connection
+    from danube.client._options import ClientOptions
+
+__all__ = ["QueryCalls", "gaps_of", "join_parts"]
+
+T = TypeVar("T")
+
+_FOREVER = 2**63 - 1
+
+
+class QueryCalls:
+    """The part of :class:`Client` for engines. Offsets are of messages; ranges are half-open."""
+
+    _connection: Connection
+    _options: ClientOptions
+
+    async def log_state(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        pattern: str = "",
+        beyond: Mapping[str, int] | None = None,
+        timeout_s: float = 0,
+    ) -> list[LogState]:
+        """Return how far logs reach: one row for each plain topic or partition, in the order of their names.
+
+        Args:
+            topics: plain topics, partitions, or base names of partitioned topics, which stand for all partitions. None
+                of them means all topics, or those that ``pattern`` matches.
+            pattern: a regular expression of Python's, which the whole of a plain or base name must match.
+            beyond: end offsets that are known, by the ``name`` of the rows. The call then waits until a log reaches
+                beyond that, or one is there that is not known: the broker answers when it happens, and is idle until
+                then.
+            timeout_s: how long it waits for that at most; then it returns the states as they are.
+
+        Raises:
+            TopicNotFoundError: a topic that is named does not exist.
+            LimitExceededError: more than ``max_log_states`` rows.
+            InvalidArgumentError: ``topics`` and ``pattern`` together, or a pattern that is none.
+        """
+        matches = _matcher(topics, pattern)
+        deadline = anyio.current_time() + timeout_s
+        while True:
+            names, version = topics, 0
+            if not topics:
+                found = await self._query(QueryMethod.NAMES, GetTopicNames(), TopicNames)
+                names, version = [name for name in found.names if matches is None or matches(name)], found.version
+            wait_s = 0.0 if beyond is None else max(0.0, deadline - anyio.current_time())
+            request = GetLogStates(list(names), dict(beyond or {}), _milliseconds(wait_s), version)
+            try:
+                answer = await self._query(QueryMethod.STATE, request, LogStates, wait_s)
+            except TopicNotFoundError:
+                if topics:
+                    raise
+                continue  # deleted since: it is no longer among the names
+            if not wait_s or beyond is None or _has_news(answer.states, beyond):
+                return answer.states
+
+    async def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
+        """Return where the sealed batches of a range of offsets are, for reading them from the storage.
+
+        Args:
+            topic: a plain topic or one partition.
+            start, end: the range; None is the end of the log.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            FailedPreconditionError: it keeps nothing (durability ``none``), or was created anew during the call.
+        """
+        validate_topic(topic)
+        limit = _FOREVER if end is None else end
+        pages: list[LogPartsPage] = []
+        offset = start
+        while not pages or pages[-1].more:
+            page = await self._query(QueryMethod.PARTS, GetLogParts(topic, offset, limit), LogPartsPage)
+            if pages and page.topic_id != pages[0].topic_id:
+                raise FailedPreconditionError(f"topic {topic!r} was deleted and created again meanwhile; ask again")
+            pages.append(page)
+            if page.parts:
+                offset = page.parts[-1].end_offset
+        last = pages[-1]
+        low, high = max(start, last.start_offset), max(start, min(limit, pages[0].sealed_offset))
+        low = min(low, high)
+        parts = [part for part in join_parts(page.parts for page in pages) if part.end_offset > low]
+        storages = {name: url for page in pages for name, url in page.storages.items()}
+        return LogParts(
+            topic,
+            last.topic_id,
+            low,
+            high,
+            last.start_offset,
+            pages[0].sealed_offset,
+            last.end_offset,
+            parts,
+            gaps_of(parts, low, high),
+            storages,
+        )
+
+    async def offsets_at(self, topic: str, time: int | datetime) -> int:
+        """Return the offset of the first message that was appended at or after a time; the end if there is none.
+
+        Args:
+            topic: a plain topic or one partition.
+            time: microseconds since the epoch, or a date with a time zone.
+
+        Raises:
+            TopicNotFoundError, FailedPreconditionError: as :meth:`log_parts`.
+            StorageError, DataLossError: the broker cannot read the history where it has to look.
+        """
+        validate_topic(topic)
+        if isinstance(time, datetime):
+            if time.tzinfo is None:
+                raise InvalidArgumentError(f"time {time} has no time zone; use datetime(..., tzinfo=timezone.utc)")
+            time = round(time.timestamp() * 1_000_000)
+        return (await self._query(QueryMethod.OFFSET_AT, FindOffset(topic, time), FoundOffset)).offset
+
+    @asynccontextmanager
+    async def read_log(
+        self, topic: str, start: int, end: int, *, credit_bytes: int = 16 * MIB
+    ) -> AsyncIterator[LogReading]:
+        """Read a range of a log from the broker, as stored batches: ``async with client.read_log(...) as batches``.
+
+        Iterating over what it gives yields a :class:`~danube.model.query_api.RawBatch` after the other, verified and
+        not opened, and ends at ``end``. The first one may begin before ``start``, the last one end behind ``end``; what
+        retention has taken meanwhile shows as a batch that begins later than the one before has ended. After a
+        reconnect it goes on where it was.
+
+        Args:
+            topic: a plain topic or one partition.
+            start, end: offsets; ``end`` is at most the end of the log.
+            credit_bytes: what may have arrived and was not taken yet.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            FailedPreconditionError: it keeps nothing (durability ``none``).
+            DataLossError: the log ends before ``end``, or a batch is damaged.
+        """
+        validate_topic(topic)
+        if not 0 <= start <= end:
+            raise InvalidArgumentError(f"offsets [{start}, {end}) are not a range")
+        if credit_bytes < 1:
+            raise InvalidArgumentError("credit_bytes must be at least 1")
+        reading = LogReading(self._connection, topic, start, end, credit_bytes)
+        try:
+            yield reading
+        finally:
+            await reading.aclose()
+
+    async def _query(self, path: str, request: Any, kind: type[T], wait_s: float = 0.0) -> T:
+        retry = Retry(self._options)
+        while True:
+            try:
+                channel = await self._connection.channel()
+                return await channel.unary(path, request, kind, timeout_s=self._options.request_timeout_s + wait_s)
+            except DanubeError as error:
+                if not error.retryable or not await retry.wait(error):
+                    raise
+
+
+def join_parts(pages: Sequence[Sequence[LogPart]] | Any) -> list[LogPart]:
+    """Return the parts of several pages as one run without overlaps.
+
+    Parts that were merged between two pages come as one part: what went into it is left out.
+    """
+    parts: list[LogPart] = []
+    for page in pages:
+        for part in page:
+            while parts and parts[-1].base_offset >= part.base_offset:
+                parts.pop()
+            parts.append(part)
+    return parts
+
+
+def gaps_of(parts: Sequence[LogPart], start: int, end: int) -> list[tuple[int, int]]:
+    """Return what parts, in their order, leave out of ``[start, end)``."""
+    gaps = []
+    for part in parts:
+        if part.base_offset > start:
+            gaps.append((start, min(part.base_offset, end)))
+        start = max(start, part.end_offset)
+    if start < end:
+        gaps.append((start, end))
+    return gaps
+
+
+def _matcher(topics: Sequence[str], pattern: str) -> Any:
+    if isinstance(topics, str):
+        raise InvalidArgumentError(f"topics {topics!r} is a text; give a list of names")
+    if topics and pattern:
+        raise InvalidArgumentError("topics and pattern exclude each other")
+    if not pattern:
+        return None
+    try:
+        return re.compile(pattern).fullmatch
+    except re.error as error:
+        raise InvalidArgumentError(f"pattern {pattern!r} is not a regular expression: {error}") from error
+
+
+def _has_news(states: Sequence[LogState], beyond: Mapping[str, int]) -> bool:
+    return any(state.name not in beyond or state.end_offset > beyond[state.name] for state in states)
+
+
+def _milliseconds(seconds: float) -> int:
+    # Never 0 for a wait, or the last of it would be spent asking again and again.
+    return max(1, round(seconds * 1000)) if seconds > 0 else 0
