@@ -1,0 +1,1 @@
+"""Pipeline jobs: topics to lakehouse tables, anything to topics, topics to topics."""
