@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from danube.cli._context import ContextOption, UrlOption, set_defaults
+from danube.cli._extensions import extension_names, find_extension
 
 __all__ = ["EXIT_CODES", "RootGroup", "flatten", "root"]
 
@@ -30,7 +31,16 @@ busy, producer fenced, data directory in use); 130 interrupted."""
 
 
 class RootGroup(TyperGroup):
-    """The group behind ``danube``: turns errors of commands into one line and an exit code."""
+    """The group behind ``danube``: finds commands of other packages, turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, those of other packages last."""
+        own = super().list_commands(ctx)
+        return own + [name for name in extension_names() if name not in own]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command: one of our own, else one that another package brings, else None."""
+        return super().get_command(ctx, cmd_name) or find_extension(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""

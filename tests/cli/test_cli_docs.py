@@ -31,9 +31,10 @@ def blocks(kind: str) -> Iterator[str]:
 def find_command(words: list[str]) -> tuple[Any, list[str]]:
     """Return the command that words begin with, and the words behind its name."""
     command: Any = typer.main.get_command(app)
-    while words and hasattr(command, "commands"):
-        assert words[0] in command.commands, f"there is no command {words[0]!r} in {command.name!r}"
-        command, words = command.commands[words[0]], words[1:]
+    while words and hasattr(command, "get_command"):
+        found = command.get_command(typer.Context(command), words[0])
+        assert found is not None, f"there is no command {words[0]!r} in {command.name!r}"
+        command, words = found, words[1:]
     return command, words
 
 

@@ -1,0 +1,68 @@
+"""Commands that other packages bring: entry points of the group ``danube.commands``.
+
+The name of the entry point is the name of the command; what it points to is a Typer application, whose module must be
+light to import, because ``danube --help`` shows it. Entry points are looked at only when a command is asked for that
+is not built in, or when all are listed. Commands of packages that are known but not installed are there too, and say
+what to install.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+import typer
+
+__all__ = ["GROUP", "extension_names", "find_extension"]
+
+GROUP: Final = "danube.commands"
+
+_KNOWN: Final = {"pipeline": "pip install 'pyspark-danube[pipeline]'"}
+"""Commands of packages that may be missing, and how to get them."""
+
+
+def extension_names() -> list[str]:
+    """Return the names of all commands that :func:`find_extension` finds."""
+    return sorted({*_KNOWN, *(point.name for point in entry_points(group=GROUP))})
+
+
+def find_extension(name: str) -> Any:
+    """Return the command of this name, None if nobody brings it.
+
+    If its package is not installed, or cannot be imported, the command raises ConfigurationError when it is run.
+    """
+    for point in entry_points(group=GROUP, name=name):
+        return _load(point)
+    if name in _KNOWN:
+        return _missing(name, f"`danube {name}` is not installed", f"get it with: {_KNOWN[name]}")
+    return None
+
+
+def _load(point: EntryPoint) -> Any:
+    try:
+        app = point.load()
+    except (ImportError, AttributeError) as error:
+        package = point.dist.name if point.dist else "its package"
+        return _missing(
+            point.name, f"`danube {point.name}` cannot be loaded: {error}", f"install {package} anew, with all it needs"
+        )
+    command = typer.main.get_command(app)
+    command.name = point.name
+    return command
+
+
+def _missing(name: str, what: str, remedy: str) -> Any:
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+    @app.command(
+        name,
+        short_help=f"({remedy})",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    def missing() -> None:
+        from danube.model.errors import ConfigurationError
+
+        raise ConfigurationError(f"{what}; {remedy}")
+
+    return typer.main.get_command(app)
