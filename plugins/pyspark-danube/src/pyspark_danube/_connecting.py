@@ -1,0 +1,55 @@
+"""Connections of drivers and executors to the broker.
+
+The client brings a lost connection back by itself, but it does not wait for a broker that never answered: a wrong
+address is told at once. A task, however, begins with a new connection, perhaps just while the broker is restarted. What
+runs on an executor therefore has patience; the driver has answered for the address by then.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from danube.client.sync import Client, connect
+from danube.model.errors import ConnectionLostError
+
+__all__ = ["EXECUTOR_PATIENCE_S", "broker_client"]
+
+EXECUTOR_PATIENCE_S = 60.0
+"""How long a task waits for a broker that does not answer, before it fails and is tried again by Spark."""
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+
+
+@contextmanager
+def broker_client(servers: str, *, patience_s: float = 0.0) -> Iterator[Client]:
+    """Connect to the broker.
+
+    Args:
+        servers: its URL, ``danube://host:port``.
+        patience_s: how long to try for a first connection; 0 is one attempt.
+
+    Raises:
+        ConnectionLostError: nobody answers.
+        ConfigurationError: the URL is wrong.
+    """
+    with ExitStack() as stack:
+        yield enter_client(stack, servers, patience_s=patience_s)
+
+
+def enter_client(stack: ExitStack, servers: str, *, patience_s: float = 0.0) -> Client:
+    """Connect to the broker as :func:`broker_client` does; the connection ends with ``stack``."""
+    give_up_at = time.monotonic() + patience_s
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return stack.enter_context(connect(servers))
+        except ConnectionLostError:
+            if time.monotonic() + pause_s > give_up_at:
+                raise
+        # Tasks of one stage should not come back in step.
+        time.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

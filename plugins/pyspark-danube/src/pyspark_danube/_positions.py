@@ -1,0 +1,247 @@
+"""How far a streaming query has come, and how far its next batch goes. Pure: values in, values out.
+
+A position is what Spark writes into the checkpoint, so it is a format::
+
+    {"/default/orders": {"0": 1200, "1": 1187}, "ids": {"/default/orders": {"0": 71, "1": 72}}}
+
+For each topic and partition the offset of the first message that is not read yet, and beside it the id of the log that
+the offset belongs to. The id is what tells a topic that was deleted and created again from one that goes on. Topics
+begin with a slash, so ``ids`` is none. Spark compares positions as text: :func:`encode` always writes the same text for
+the same position.
+
+What can have happened to a log between two batches is decided in :func:`resume`:
+
+=========================================  =====================================================
+it is not in the position                  it appeared later: read from its first message
+its first messages have expired            loss; go on with the first that is left
+it ends before the position                loss (a log without sync, after a loss of power); go on at its end
+it has another id                          loss; read the new log from its first message
+it is gone                                 loss; forget it
+=========================================  =====================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from danube.model.errors import ConfigurationError
+
+__all__ = ["Log", "LogKey", "Position", "Positions", "Resumed", "Span", "decode", "encode", "resume", "share", "spans"]
+
+IDS = "ids"
+
+
+class LogKey(NamedTuple):
+    """One plain topic, or one partition."""
+
+    topic: str
+    """The plain topic, or the base name."""
+    partition: int
+    """0 for a plain topic."""
+
+
+class Position(NamedTuple):
+    """Where a query stands in one log."""
+
+    offset: int
+    """The first message that is not read yet."""
+    topic_id: int
+    """The log that the offset belongs to."""
+
+
+Positions = dict[LogKey, Position]
+
+
+class Log(Protocol):
+    """What is asked of :class:`danube.model.query_api.LogState`."""
+
+    topic_id: int
+    start_offset: int
+    end_offset: int
+
+
+class Span(NamedTuple):
+    """What a batch reads of one log: messages ``[start, end)``."""
+
+    key: LogKey
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where reading goes on, and what cannot be read any more."""
+
+    positions: Positions
+    losses: list[str]
+    """One sentence for each log that has lost messages before they were read."""
+
+
+def encode(positions: Mapping[LogKey, Position]) -> dict[str, Any]:
+    """Return positions as the JSON object of a checkpoint."""
+    offsets: dict[str, dict[str, int]] = {}
+    ids: dict[str, dict[str, int]] = {}
+    for key in sorted(positions):
+        offsets.setdefault(key.topic, {})[str(key.partition)] = positions[key].offset
+        ids.setdefault(key.topic, {})[str(key.partition)] = positions[key].topic_id
+    return {**offsets, IDS: ids}
+
+
+def decode(saved: Mapping[str, Any]) -> Positions:
+    """Read the JSON object of a checkpoint.
+
+    Raises:
+        ConfigurationError: it was written by something else.
+    """
+    try:
+        ids = saved[IDS]
+        return {
+            LogKey(topic, int(partition)): Position(int(offset), int(ids[topic][partition]))
+            for topic, offsets in saved.items()
+            if topic != IDS
+            for partition, offset in offsets.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigurationError(
+            f"the checkpoint holds {dict(saved)!r}, which is no position in Danube topics; it belongs to another"
+            f" source: give the query a checkpointLocation of its own"
+        ) from error
+
+
+def resume(start: Mapping[LogKey, Position], logs: Mapping[LogKey, Log]) -> Resumed:
+    """Return where reading goes on after ``start``, with the logs as they are now."""
+    positions: Positions = {}
+    losses = []
+    for key, log in logs.items():
+        at = start.get(key)
+        goes_on = at is not None and at.topic_id == log.topic_id
+        if at is not None and not goes_on:
+            losses.append(f"{_name(key)} was deleted and created again after offset {at.offset}")
+        wanted = at.offset if at is not None and goes_on else 0
+        offset = min(max(wanted, log.start_offset), max(log.end_offset, log.start_offset))
+        if wanted < log.start_offset:
+            losses.append(f"offsets {wanted} to {log.start_offset - 1} of {_name(key)} have expired")
+        elif wanted > log.end_offset:
+            losses.append(f"{_name(key)} ends at offset {log.end_offset}, but was read up to {wanted} before")
+        positions[key] = Position(offset, log.topic_id)
+    losses += [f"{_name(key)} was deleted after offset {at.offset}" for key, at in start.items() if key not in logs]
+    return Resumed(positions, losses)
+
+
+def spans(start: Mapping[LogKey, Position], end: Mapping[LogKey, Position]) -> list[Span]:
+    """Return what the batch between two positions holds, empty spans left out."""
+    found = []
+    for key, until in sorted(end.items()):
+        at = start.get(key)
+        begin = at.offset if at is not None and at.topic_id == until.topic_id else 0
+        if begin < until.offset:
+            found.append(Span(key, begin, until.offset))
+    return found
+
+
+def share(waiting: Mapping[LogKey, int], limit: int) -> dict[LogKey, int]:
+    """Divide ``limit`` (messages or bytes) among logs in proportion to what waits in them.
+
+    The shares add up to the limit exactly, or to all there is. As long as the limit allows it each log gets at least
+    one, so that a busy log never starves a quiet one.
+    """
+    asking = {key: amount for key, amount in waiting.items() if amount > 0}
+    total = sum(asking.values())
+    if total <= limit:
+        return asking
+    largest_first = sorted(asking, key=lambda key: (-asking[key], key))
+    if limit <= len(asking):
+        return dict.fromkeys(largest_first[:limit], 1)
+    rest, spare = total - len(asking), limit - len(asking)
+    shares = {key: 1 + (amount - 1) * spare // rest for key, amount in asking.items()}
+    left = limit - sum(shares.values())
+    for key in largest_first:
+        extra = min(left, asking[key] - shares[key])
+        shares[key] += extra
+        left -= extra
+    return shares
+
+
+def advance(runs: Iterable[tuple[int, int, float]], start: int, budget: float) -> int:
+    """Return how far ``budget`` bytes reach from ``start``.
+
+    Args:
+        runs: ``(start, end, bytes per message)`` in the order of their offsets.
+        start: the first message to be read.
+        budget: bytes.
+    """
+    offset = start
+    for begin, end, weight in runs:
+        first = max(begin, offset)
+        if end <= first:
+            continue
+        fits = int(budget / weight) if weight > 0 else end - first
+        if fits < end - first:
+            return first + fits if fits else offset
+        budget -= (end - first) * weight
+        offset = end
+    return offset
+
+
+def weigh(runs: Iterable[tuple[int, int, float]], start: int, end: int) -> float:
+    """Return how many bytes the messages ``[start, end)`` have."""
+    return sum(max(0, min(end, until) - max(start, begin)) * weight for begin, until, weight in runs)
+
+
+Runs = Callable[[LogKey, int, int], list[tuple[int, int, float]]]
+"""Returns the runs of a log between two offsets: ``(start, end, bytes per message)``."""
+
+
+def admit(
+    begin: Mapping[LogKey, Position],
+    logs: Mapping[LogKey, Log],
+    *,
+    max_messages: int | None = None,
+    max_bytes: int | None = None,
+    runs: Runs | None = None,
+) -> Positions:
+    """Return how far the next batch goes: to the end, or as far as the limits allow.
+
+    A limit in bytes goes by estimates, and a batch with anything to read holds at least one message.
+
+    Args:
+        begin: where reading goes on.
+        logs: the logs as they are now.
+        max_messages: at most this many messages.
+        max_bytes: about this many bytes; needs ``runs``.
+        runs: what the messages of a log weigh.
+    """
+    waiting = {key: max(0, logs[key].end_offset - at.offset) for key, at in begin.items() if key in logs}
+    granted = dict(waiting) if max_messages is None else share(waiting, max_messages)
+    if max_bytes is not None and runs is not None:
+        granted = _within_bytes(begin, granted, max_bytes, runs)
+    return {key: Position(at.offset + granted.get(key, 0), at.topic_id) for key, at in begin.items()}
+
+
+def _within_bytes(
+    begin: Mapping[LogKey, Position], granted: dict[LogKey, int], max_bytes: int, runs: Runs
+) -> dict[LogKey, int]:
+    asked = {key: count for key, count in granted.items() if count > 0}
+    if not asked:
+        return granted
+    weights = {key: runs(key, begin[key].offset, begin[key].offset + count) for key, count in asked.items()}
+    sizes = {
+        key: max(1, round(weigh(weights[key], begin[key].offset, begin[key].offset + count)))
+        for key, count in asked.items()
+    }
+    if sum(sizes.values()) <= max_bytes:
+        return granted
+    budgets = share(sizes, max_bytes)
+    fitting = {
+        key: min(advance(weights[key], begin[key].offset, budgets.get(key, 0)) - begin[key].offset, count)
+        for key, count in asked.items()
+    }
+    if not any(fitting.values()):
+        fitting[max(asked, key=lambda key: (sizes[key], key))] = 1
+    return fitting
+
+
+def _name(key: LogKey) -> str:
+    return f"topic {key.topic}, partition {key.partition},"

@@ -1,0 +1,126 @@
+"""Rows to messages: which columns the sink takes, and how a column of Arrow becomes a list of messages.
+
+============== ====================== ==============================================================================
+column         type                   meaning
+============== ====================== ==============================================================================
+``payload``    BINARY or STRING       what the message holds; required, never null
+``key``        STRING                 decides the partition; null: none
+``attributes`` MAP<STRING, STRING>    null: none
+``topic``      STRING                 where the row goes, if there is no option ``topic``
+============== ====================== ==============================================================================
+
+Rows that have neither key nor attributes become a list of payloads, which the client encodes without an object for each
+message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from danube.model.batch import Record
+from danube.model.errors import ConfigurationError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["check_columns", "to_messages"]
+
+_COLUMNS = {
+    "payload": ("binary", "string"),
+    "key": ("string",),
+    "attributes": ("map<string,string>",),
+    "topic": ("string",),
+}
+
+
+def check_columns(schema: StructType, *, has_topic: bool) -> None:
+    """Check on the driver that rows of this schema can be written.
+
+    Args:
+        schema: of the rows.
+        has_topic: whether the option ``topic`` is given.
+
+    Raises:
+        ConfigurationError: a column is missing, unknown, or of the wrong type; the message says what to select.
+    """
+    for field in schema.fields:
+        if field.name not in _COLUMNS:
+            near = get_close_matches(field.name, _COLUMNS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "leave it out, or make it part of the payload"
+            raise ConfigurationError(
+                f"the sink takes no column {field.name!r}; {hint} It takes {', '.join(_COLUMNS)}:"
+                f" for example df.selectExpr('to_json(struct(*)) AS payload')"
+            )
+        given = field.dataType.simpleString()
+        # CHAR and VARCHAR are strings to whoever reads them.
+        if given.split("(")[0] in ("char", "varchar"):
+            given = "string"
+        if given not in _COLUMNS[field.name]:
+            wanted = " or ".join(kind.upper() for kind in _COLUMNS[field.name])
+            raise ConfigurationError(
+                f"the column {field.name!r} is {given.upper()}, but the sink takes {wanted}; cast it, for example"
+                f" CAST({field.name} AS {_COLUMNS[field.name][-1].upper()})"
+            )
+    names = schema.fieldNames()
+    if "payload" not in names:
+        near = get_close_matches("payload", names, 1)
+        raise ConfigurationError(
+            f"there is no column 'payload' among {', '.join(map(repr, names)) or 'no columns at all'}; name what the"
+            f" messages shall hold, for example df.selectExpr('{near[0] if near else 'to_json(struct(*))'} AS payload')"
+        )
+    if not has_topic and "topic" not in names:
+        raise ConfigurationError(
+            "there is neither an option 'topic' nor a column 'topic': say where the rows go, for example"
+            " .option('topic', '/default/orders')"
+        )
+
+
+def to_messages(rows: pa.RecordBatch) -> Sequence[bytes] | list[Record]:
+    """Return rows as messages: payloads alone if no row has a key or attributes.
+
+    Raises:
+        InvalidArgumentError: a payload is null.
+    """
+    names = rows.schema.names
+    payloads = _payloads(rows.column("payload"))
+    keys = _values(rows.column("key")) if "key" in names else None
+    attributes = _attributes(rows.column("attributes")) if "attributes" in names else None
+    if keys is None and attributes is None:
+        return payloads
+    if attributes is None:
+        return list(map(Record, payloads, keys or ()))
+    return list(map(Record, payloads, keys or [None] * len(payloads), attributes))
+
+
+def _payloads(column: pa.Array) -> list[bytes]:
+    if column.null_count:
+        raise InvalidArgumentError(
+            "a row has a null payload, and a message always has one; filter such rows, or give them a value with"
+            " coalesce(payload, ...)"
+        )
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    payloads: list[bytes] = column.to_pylist()
+    return payloads
+
+
+def _values(column: pa.Array) -> list[Any] | None:
+    """Return the values of a column, None if all are null."""
+    return None if column.null_count == len(column) else column.to_pylist()
+
+
+def _attributes(column: pa.Array) -> list[dict[str, str] | None] | None:
+    if column.null_count == len(column):
+        return None
+    found: list[dict[str, str] | None] = column.to_pylist(maps_as_pydicts="strict")
+    for attributes in found:
+        if attributes and None in attributes.values():
+            name = list(attributes)[list(attributes.values()).index(None)]  # type: ignore[arg-type]
+            raise InvalidArgumentError(f"the attribute {name!r} of a row is null; leave it out of the map instead")
+    return [attributes or None for attributes in found]
