@@ -86,7 +86,7 @@ class LogReading:
         try:
             if self._stream is None:
                 await self._open()
-            assert self._stream is not None
+                return  # perhaps there is nothing left of the range
             self._take(await receive_reply(self._stream, _decode, self._topic))
         except DanubeError as error:
             self._stream = None
