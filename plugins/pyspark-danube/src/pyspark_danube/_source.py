@@ -13,13 +13,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["SCHEMA", "DefaultSource"]
-
-SCHEMA = (
-    "topic STRING, partition INT, offset BIGINT, publish_time TIMESTAMP, key STRING, payload BINARY,"
-    " attributes MAP<STRING, STRING>, producer STRING, schema_id INT, schema_version INT"
-)
-"""Columns of a topic, as Spark writes them down."""
+__all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
@@ -32,4 +26,6 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType | str:
         """Return the columns of a topic."""
+        from pyspark_danube._columns import SCHEMA
+
         return SCHEMA

@@ -1,0 +1,357 @@
+"""From stored batches to Arrow, a column at a time.
+
+A batch is opened as little as the columns allow::
+
+    wanted                              done for a batch
+    offset, partition, producer, ...    nothing: its header says it all
+    payload, no keys, one size          the records array is a matrix; one copy leaves out the msgpack headers
+    payload, no keys                    msgspec makes a list of bytes, Arrow a column of it
+    key, attributes, ...                msgspec makes structs of just these fields, columns are made of those
+
+Batches gather until there is enough for a record batch; columns that are constant in a stored batch (times, schemas,
+producers) are kept once for it, and repeated at the end. Nothing is done for each row in Python on the common paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from danube.model.batch import BatchFlags, BatchHeader, read_header, unpack_body
+from danube.model.errors import CorruptBatchError, DataLossError, InvalidArgumentError
+from danube.model.limits import MIB
+from pyspark_danube._payloads import MalformedPayloadError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from danube.model.query_api import RawBatch
+    from pyspark_danube._columns import Columns
+
+__all__ = ["MAX_BATCH_BYTES", "MAX_BATCH_ROWS", "ArrowRows"]
+
+MAX_BATCH_ROWS: Final = 32_768
+MAX_BATCH_BYTES: Final = 4 * MIB
+"""A record batch is handed on at this many rows or payload bytes; it may exceed them by one stored batch."""
+
+MAX_UNPACKED_BYTES: Final = 1 << 30
+"""No batch that a broker has accepted unpacks to more; one that claims to is damaged."""
+
+_ARRAY_HEADERS: Final = {0xDC: 3, 0xDD: 5}
+_BINARY_HEADERS: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5}
+
+_RECORD_FIELDS: Final[tuple[tuple[str, Any, Any], ...]] = (
+    ("payload", bytes, b""),
+    ("key", str | None, None),
+    ("attributes", dict[str, str] | None, None),
+    ("publish_delta_us", int, 0),
+    ("producer", str, ""),
+)
+
+
+class ArrowRows:
+    """Gathers stored batches of one plain topic or partition, and makes record batches of them."""
+
+    def __init__(self, columns: Columns, topic: str, partition: int) -> None:
+        self._schema: pa.Schema = columns.schema
+        self._fields = columns.fields
+        self._decoder = columns.decoder()
+        self._topic = topic
+        self._partition = partition
+        wanted = set(columns.names)
+        self._payload_wanted = "payload" in wanted or bool(self._fields)
+        self._opened = [
+            name
+            for name, needed in (
+                ("payload", self._payload_wanted),
+                ("key", "key" in wanted),
+                ("attributes", "attributes" in wanted),
+                ("publish_delta_us", "publish_time" in wanted),
+            )
+            if needed
+        ]
+        self._record_decoder = _decoder_of(self._opened)
+        with_producer = [*self._opened, "producer"] if "producer" in wanted else self._opened
+        self._composite_opened = with_producer
+        self._composite_decoder = _decoder_of(with_producer)
+        self._constants: dict[str, pa.Array] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = 0
+        """How many have gathered."""
+        self.size = 0
+        """Bytes of their records, unpacked."""
+        self._starts: list[int] = []
+        self._counts: list[int] = []
+        self._times: list[int] = []
+        self._schemas: list[tuple[int, int]] = []
+        self._producers: list[str | list[str]] = []
+        # Of each batch: a matrix of bytes, a list of bytes, or nothing if payloads are not wanted.
+        self._payloads: list[Any] = []
+        # Of each batch: a list, or None if none of its records has any.
+        self._keys: list[list[str | None] | None] = []
+        self._attributes: list[list[dict[str, str] | None] | None] = []
+        self._deltas: list[list[int] | None] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time for :meth:`take`."""
+        return self.rows >= MAX_BATCH_ROWS or self.size >= MAX_BATCH_BYTES
+
+    def add(self, batch: RawBatch, start: int, end: int) -> None:
+        """Add the rows of a stored batch whose offsets are in ``[start, end)``; there may be none.
+
+        Raises:
+            DataLossError: what is in the batch is not what its header says.
+        """
+        try:
+            header = read_header(batch.part)
+            first = max(0, start - batch.base_offset)
+            last = min(header.record_count, end - batch.base_offset)
+            if first >= last:
+                return
+            self._open(batch, header, first, last)
+        except (CorruptBatchError, msgspec.DecodeError) as error:
+            count = batch.record_count
+            raise DataLossError(
+                f"topic {self._topic}, partition {self._partition}: the batch with the offsets"
+                f" [{batch.base_offset}, {batch.base_offset + count}) cannot be opened: {error}; to read around it,"
+                " give startingOffsets and endingOffsets that leave it out"
+            ) from error
+        self._starts.append(batch.base_offset + first)
+        self._counts.append(last - first)
+        self._times.append(header.publish_time_us)
+        self._schemas.append((header.schema_id, header.schema_version))
+        self.rows += last - first
+        self.size += header.unpacked_size * (last - first) // header.record_count
+
+    def _open(self, batch: RawBatch, header: BatchHeader, first: int, last: int) -> None:
+        payloads: Any = None
+        keys = attributes = deltas = None
+        producers: str | list[str] = batch.producer
+        if header.flags & BatchFlags.PAYLOADS_ONLY:
+            if self._payload_wanted:
+                body = unpack_body(batch.part, header, MAX_UNPACKED_BYTES)
+                payloads = _matrix(body, header.record_count)
+                if payloads is None:
+                    payloads = _counted(_PAYLOADS.decode(body), header)
+                payloads = payloads[first:last]
+        else:
+            composite = header.flags & BatchFlags.COMPOSITE
+            opened = self._composite_opened if composite else self._opened
+            if opened:
+                decoder = self._composite_decoder if composite else self._record_decoder
+                records = _counted(decoder.decode(unpack_body(batch.part, header, MAX_UNPACKED_BYTES)), header)
+                found = {name: list(map(attrgetter(name), records[first:last])) for name in opened}
+                payloads = found.get("payload")
+                keys, attributes, deltas = found.get("key"), found.get("attributes"), found.get("publish_delta_us")
+                producers = found.get("producer", producers)
+        self._payloads.append(payloads)
+        self._keys.append(keys)
+        self._attributes.append(attributes)
+        self._deltas.append(deltas if deltas and any(deltas) else None)
+        self._producers.append(producers)
+
+    def take(self) -> pa.RecordBatch:
+        """Return what has gathered as a record batch, and begin anew.
+
+        Raises:
+            InvalidArgumentError: a payload does not parse, and the query is to fail then.
+        """
+        payloads = self._payload_column() if self._payload_wanted else None
+        fields = dict(zip(self._fields, self._parse(payloads), strict=True)) if self._decoder is not None else {}
+        arrays = [
+            fields[field.name] if field.name in fields else self._column(field.name, field.type, payloads)
+            for field in self._schema
+        ]
+        made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._clear()
+        return made
+
+    def _parse(self, payloads: pa.Array) -> list[pa.Array]:
+        assert self._decoder is not None
+        try:
+            return self._decoder.columns(payloads)
+        except MalformedPayloadError as error:
+            offset = int(self._offsets()[error.row])
+            raise InvalidArgumentError(
+                f"topic {self._topic}, partition {self._partition}, offset {offset}: the payload does not parse:"
+                f" {error}; with the option mode=PERMISSIVE its fields are null"
+            ) from error
+
+    def _column(self, name: str, kind: pa.DataType, payloads: pa.Array | None) -> pa.Array:
+        if name == "payload":
+            return payloads
+        if name == "offset":
+            return _from_numpy(self._offsets(), kind)
+        if name == "publish_time":
+            return _from_numpy(self._publish_times(), kind)
+        if name == "topic":
+            return self._constant(name, self._topic, kind)
+        if name == "partition":
+            return self._constant(name, self._partition, kind)
+        if name == "key":
+            return self._gathered(name, self._keys, kind)
+        if name == "attributes":
+            return self._gathered(name, self._attributes, kind)
+        if name == "producer":
+            return self._producer_column(kind)
+        return self._schema_column(0 if name == "schema_id" else 1, kind)
+
+    def _offsets(self) -> NDArray[np.int64]:
+        if len(self._starts) == 1:
+            return np.arange(self._starts[0], self._starts[0] + self.rows, dtype=np.int64)
+        counts = np.array(self._counts)
+        before = np.cumsum(counts) - counts
+        return np.repeat(np.array(self._starts, dtype=np.int64) - before, counts) + np.arange(self.rows)
+
+    def _publish_times(self) -> NDArray[np.int64]:
+        times = np.repeat(np.array(self._times, dtype=np.int64), self._counts)
+        at = 0
+        for count, deltas in zip(self._counts, self._deltas, strict=True):
+            if deltas is not None:
+                times[at : at + count] += np.array(deltas, dtype=np.int64)
+            at += count
+        return times
+
+    def _payload_column(self) -> pa.Array:
+        first = self._payloads[0]
+        if all(isinstance(block, np.ndarray) and block.shape[1] == first.shape[1] for block in self._payloads):
+            return _matrix_column(self._payloads, self.rows)
+        if not any(isinstance(block, np.ndarray) for block in self._payloads):
+            return pa.array(list(chain.from_iterable(self._payloads)), pa.binary())
+        return pa.concat_arrays(
+            [
+                _matrix_column([block], len(block)) if isinstance(block, np.ndarray) else pa.array(block, pa.binary())
+                for block in self._payloads
+            ]
+        )
+
+    def _gathered(self, name: str, lists: list[Any], kind: pa.DataType) -> pa.Array:
+        """Return the column of what most messages do not have."""
+        if not any(values is not None for values in lists):
+            return self._nulls(name, kind)
+        values: list[Any] = []
+        for count, found in zip(self._counts, lists, strict=True):
+            values.extend(found if found is not None else [None] * count)
+        return pa.array(values, kind) if name == "key" else _maps(values, kind)
+
+    def _producer_column(self, kind: pa.DataType) -> pa.Array:
+        first = self._producers[0]
+        if isinstance(first, str) and self._producers.count(first) == len(self._producers):
+            return self._constant(f"producer {first}", first, kind) if first else self._nulls("producer", kind)
+        names: list[str | None] = []
+        for count, producer in zip(self._counts, self._producers, strict=True):
+            if isinstance(producer, str):
+                names.extend([producer or None] * count)
+            else:
+                names.extend(name or None for name in producer)
+        return pa.array(names, kind)
+
+    def _schema_column(self, which: int, kind: pa.DataType) -> pa.Array:
+        numbers = [pair[which] for pair in self._schemas]
+        if numbers.count(numbers[0]) == len(numbers):
+            return self._constant(f"schema {which} {numbers[0]}", numbers[0], kind)
+        return _from_numpy(np.repeat(np.array(numbers, dtype=np.int32), self._counts), kind)
+
+    def _constant(self, name: str, value: str | int, kind: pa.DataType) -> pa.Array:
+        """Return a column of one value: a slice of one that was made before, if it is long enough."""
+        return self._kept(name, lambda rows: pa.repeat(pa.scalar(value, kind), rows))
+
+    def _nulls(self, name: str, kind: pa.DataType) -> pa.Array:
+        return self._kept(f"no {name}", lambda rows: pa.nulls(rows, kind))
+
+    def _kept(self, name: str, make: Any) -> pa.Array:
+        made = self._constants.get(name)
+        if made is None or len(made) < self.rows:
+            if len(self._constants) > _MAX_CONSTANTS:
+                self._constants.clear()
+            made = self._constants[name] = make(max(self.rows, MAX_BATCH_ROWS))
+        return made.slice(0, self.rows)
+
+
+_MAX_CONSTANTS: Final = 64
+"""Producers come and go; their columns are not kept for ever."""
+
+_PAYLOADS: Final = msgspec.msgpack.Decoder(list[bytes])
+
+
+def _decoder_of(names: list[str]) -> msgspec.msgpack.Decoder[list[Any]]:
+    """Return a decoder of records that makes objects of these fields only, and ends with the last of them."""
+    fields: list[tuple[str, Any, Any]] = []
+    for name, kind, default in _RECORD_FIELDS:
+        wanted = name in names
+        fields.append((name, kind if wanted else msgspec.Raw, default if wanted else msgspec.Raw(b"\xc0")))
+    while fields and fields[-1][0] not in names:
+        fields.pop()
+    row = msgspec.defstruct("Row", fields, array_like=True, gc=False)
+    return msgspec.msgpack.Decoder(list[row])  # type: ignore[valid-type]
+
+
+def _counted(records: list[Any], header: BatchHeader) -> list[Any]:
+    if len(records) != header.record_count:
+        raise CorruptBatchError(f"it has {len(records)} records instead of the {header.record_count} in its header")
+    return records
+
+
+def _matrix(body: bytes | memoryview, count: int) -> NDArray[np.uint8] | None:
+    """Return payloads that all have one size as a matrix, without their msgpack headers; None if they have not."""
+    code = body[0]
+    begin = 1 if code & 0xF0 == 0x90 else _ARRAY_HEADERS.get(code, 0)
+    if not begin:
+        return None
+    found = code & 0x0F if begin == 1 else int.from_bytes(body[1:begin], "big")
+    stride, rest = divmod(len(body) - begin, count)
+    if found != count or rest:
+        return None
+    head = _BINARY_HEADERS.get(body[begin], 0) if stride else 0
+    if not head or head > stride or int.from_bytes(body[begin + 1 : begin + head], "big") != stride - head:
+        return None
+    matrix = np.frombuffer(body, np.uint8, offset=begin).reshape(count, stride)
+    # The first payload ends where the second header should begin, and so on to the end: equal headers prove it.
+    if not (matrix[:, :head] == matrix[0, :head]).all():
+        return None
+    return matrix[:, head:]
+
+
+def _matrix_column(blocks: list[NDArray[np.uint8]], rows: int) -> pa.Array:
+    width = blocks[0].shape[1]
+    data = np.concatenate(blocks) if len(blocks) > 1 else np.ascontiguousarray(blocks[0])
+    bounds = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data.reshape(-1))]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+def _from_numpy(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _maps(values: list[dict[str, str] | None], kind: pa.DataType) -> pa.Array:
+    first = values[0]
+    if first and values.count(first) == len(values):  # what a producer gives to all of its messages
+        bounds = np.arange(len(values) + 1, dtype=np.int32) * np.int32(len(first))
+        keys, items = list(first) * len(values), list(first.values()) * len(values)
+        return pa.MapArray.from_arrays(pa.array(bounds), keys, items, type=kind)
+    ends: NDArray[np.int32] = np.cumsum([0, *(len(value) if value else 0 for value in values)], dtype=np.int32)
+    there = [value for value in values if value]
+    keys = list(chain.from_iterable(there))
+    items = list(chain.from_iterable(value.values() for value in there))
+    missing = pa.array([value is None for value in values])
+    return pa.MapArray.from_arrays(pa.array(ends), keys, items, type=kind, mask=missing)
+
+
+def record_batches(batches: Iterator[RawBatch], rows: ArrowRows, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Return the messages ``[start, end)`` of stored batches as record batches."""
+    for batch in batches:
+        rows.add(batch, start, end)
+        if rows.full:
+            yield rows.take()
+    if rows.rows:
+        yield rows.take()

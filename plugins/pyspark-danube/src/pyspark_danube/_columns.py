@@ -1,0 +1,106 @@
+"""Columns of a topic: which there are, and which of them a query asked for.
+
+Spark's Python sources cannot be told which columns a query uses, so each row crosses into Java whole, unless the user
+says less with ``.schema("offset BIGINT, producer STRING")``. Then only these are made; as long as what is in the header
+of a batch is enough, batches are not even opened. With a ``payloadFormat`` the other columns of the schema are fields
+of the payload.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from danube.model.errors import ConfigurationError
+from pyspark_danube._options import nearest
+from pyspark_danube._payloads import find_format
+
+if TYPE_CHECKING:
+    from pyspark_danube._payloads import PayloadDecoder
+
+__all__ = ["COLUMNS", "SCHEMA", "Columns"]
+
+COLUMNS: Final[dict[str, DataType]] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "publish_time": TimestampType(),
+    "key": StringType(),
+    "payload": BinaryType(),
+    "attributes": MapType(StringType(), StringType()),
+    "producer": StringType(),
+    "schema_id": IntegerType(),
+    "schema_version": IntegerType(),
+}
+"""What a message has. ``topic`` is the base name; ``partition`` is 0 for a plain topic; 0 in ``schema_id`` is none."""
+
+SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
+"""All of them."""
+
+
+class Columns:
+    """The columns that a query asked for, in its order. Can be pickled."""
+
+    def __init__(self, schema: StructType, *, payload_format: str = "binary", mode: str = "PERMISSIVE") -> None:
+        """Check a schema.
+
+        Raises:
+            ConfigurationError: a column that is not there or has another type, or a format that nobody knows.
+        """
+        self._format = find_format(payload_format)
+        self._mode = mode
+        payload_fields = []
+        for field in schema.fields:
+            expected = COLUMNS.get(field.name)
+            if expected is None and self._format is not None:
+                payload_fields.append(field)
+            else:
+                _check(field, expected, opened=self._format is not None)
+        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        """What Spark wants to get, to the letter."""
+        self._fields: pa.Schema = pa.schema([self.schema.field(field.name) for field in payload_fields])
+        if self._format is not None:
+            self.decoder()  # a type that the format does not have is told now, on the driver
+
+    @property
+    def names(self) -> list[str]:
+        """All columns."""
+        return list(self.schema.names)
+
+    @property
+    def fields(self) -> list[str]:
+        """Those that come out of the payload."""
+        return list(self._fields.names)
+
+    def decoder(self) -> PayloadDecoder | None:
+        """Return what opens the payloads; None if the query wants nothing out of them."""
+        if self._format is None or not self._fields.names:
+            return None
+        return self._format.decoder(self._fields, self._mode)
+
+
+def _check(field: StructField, expected: DataType | None, *, opened: bool) -> None:
+    if expected is None:
+        remedy = nearest(field.name, list(COLUMNS)) or f" it has {', '.join(COLUMNS)}"
+        raise ConfigurationError(
+            f"a topic has no column {field.name!r};{remedy} (fields of the payload need the option payloadFormat)"
+        )
+    if field.dataType != expected:
+        also = "; a field of the payload cannot have this name" if opened else ""
+        raise ConfigurationError(
+            f"column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}; convert it in"
+            f" the query, with cast(){also}"
+        )

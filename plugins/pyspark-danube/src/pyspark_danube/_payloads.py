@@ -1,0 +1,157 @@
+"""Opening payloads: from bytes to columns of the user's schema.
+
+A format gets the fields that were asked for, and then whole columns of payloads; it knows nothing of topics. JSON is
+the one there is. A format that needs more than bytes and a mode (a schema registry, say) gets it where it is made,
+in :data:`FORMATS`.
+
+What does not parse is null in all its fields (``PERMISSIVE``; the column ``payload`` has the bytes), or ends the query
+(``FAILFAST``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.json
+
+from danube.model.errors import ConfigurationError
+from pyspark_danube._options import nearest
+
+__all__ = ["FORMATS", "JsonFormat", "MalformedPayloadError", "PayloadDecoder", "PayloadFormat", "find_format"]
+
+
+class MalformedPayloadError(ValueError):
+    """A payload that does not parse, told to the reader, which knows where it is from."""
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(why)
+        self.row = row
+        """Its place in the column."""
+
+
+class PayloadDecoder(Protocol):
+    """Opens payloads into the fields that it was made for."""
+
+    def columns(self, payloads: pa.Array) -> list[pa.Array]:
+        """Return a column for each field, as long as ``payloads`` (binary, without nulls).
+
+        Raises:
+            MalformedPayloadError: one does not parse, and the mode is ``FAILFAST``.
+        """
+
+
+class PayloadFormat(Protocol):
+    """A way to write payloads. Can be pickled."""
+
+    name: str
+    """As in the option ``payloadFormat``."""
+
+    def decoder(self, fields: pa.Schema, mode: str) -> PayloadDecoder:
+        """Return a decoder.
+
+        Args:
+            fields: names and Arrow types of the columns to make.
+            mode: ``PERMISSIVE`` or ``FAILFAST``.
+
+        Raises:
+            ConfigurationError: the format has no such type.
+        """
+
+
+class JsonFormat:
+    """One JSON object in each payload; fields by name. Missing ones are null, those not asked for are skipped."""
+
+    name = "json"
+
+    def decoder(self, fields: pa.Schema, mode: str) -> PayloadDecoder:
+        """Return a decoder for JSON objects."""
+        for field in fields:
+            _check_type(field.name, field.type)
+        return _JsonDecoder(fields, fail_fast=mode == "FAILFAST")
+
+
+FORMATS: Final[dict[str, PayloadFormat]] = {"json": JsonFormat()}
+"""The formats there are, by name; ``binary`` opens nothing."""
+
+
+def find_format(name: str) -> PayloadFormat | None:
+    """Return a format by its name; None for ``binary``.
+
+    Raises:
+        ConfigurationError: nobody knows it.
+    """
+    lowered = name.lower()
+    if lowered == "binary":
+        return None
+    if lowered not in FORMATS:
+        known = ["binary", *FORMATS]
+        remedy = nearest(name, known) or f" there are {', '.join(known)}"
+        raise ConfigurationError(f"there is no payloadFormat {name!r};{remedy}")
+    return FORMATS[lowered]
+
+
+def _check_type(name: str, kind: pa.DataType) -> None:
+    if pa.types.is_map(kind) or pa.types.is_binary(kind) or pa.types.is_interval(kind) or pa.types.is_duration(kind):
+        remedy = "; use a STRUCT or read it as STRING" if pa.types.is_map(kind) else ""
+        raise ConfigurationError(f"field {name!r}: payloadFormat=json cannot make the type {kind}{remedy}")
+    if pa.types.is_list(kind):
+        _check_type(f"{name}[]", kind.value_type)
+    if pa.types.is_struct(kind):
+        for field in kind:
+            _check_type(f"{name}.{field.name}", field.type)
+
+
+class _JsonDecoder:
+    """Parses a column at once, as lines; if that fails, in halves until what does not parse stands alone.
+
+    A column is taken as parsed only if each payload begins and ends as an object does and there are as many objects as
+    payloads, so that two objects in one payload cannot make up for none in another one.
+    """
+
+    def __init__(self, fields: pa.Schema, *, fail_fast: bool) -> None:
+        # A field that may not be null would make a missing one an error of the whole column.
+        self._schema = pa.schema([field.with_nullable(True) for field in fields])
+        self._fail_fast = fail_fast
+        self._options = pyarrow.json.ParseOptions(
+            explicit_schema=self._schema, newlines_in_values=True, unexpected_field_behavior="ignore"
+        )
+
+    def columns(self, payloads: pa.Array) -> list[pa.Array]:
+        """Return a column for each field."""
+        rows = payloads.to_pylist()
+        tables: list[pa.Table] = []
+        self._parse(rows, 0, tables)
+        table = pa.concat_tables(tables)
+        return [_one_array(table.column(index)) for index in range(table.num_columns)]
+
+    def _parse(self, rows: list[bytes], first: int, tables: list[pa.Table]) -> None:
+        try:
+            tables.append(self._parse_all(rows))
+        except ValueError as error:  # Arrow's errors of content are ValueErrors, too
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                self._parse(rows[:middle], first, tables)
+                self._parse(rows[middle:], first + middle, tables)
+            elif self._fail_fast:
+                raise MalformedPayloadError(first, str(error)) from error
+            else:
+                tables.append(pa.table([pa.nulls(1, field.type) for field in self._schema], schema=self._schema))
+
+    def _parse_all(self, rows: list[bytes]) -> pa.Table:
+        for row in rows:
+            if row[:1] != b"{" or row[-1:] != b"}":
+                stripped = row.strip(b" \t\r\n")
+                if stripped[:1] != b"{" or stripped[-1:] != b"}":
+                    raise ValueError("it is not a JSON object")
+        text = b"\n".join(rows)
+        reading = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        table = pyarrow.json.read_json(pa.BufferReader(text), read_options=reading, parse_options=self._options)
+        if table.num_rows != len(rows):
+            raise ValueError("it is not one JSON object")
+        return table.select(self._schema.names)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

@@ -1,0 +1,275 @@
+"""Stored batches become exactly the columns that Spark expects: against a slow and obvious conversion."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+from pyspark_danube import DefaultSource
+from pyspark_danube._arrow import MAX_BATCH_ROWS, ArrowRows, record_batches
+from pyspark_danube._columns import COLUMNS, SCHEMA, Columns
+
+from danube.model.batch import Codec, CompositeRecord, Record, encode_composite, encode_part, seal_part
+from danube.model.batch import header_at as header_of
+from danube.model.errors import ConfigurationError, DataLossError, InvalidArgumentError
+from danube.model.query_api import RawBatch
+
+TIME_US = 1_700_000_000_000_000
+
+
+def columns(*names: str, payload_format: str = "binary", mode: str = "PERMISSIVE", **others: DataType) -> Columns:
+    """Columns of a topic by name (all if none is given), and others with their types."""
+    kinds = {name: COLUMNS[name] for name in names} | others or COLUMNS
+    schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
+    return Columns(schema, payload_format=payload_format, mode=mode)
+
+
+def part_of(records: list[Any], *, codec: Codec = Codec.NONE, **fields: int) -> bytes:
+    if isinstance(records[0], CompositeRecord):
+        return encode_composite(records, publish_time_us=TIME_US, **fields)
+    header = {"producer_id": 7, "producer_epoch": 1, "base_sequence": 0, "publish_time_us": TIME_US} | fields
+    return encode_part(records, codec=codec, **header)
+
+
+def raw(base: int, records: list[Any], producer: str = "p", **options: Any) -> RawBatch:
+    return RawBatch(base, TIME_US + 5, producer, part_of(records, **options))
+
+
+def read(batches: list[RawBatch], asked: Columns, start: int = 0, end: int = 1 << 60) -> list[dict[str, Any]]:
+    made = list(record_batches(iter(batches), ArrowRows(asked, "/default/t", 3), start, end))
+    for batch in made:
+        assert batch.schema.equals(asked.schema)
+        batch.validate(full=True)
+    return [row for batch in made for row in batch.to_pylist()]
+
+
+def expected(batch: RawBatch, records: list[Any], start: int, end: int, ids: tuple[int, int]) -> list[dict[str, Any]]:
+    rows = []
+    for offset, given_record in enumerate(records, batch.base_offset):
+        record = Record(given_record) if isinstance(given_record, bytes) else given_record
+        producer = record.producer if isinstance(record, CompositeRecord) else batch.producer
+        if start <= offset < end:
+            rows.append(
+                {
+                    "topic": "/default/t",
+                    "partition": 3,
+                    "offset": offset,
+                    "publish_time": TIME_US + record.publish_delta_us,
+                    "key": record.key,
+                    "payload": record.payload,
+                    "attributes": None if record.attributes is None else list(record.attributes.items()),
+                    "producer": producer or None,
+                    "schema_id": ids[0],
+                    "schema_version": ids[1],
+                }
+            )
+    return rows
+
+
+def with_numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for row in rows:
+        if "publish_time" in row:
+            row["publish_time"] = int(pa.scalar(row["publish_time"], pa.timestamp("us", "UTC")).value)
+    return rows
+
+
+TEXT = st.text(max_size=6)
+ATTRIBUTES = st.none() | st.dictionaries(TEXT, TEXT, max_size=3)
+SAME_SIZE = st.integers(0, 300).flatmap(
+    lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=20)
+)
+RECORD = st.builds(Record, st.binary(max_size=20), st.none() | TEXT, ATTRIBUTES, st.integers(-5, 1000))
+COMPOSITE = st.builds(
+    CompositeRecord,
+    st.binary(max_size=20),
+    st.none() | TEXT,
+    ATTRIBUTES,
+    st.integers(0, 9),
+    st.sampled_from(["", "a", "b"]),
+)
+RECORDS = st.one_of(
+    SAME_SIZE,
+    st.lists(st.binary(max_size=300), min_size=1, max_size=20),
+    st.lists(RECORD, min_size=1, max_size=20),
+    st.lists(COMPOSITE, min_size=1, max_size=20),
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[tuple[RawBatch, list[Any], tuple[int, int]]]:
+    base, log = draw(st.integers(0, 1000)), []
+    for records in draw(st.lists(RECORDS, min_size=1, max_size=5)):
+        ids = draw(st.sampled_from([(0, 0), (4, 2)]))
+        options: dict[str, Any] = {"schema_id": ids[0], "schema_version": ids[1]}
+        if not isinstance(records[0], CompositeRecord):
+            options["codec"] = draw(st.sampled_from(list(Codec)))
+        log.append((raw(base, records, draw(st.sampled_from(["", "p", "q"])), **options), records, ids))
+        base += len(records) + draw(st.integers(0, 2))
+    return log
+
+
+@settings(deadline=None, max_examples=150)
+@given(log=logs(), data=st.data())
+def test_rows_are_what_was_published(
+    log: list[tuple[RawBatch, list[Any], tuple[int, int]]], data: st.DataObject
+) -> None:
+    low, high = log[0][0].base_offset, log[-1][0].end_offset
+    start = data.draw(st.integers(max(0, low - 2), high), label="start")
+    end = data.draw(st.integers(start, high + 2), label="end")
+    wanted = data.draw(
+        st.permutations(list(COLUMNS)).flatmap(lambda names: st.integers(1, 10).map(lambda n: names[:n]))
+    )
+    asked = columns(*wanted)
+    rows = with_numbers(read([batch for batch, _, _ in log], asked, start, end))
+    everything = [row for batch, records, ids in log for row in expected(batch, records, start, end, ids)]
+    assert rows == [{name: row[name] for name in wanted} for row in everything]
+
+
+def test_payloads_of_one_size_are_told_from_ones_that_look_like_it() -> None:
+    # The second payload's header has another length, and a third makes up for it.
+    lengths = [5, 4, 6, 5]
+    records = [bytes([0xC4, 5] * 3)[:length] for length in lengths]
+    assert [row["payload"] for row in read([raw(0, records)], columns("payload"))] == records
+    for size in (0, 1, 255, 256, 65535, 65536):
+        records = [bytes([number]) * size for number in range(3)]
+        assert [row["payload"] for row in read([raw(0, records)], columns("payload"))] == records
+
+
+def test_record_batches_are_neither_tiny_nor_huge() -> None:
+    small = [raw(number * 10, [b"x" * 20] * 10) for number in range(10_000)]
+    made = list(record_batches(iter(small), ArrowRows(columns(), "/default/t", 0), 0, 100_000))
+    assert sum(map(len, made)) == 100_000
+    assert [len(batch) for batch in made[:-1]] == [32770] * 3
+    large = [raw(number * 100, [b"x" * 10_000] * 100) for number in range(20)]
+    made = list(record_batches(iter(large), ArrowRows(columns(), "/default/t", 0), 0, 2_000))
+    assert [len(batch) for batch in made] == [500] * 4
+    assert made[0].column(made[0].schema.get_field_index("topic")).nbytes < MAX_BATCH_ROWS
+
+
+def test_batches_are_not_opened_for_what_their_header_says() -> None:
+    part = part_of([b"x"] * 5)
+    header = header_of(part, 0)
+    broken = RawBatch(10, TIME_US, "p", seal_part(header, b"\xff" * header.packed_size))
+    asked = columns("offset", "publish_time", "producer", "partition", "schema_id")
+    assert [row["offset"] for row in read([broken], asked)] == [10, 11, 12, 13, 14]
+    with pytest.raises(DataLossError, match=r"/default/t, partition 3: .*\[10, 15\) cannot be opened"):
+        read([broken], columns("payload"))
+
+
+def test_a_wrong_count_is_damage() -> None:
+    part = part_of([b"ab", b"c"])
+    header = header_of(part, 0)
+    wrong = RawBatch(0, TIME_US, "p", seal_part(header._replace(record_count=3), part[60:-4]))
+    with pytest.raises(DataLossError, match="2 records instead of the 3"):
+        read([wrong], columns("payload"))
+
+
+def test_the_schema_is_what_the_source_says() -> None:
+    assert issubclass(DefaultSource, DataSource)
+    assert DefaultSource({}).schema() == SCHEMA
+    assert columns().names == list(COLUMNS)
+    copy = pickle.loads(pickle.dumps(columns("offset")))
+    assert copy.schema == pa.schema([pa.field("offset", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("offsett", IntegerType(), "did you mean 'offset'?"),
+        ("nothing_like_it", IntegerType(), "it has topic, partition"),
+        ("offset", StringType(), "column 'offset' is bigint, not string"),
+        ("publish_time", TimestampNTZType(), "column 'publish_time' is timestamp"),
+    ],
+)
+def test_a_wrong_schema_is_refused(name: str, kind: DataType, said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        columns(**{name: kind})
+    assert said in str(caught.value)
+
+
+# --- JSON ---
+
+FLIGHTS: dict[str, DataType] = {
+    "carrier": StringType(),
+    "delay": DoubleType(),
+    "at": TimestampType(),
+    "legs": ArrayType(StructType([StructField("to", StringType())])),
+    "n": IntegerType(),
+}
+
+
+def test_json_fields_become_columns() -> None:
+    records = [
+        b'{"carrier": "UA", "delay": 2.5, "at": "2013-01-01T10:00:00Z", "legs": [{"to": "IAH"}], "n": 1, "other": [1]}',
+        b' {"carrier": null,\n "delay": 3} ',
+        b"{}",
+    ]
+    rows = read([raw(5, records)], columns("offset", payload_format="json", mode="FAILFAST", **FLIGHTS))
+    assert [row["offset"] for row in rows] == [5, 6, 7]
+    assert rows[0]["carrier"] == "UA"
+    assert rows[0]["legs"] == [{"to": "IAH"}]
+    assert rows[0]["at"].isoformat() == "2013-01-01T10:00:00+00:00"
+    assert (rows[1]["carrier"], rows[1]["delay"], rows[1]["n"]) == (None, 3.0, None)
+    assert set(rows[2].values()) == {7, None}
+
+
+BAD = [
+    b"",
+    b"5",
+    b"{",
+    b'{"n": 1}{"n": 2}',
+    b'{"n": "x"}',
+    b"\xff",
+    b'{"n": 1} {"n": 2}',
+    b'{"carrier": "a\nb"}',
+    b"[]",
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_malformed_json_is_null_or_an_error(bad: bytes) -> None:
+    records = [b'{"n": %d}' % number for number in range(50)]
+    records[33] = bad
+    rows = read([raw(100, records)], columns("payload", payload_format="JSON", n=IntegerType()))
+    assert [row["n"] for row in rows] == [None if number == 33 else number for number in range(50)]
+    assert rows[33]["payload"] == bad
+    with pytest.raises(InvalidArgumentError, match="partition 3, offset 133: the payload does not parse"):
+        read([raw(100, records)], columns(payload_format="json", mode="FAILFAST", n=IntegerType()))
+
+
+def test_two_objects_do_not_make_up_for_none() -> None:
+    rows = read([raw(0, [b'{"n": 1}{"n": 2}', b"", b'{"n": 3}'])], columns(payload_format="json", n=IntegerType()))
+    assert [row["n"] for row in rows] == [None, None, 3]
+
+
+def test_json_cannot_make_every_type() -> None:
+    inner = StructType([StructField("b", BinaryType())])
+    for kind, said in ((MapType(StringType(), StringType()), "field 'a'"), (inner, "field 'a.b'")):
+        with pytest.raises(ConfigurationError) as caught:
+            columns(payload_format="json", a=kind)
+        assert said in str(caught.value)
+    with pytest.raises(ConfigurationError, match="did you mean 'json'"):
+        columns(payload_format="jsn", a=IntegerType())
+    with pytest.raises(ConfigurationError, match="a field of the payload cannot have this name"):
+        columns(payload_format="json", offset=StringType())
