@@ -5,8 +5,7 @@ All of them only read, so they are repeated when the connection breaks.
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,13 +30,15 @@ from danube.model.query_api import (
     LogStates,
     QueryMethod,
     TopicNames,
+    gaps_of,
+    name_matcher,
 )
 
 if TYPE_CHECKING:
     from danube.client._connection import Connection
     from danube.client._options import ClientOptions
 
-__all__ = ["QueryCalls", "gaps_of", "join_parts"]
+__all__ = ["QueryCalls", "join_parts"]
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class QueryCalls:
             LimitExceededError: more than ``max_log_states`` rows.
             InvalidArgumentError: ``topics`` and ``pattern`` together, or a pattern that is none.
         """
-        matches = _matcher(topics, pattern)
+        matches = name_matcher(topics, pattern)
         deadline = anyio.current_time() + timeout_s
         while True:
             names, version = topics, 0
@@ -193,7 +194,7 @@ class QueryCalls:
                     raise
 
 
-def join_parts(pages: Sequence[Sequence[LogPart]] | Any) -> list[LogPart]:
+def join_parts(pages: Iterable[Sequence[LogPart]]) -> list[LogPart]:
     """Return the parts of several pages as one run without overlaps.
 
     Parts that were merged between two pages come as one part: what went into it is left out.
@@ -205,31 +206,6 @@ def join_parts(pages: Sequence[Sequence[LogPart]] | Any) -> list[LogPart]:
                 parts.pop()
             parts.append(part)
     return parts
-
-
-def gaps_of(parts: Sequence[LogPart], start: int, end: int) -> list[tuple[int, int]]:
-    """Return what parts, in their order, leave out of ``[start, end)``."""
-    gaps = []
-    for part in parts:
-        if part.base_offset > start:
-            gaps.append((start, min(part.base_offset, end)))
-        start = max(start, part.end_offset)
-    if start < end:
-        gaps.append((start, end))
-    return gaps
-
-
-def _matcher(topics: Sequence[str], pattern: str) -> Any:
-    if isinstance(topics, str):
-        raise InvalidArgumentError(f"topics {topics!r} is a text; give a list of names")
-    if topics and pattern:
-        raise InvalidArgumentError("topics and pattern exclude each other")
-    if not pattern:
-        return None
-    try:
-        return re.compile(pattern).fullmatch
-    except re.error as error:
-        raise InvalidArgumentError(f"pattern {pattern!r} is not a regular expression: {error}") from error
 
 
 def _has_news(states: Sequence[LogState], beyond: Mapping[str, int]) -> bool:

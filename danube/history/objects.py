@@ -12,14 +12,22 @@ import re
 from typing import Final, NamedTuple
 
 from danube.history.parts import ObjectRef
-from danube.history.segment import SegmentBuilder, SegmentFooter, extend_crc
+from danube.history.segment import (
+    TRAILER_SIZE,
+    SegmentBuilder,
+    SegmentFooter,
+    extend_crc,
+    read_footer,
+    read_trailer,
+)
 from danube.model.errors import StorageUnavailableError
 from danube.model.limits import KIB, MIB
 from danube.storage import Storage
 
-__all__ = ["BuiltObject", "build", "object_name", "object_origin", "segment_prefix", "upload", "verify"]
+__all__ = ["BuiltObject", "build", "load_footer", "object_name", "object_origin", "segment_prefix", "upload", "verify"]
 
 _PIECE_BYTES: Final = 2 * MIB
+_FOOTER_GUESS_BYTES: Final = 64 * KIB
 _CRC_BYTES: Final = 256 * KIB
 """Small enough for a processor's cache: the broker stands still while the checksum is made."""
 _NAME = re.compile(r".*/([0-9a-f]{16})-([0-9a-f]+)-[0-9a-f]{16}\.seg")
@@ -98,3 +106,24 @@ async def verify(storage: Storage, key: str, size_bytes: int, crc: int) -> None:
             f"{storage.url}/{key} came back different from what was written ({found_bytes} of {size_bytes} bytes,"
             f" CRC32C {found:08x} instead of {crc:08x}); the local copy is kept, and it is tried again"
         )
+
+
+async def load_footer(storage: Storage, key: str, size_bytes: int = 0) -> SegmentFooter:
+    """Read the table of contents of an object.
+
+    Args:
+        storage, key: where it is.
+        size_bytes: of the object; 0: not known, and asked for.
+
+    Raises:
+        DataLossError: it is damaged.
+        StorageError: it cannot be read.
+    """
+    where = f"{storage.url}/{key}"
+    size = size_bytes or (await storage.head(key)).size_bytes
+    tail = await storage.get(key, max(0, size - _FOOTER_GUESS_BYTES), size)
+    trailer = read_trailer(tail, where)
+    if len(tail) < trailer.footer_length + TRAILER_SIZE:
+        tail = await storage.get(key, trailer.footer_start, size)
+    footer_end = len(tail) - TRAILER_SIZE
+    return read_footer(tail[footer_end - trailer.footer_length : footer_end], trailer, where)

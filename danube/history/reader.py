@@ -18,16 +18,9 @@ from typing import Final, NamedTuple
 import trio
 
 from danube.history.catalogue import HistoryCatalogue
+from danube.history.objects import load_footer
 from danube.history.parts import ObjectRef, PartRecord
-from danube.history.segment import (
-    TRAILER_SIZE,
-    PartIndex,
-    SegmentFooter,
-    cut_batches,
-    read_footer,
-    read_index,
-    read_trailer,
-)
+from danube.history.segment import PartIndex, SegmentFooter, cut_batches, read_index
 from danube.log import StoredBatch
 from danube.model.errors import (
     CorruptBatchError,
@@ -45,7 +38,6 @@ __all__ = ["CHUNK_BYTES", "SegmentReader"]
 CHUNK_BYTES: Final = 2 * MIB
 _FIRST_BYTES: Final = 128 * KIB
 """Read by whoever jumps to a place."""
-_FOOTER_GUESS_BYTES: Final = 64 * KIB
 _MAX_FOOTERS: Final = 32
 _MAX_FIRST_READS: Final = 4
 _MAX_AHEAD: Final = 4
@@ -190,15 +182,7 @@ class SegmentReader:
             DataLossError: it is damaged.
             StorageError: it cannot be read.
         """
-        found = self._storages[storage]
-        where = f"{found.url}/{key}"
-        size = (await found.head(key)).size_bytes
-        tail = await found.get(key, max(0, size - _FOOTER_GUESS_BYTES), size)
-        trailer = read_trailer(tail, where)
-        if len(tail) < trailer.footer_length + TRAILER_SIZE:
-            tail = await found.get(key, trailer.footer_start, size)
-        footer_end = len(tail) - TRAILER_SIZE
-        return read_footer(tail[footer_end - trailer.footer_length : footer_end], trailer, where)
+        return await load_footer(self._storages[storage], key)
 
     async def check_index(self, record: PartRecord) -> None:
         """Read the index of a part past the cache.

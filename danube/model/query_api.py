@@ -13,10 +13,13 @@ then. Which topics match a pattern is decided by the client, so that no pattern 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
+from danube.model.errors import InvalidArgumentError
 from danube.model.policies import Durability
 
 __all__ = [
@@ -33,6 +36,8 @@ __all__ = [
     "QueryMethod",
     "RawBatch",
     "TopicNames",
+    "gaps_of",
+    "name_matcher",
 ]
 
 
@@ -232,3 +237,36 @@ class RawBatch(NamedTuple):
     def end_offset(self) -> int:
         """The offset behind its last record."""
         return self.base_offset + int.from_bytes(self.part[4:8], "little")
+
+
+# --- Rules that the broker's answers and a bucket's have in common ---------------------------------------------------
+
+
+def gaps_of(parts: Sequence[LogPart], start: int, end: int) -> list[tuple[int, int]]:
+    """Return what parts, in their order, leave out of ``[start, end)``."""
+    gaps = []
+    for part in parts:
+        if part.base_offset > start:
+            gaps.append((start, min(part.base_offset, end)))
+        start = max(start, part.end_offset)
+    if start < end:
+        gaps.append((start, end))
+    return gaps
+
+
+def name_matcher(topics: Sequence[str], pattern: str) -> Callable[[str], object] | None:
+    """Return what says whether a name is wanted, if topics are chosen by a pattern; None: all are, or they are named.
+
+    Raises:
+        InvalidArgumentError: ``topics`` is no list, both are given, or the pattern is no regular expression.
+    """
+    if isinstance(topics, str):
+        raise InvalidArgumentError(f"topics {topics!r} is a text; give a list of names")
+    if topics and pattern:
+        raise InvalidArgumentError("topics and pattern exclude each other")
+    if not pattern:
+        return None
+    try:
+        return re.compile(pattern).fullmatch
+    except re.error as error:
+        raise InvalidArgumentError(f"pattern {pattern!r} is not a regular expression: {error}") from error

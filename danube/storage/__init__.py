@@ -24,7 +24,7 @@ from danube.storage._plugins import (
 )
 from danube.storage._stats import OperationStats, StorageHealth, StorageStats
 from danube.storage._storage import Storage
-from danube.storage._url import ALIASES, is_secret, reachable_url, storage_place
+from danube.storage._url import ALIASES, is_secret, parse_url, reachable_url, storage_place
 from danube.storage.disk import DiskBackend, open_disk
 from danube.storage.memory import SHARED_SPACES, MemoryBackend, MemorySpace, MemorySpaces
 
@@ -44,6 +44,7 @@ __all__ = [
     "open_storage",
     "storage_place",
     "reachable_url",
+    "parse_url",
     "open_backend",
     "installed_plugins",
     "install_command",

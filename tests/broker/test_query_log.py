@@ -11,7 +11,7 @@ from broker_harness import RunningBroker, running_broker, wait_until
 from sealed_topics import bucket, publish
 
 import danube
-from danube.client._query import gaps_of, join_parts
+from danube.client._query import join_parts
 from danube.model import Durability
 from danube.model.batch import BatchFlags, open_records, read_header
 from danube.model.errors import (
@@ -24,7 +24,7 @@ from danube.model.errors import (
     LimitExceededError,
     TopicNotFoundError,
 )
-from danube.model.query_api import GetLogParts, GetLogStates, LogPart, LogPartsPage, LogStates, QueryMethod, RawBatch
+from danube.model.query_api import GetLogParts, GetLogStates, LogPart, LogPartsPage, LogStates, QueryMethod, RawBatch, gaps_of
 
 T = "/default/t"
 

@@ -1,0 +1,141 @@
+"""What the manifests in a storage say of topics, in the shape in which a broker would say it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from danube.history.manifest import Bucket
+from danube.history.segment import SegmentPart
+from danube.model.errors import InvalidArgumentError, TopicNotFoundError
+from danube.model.names import partition_name, split_partition, validate_topic
+from danube.model.policies import Durability
+from danube.model.query_api import LogPart, LogParts, LogState, gaps_of, name_matcher
+
+__all__ = ["DirectBucket"]
+
+
+class _TopicHead(msgspec.Struct, array_like=True):
+    """The beginning of a topic's record, which is all that is needed here; what follows is passed over."""
+
+    durability: Durability
+    partitions: int
+    topic_ids: list[int]
+    created_us: int = 0
+    storage: str = "default"
+
+
+_HEAD = msgspec.msgpack.Decoder(_TopicHead)
+
+
+class DirectBucket:
+    """The sealed history of a cluster as its manifests tell it; made by :meth:`DirectStorage.bucket`.
+
+    A snapshot: what is sealed later is not in it. What a broker still has in its journal (or in commits of durability
+    ``remote`` that were not merged yet) is not in it either, so a log ends with its last part.
+
+    Attributes:
+        url: of the storage, without secrets.
+        epoch: of the broker that wrote it.
+        created_us: when the newest manifest was written.
+    """
+
+    def __init__(self, bucket: Bucket, url: str) -> None:
+        self.url = url
+        self.epoch = bucket.epoch
+        self.created_us = bucket.created_us
+        self._bucket = bucket
+        self._topics = {name: _HEAD.decode(record) for name, record in sorted(bucket.topics.items())}
+
+    def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
+        """Return how far the logs reach, as :meth:`danube.client.Client.log_state` does.
+
+        Raises:
+            TopicNotFoundError: a topic that is named has no history here.
+            InvalidArgumentError: ``topics`` and ``pattern`` together, or a pattern that is none.
+        """
+        matches = name_matcher(topics, pattern)
+        if not topics:
+            topics = [name for name in self._topics if matches is None or matches(name)]
+        return [self._state(name) for topic in topics for name in self._members(topic)]
+
+    def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
+        """Return where a range of offsets is, as :meth:`danube.client.Client.log_parts` does.
+
+        Raises:
+            TopicNotFoundError: there is no such topic or partition here.
+            InvalidArgumentError: the base name of a partitioned topic, or no range.
+        """
+        if self._members(topic) != [topic]:
+            raise InvalidArgumentError(f"topic {topic!r} is partitioned; read {partition_name(topic, 0)!r} and so on")
+        state = self._state(topic)
+        limit = state.end_offset if end is None else end
+        if not 0 <= start <= max(start, limit):
+            raise InvalidArgumentError(f"offsets [{start}, {limit}) are not a range")
+        high = max(start, min(limit, state.end_offset))
+        low = min(max(start, state.start_offset), high)
+        found = [
+            LogPart(
+                state.storage,
+                key,
+                0,
+                part.base_offset,
+                part.end_offset,
+                part.first_time_us,
+                part.last_time_us,
+                part.batches,
+                part.start,
+                part.end,
+                part.crc,
+                part.index_start,
+                part.index_count,
+                part.index_crc,
+                part.epoch,
+            )
+            for key, part in self._parts(state.topic_id)
+            if part.end_offset > low and part.base_offset < high
+        ]
+        return LogParts(
+            topic,
+            state.topic_id,
+            low,
+            high,
+            state.start_offset,
+            state.end_offset,
+            state.end_offset,
+            found,
+            gaps_of(found, low, high),
+            {state.storage: self.url},
+        )
+
+    def _members(self, topic: str) -> list[str]:
+        """Return the plain topic or partitions behind a name."""
+        validate_topic(topic)
+        head = self._topics.get(topic)
+        if head is not None:
+            return [partition_name(topic, index) for index in range(head.partitions)] or [topic]
+        split = split_partition(topic)
+        base = self._topics.get(split[0]) if split is not None else None
+        if split is None or base is None or split[1] >= base.partitions:
+            raise TopicNotFoundError(
+                f"topic {topic!r} has no history in {self.url}; there are {', '.join(self._topics) or 'none'}"
+            )
+        return [topic]
+
+    def _state(self, name: str) -> LogState:
+        base, partition = split_partition(name) or (name, 0)
+        head = self._topics[base]
+        topic_id = head.topic_ids[partition]
+        parts = self._parts(topic_id)
+        start = self._bucket.starts.get(topic_id, parts[0][1].base_offset if parts else 0)
+        end = max(start, parts[-1][1].end_offset if parts else 0)
+        return LogState(base, partition, name, topic_id, head.durability, start, end, end, head.storage, self.url)
+
+    def _parts(self, topic_id: int) -> list[tuple[str, SegmentPart]]:
+        start = self._bucket.starts.get(topic_id, 0)
+        return [
+            (key, part)
+            for _, (key, part) in sorted(self._bucket.parts.get(topic_id, {}).items())
+            if part.end_offset > start
+        ]

@@ -1,0 +1,244 @@
+"""The half of direct reading that waits: fetches pieces of objects ahead, in order, bounded.
+
+A run goes through *spans*, each a range of offsets in one part. A planner finds the bytes of a span (by the part's
+index if the span is not all of it), cuts them into pieces of 4 to 8 MiB and starts to fetch them; it goes on into the
+next span, so that a new object costs no pause. At most three pieces lie ready or are on their way beside the one that
+is being decoded::
+
+    caller (its own thread)           planner (Trio)
+    decode piece 1  <-- next() ----   piece 2 ready | piece 3, 4 on their way | waits for room
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+import trio
+
+from danube.history.objects import load_footer
+from danube.history.segment import SegmentPart, read_index
+from danube.model.errors import ClosedError, DanubeError, DataLossError
+from danube.model.limits import KIB, MIB
+from danube.storage import Storage
+
+__all__ = ["DirectPart", "DirectRun", "FooterCache", "Piece", "Span"]
+
+T = TypeVar("T")
+
+_PIECE_BYTES: Final = 4 * MIB
+"""Pieces are at least so large, if there is so much, and less than twice that."""
+_AHEAD: Final = 2
+"""Pieces that wait in line, beside the one that the planner is about to put there."""
+_WHOLE_BYTES: Final = 256 * KIB
+"""A part up to this size is read whole: that is cheaper than asking its index."""
+_MAX_FOOTERS: Final = 256
+
+
+class DirectPart(msgspec.Struct, frozen=True, array_like=True):
+    """A run of sealed batches in one object. Small, and can be pickled; knows nothing of the storage's secrets."""
+
+    topic: str
+    """Name of the plain topic or partition."""
+    storage: str
+    """Name of the storage that the object is in."""
+    object: str
+    """Key of the object."""
+    object_bytes: int
+    """Size of the object; 0 if it is not known."""
+    part: SegmentPart
+
+
+class Span(NamedTuple):
+    """A range of offsets that one part holds."""
+
+    part: DirectPart
+    start: int
+    end: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of its part."""
+        return self.start <= self.part.part.base_offset and self.end >= self.part.part.end_offset
+
+
+class Piece(NamedTuple):
+    """Bytes of a span, in their order."""
+
+    number: int
+    """Of the span."""
+    position: int
+    """Of the first byte, in the object."""
+    data: bytes
+    is_last: bool
+    """Of its span."""
+    producers: dict[int, str]
+    """Names of producers by their ids, as the object's footer has them; empty if nobody wants them."""
+
+
+class _Fetch(Generic[T]):
+    """Something that is on its way."""
+
+    __slots__ = ("_done", "_error", "_result", "_work")
+
+    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+        self._work = work
+        self._done = trio.Event()
+        self._result: T
+        self._error: Exception = ClosedError("the storage was closed while it was read; open it again")
+
+    async def run(self) -> None:
+        try:
+            self._result = await self._work()
+            del self._error
+        except Exception as error:  # noqa: BLE001 - raised in wait(), where somebody asks for it
+            self._error = error
+        finally:
+            self._done.set()
+
+    async def wait(self) -> T:
+        await self._done.wait()
+        error = getattr(self, "_error", None)
+        if error is not None:
+            raise error
+        return self._result
+
+
+class _Item(NamedTuple):
+    """A piece that was ordered."""
+
+    number: int
+    position: int
+    data: _Fetch[bytes]
+    is_last: bool
+    names: _Fetch[dict[int, str]] | None
+
+
+class FooterCache:
+    """Names of producers by object, of the objects that were read last."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, dict[int, str]] = OrderedDict()
+
+    async def producers(self, storage: Storage, part: DirectPart) -> dict[int, str]:
+        """Return the names of the producers in an object.
+
+        Raises:
+            DataLossError: its footer is damaged.
+            StorageError: it cannot be read.
+        """
+        found = self._known.get(part.object)
+        if found is None:
+            footer = await load_footer(storage, part.object, part.object_bytes)
+            found = self._known[part.object] = footer.producers
+            while len(self._known) > _MAX_FOOTERS:
+                self._known.popitem(last=False)
+        return found
+
+
+class DirectRun:
+    """One pass through spans. ``run`` it in a nursery, and take pieces with ``next``, one at a time.
+
+    Args:
+        storage: where the objects are.
+        footers: of this storage.
+        spans: what is read.
+        skip_to: the position in the first span's object to begin at; 0: at its first batch that counts.
+        producers: whether names of producers are wanted.
+    """
+
+    def __init__(
+        self, storage: Storage, footers: FooterCache, spans: Sequence[Span], skip_to: int, producers: bool
+    ) -> None:
+        self._storage = storage
+        self._footers = footers
+        self._spans = spans
+        self._skip_to = skip_to
+        self._producers = producers
+        self._scope = trio.CancelScope()
+        self._complete = False
+        self._send, self._receive = trio.open_memory_channel[_Item](_AHEAD)
+
+    def close(self) -> None:
+        """Stop fetching. To be called in the event loop."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Fetch ahead until all is fetched, or it is closed."""
+        with self._scope, self._send:
+            async with trio.open_nursery() as nursery:
+                for number, span in enumerate(self._spans):
+                    await self._order(nursery, number, span)
+                self._complete = True
+
+    async def next(self) -> Piece | None:
+        """Return the next piece; None behind the last one.
+
+        Raises:
+            DataLossError: an index or footer is damaged.
+            StorageError: an object cannot be read.
+            ClosedError: the storage was closed.
+        """
+        try:
+            item = await self._receive.receive()
+        except trio.EndOfChannel:
+            if not self._complete:
+                raise ClosedError("the storage was closed while it was read; open it again") from None
+            return None
+        data = await item.data.wait()
+        names = await item.names.wait() if item.names is not None else {}
+        return Piece(item.number, item.position, data, item.is_last, names)
+
+    # --- The planner ---
+
+    async def _order(self, nursery: trio.Nursery, number: int, span: Span) -> None:
+        part, storage = span.part, self._storage
+
+        def start(work: Callable[[], Awaitable[Any]]) -> _Fetch[Any]:
+            fetch: _Fetch[Any] = _Fetch(work)
+            nursery.start_soon(fetch.run)
+            return fetch
+
+        names = start(partial(self._footers.producers, storage, part)) if self._producers else None
+        try:
+            begin, end = await self._locate(span)
+        except DanubeError as error:
+            await self._send.send(_Item(number, 0, start(partial(_fail, error)), True, None))
+            return
+        if number == 0 and self._skip_to:
+            begin = self._skip_to
+        for low, high in _cut(begin, end):
+            fetch = start(partial(storage.get, part.object, low, high))
+            await self._send.send(_Item(number, low, fetch, high == end, names))
+
+    async def _locate(self, span: Span) -> tuple[int, int]:
+        """Return the bytes of the object that hold a span: whole batches, perhaps a few more than needed."""
+        part = span.part.part
+        if span.is_whole or part.size_bytes <= _WHOLE_BYTES or part.index_count < 2:
+            return part.start, part.end
+        for again in (True, False):
+            data = await self._storage.get(span.part.object, part.index_start, part.index_end)
+            try:
+                index = read_index(data, part, f"{self._storage.url}/{span.part.object}")
+                break
+            except DataLossError:
+                if not again:
+                    raise  # it did not happen on the way
+        first, _ = index.find(span.start)
+        _, behind = index.find(span.end - 1)
+        return part.start + first, part.start + behind if behind >= 0 else part.end
+
+
+def _cut(start: int, end: int) -> list[tuple[int, int]]:
+    """Cut a range of bytes into pieces of about the same size."""
+    count = max(1, (end - start) // _PIECE_BYTES)
+    edges = [start + (end - start) * number // count for number in range(count + 1)]
+    return list(pairwise(edges))
+
+
+async def _fail(error: DanubeError) -> bytes:
+    raise error

@@ -1,0 +1,367 @@
+"""Reading sealed history without a broker and without an event loop: for Spark's executors and drivers.
+
+The same backends, plugins, retries and checks as the broker's, behind plain blocking calls. They run in a Trio loop in
+a thread of its own, which fetches ahead while the caller's thread decodes::
+
+    with open_direct("s3://bucket/prefix", {"region": "eu-west-1"}) as storage:
+        for batch in storage.read(part, 1000, 2000):      # parts come from the broker, or from the bucket's manifests
+            records = open_records(batch.part, read_header(batch.part), limits.max_batch_bytes)
+
+Every batch is verified: its stamp, the checksum of the producer's part, and that the offsets follow each other. Bytes
+that do not verify are fetched once more before the damage is told. What is handed over between the two threads is
+bounded: a slow caller stops the fetching.
+
+Nothing here shows an option that was given to :func:`open_direct`: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import trio
+
+from danube.history._direct_bucket import DirectBucket
+from danube.history._direct_run import DirectPart, DirectRun, FooterCache, Piece, Span
+from danube.history.manifest import read_bucket
+from danube.history.segment import SegmentPart, cut_batches
+from danube.log import StoredBatch
+from danube.model.batch import STAMP_SIZE
+from danube.model.errors import (
+    ClosedError,
+    CorruptBatchError,
+    DataLossError,
+    StorageDeniedError,
+    StorageNotFoundError,
+    StorageRangeError,
+)
+from danube.model.limits import Limits
+from danube.model.query_api import LogParts, RawBatch
+from danube.storage import Storage, open_storage, parse_url
+
+__all__ = ["DirectBucket", "DirectPart", "DirectStorage", "direct_parts", "open_direct"]
+
+T = TypeVar("T")
+
+
+@contextmanager
+def open_direct(
+    url: str, options: Mapping[str, Any] | None = None, *, limits: Limits | None = None
+) -> Iterator[DirectStorage]:
+    """Open a storage for reading, and close it at the end of the block.
+
+    Args:
+        url: of the storage, as :class:`~danube.model.query_api.LogState` tells it, for example.
+        options: of its backend, for what the URL does not say, such as credentials. Texts will do for numbers. The
+            URL's own options win.
+        limits: ``storage_*`` are used: deadlines, attempts and concurrency.
+
+    Raises:
+        ConfigurationError: a wrong URL or option, or a plugin that is not installed; it shows no secrets.
+        StorageNotFoundError: a ``disk://`` directory that is not there.
+        StorageError: the backend cannot be opened.
+    """
+    _check_disk(url)
+    loop = _Loop(url, dict(options or {}), limits)
+    try:
+        yield DirectStorage(loop)
+    finally:
+        loop.close()
+
+
+def direct_parts(found: LogParts) -> list[DirectPart]:
+    """Return the parts that a broker has told of, for reading them directly."""
+    return [
+        DirectPart(
+            found.topic,
+            part.storage,
+            part.object,
+            part.object_bytes,
+            SegmentPart(
+                found.topic_id,
+                part.base_offset,
+                part.end_offset,
+                part.first_time_us,
+                part.last_time_us,
+                part.batches,
+                part.start,
+                part.end,
+                part.crc,
+                part.index_start,
+                part.index_count,
+                part.index_crc,
+                part.epoch,
+            ),
+        )
+        for part in found.parts
+    ]
+
+
+class DirectStorage:
+    """A storage that is open for reading; made by :func:`open_direct`. May be used from several threads.
+
+    Its calls block, so they are refused in an event loop.
+    """
+
+    def __init__(self, loop: _Loop) -> None:
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        return f"<DirectStorage {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """The URL without secrets."""
+        return self._loop.storage.url
+
+    def bucket(self, cluster: str = "danube") -> DirectBucket:
+        """Return what the manifests in the storage say of a cluster's history: for reading without a broker.
+
+        Raises:
+            DataLossError: a manifest is damaged or missing.
+            StorageNotFoundError: there is no history of this cluster.
+            StorageError: the storage cannot be read.
+        """
+        try:
+            found = self._loop.call(read_bucket, self._loop.storage, cluster)
+        except StorageDeniedError as error:
+            self._denied(error)
+        if not found.epoch:
+            raise StorageNotFoundError(
+                f"{self.url} has no manifests of cluster {cluster!r}; see that URL and cluster name are those of the"
+                " broker, and that something was sealed"
+            )
+        return DirectBucket(found, self.url)
+
+    def read(
+        self, part: DirectPart, start: int = 0, end: int | None = None, *, producers: bool = True
+    ) -> Iterator[RawBatch]:
+        """Yield the stored batches of a part that overlap ``[start, end)``; see :meth:`read_all`."""
+        return self.read_all([(part, start, part.part.end_offset if end is None else end)], producers=producers)
+
+    def read_all(self, spans: Iterable[tuple[DirectPart, int, int]], *, producers: bool = True) -> Iterator[RawBatch]:
+        """Yield the stored batches of parts, in their order, that overlap the ranges of offsets beside them.
+
+        The first batch of a span may begin before its range, the last one end behind it. What follows is fetched while
+        a batch is being worked on, also across parts.
+
+        Args:
+            spans: part, start and end; a range that the part does not hold is cut down to what it holds.
+            producers: whether names of producers are wanted; they cost another small read of each object.
+
+        Raises (while it is iterated over):
+            DataLossError: a batch, an index or the object is damaged; it names object, topic, offset and remedy.
+            StorageNotFoundError: an object is gone: merged or expired meanwhile, or it is another storage.
+            StorageDeniedError: access is refused; it says what to grant.
+            StorageError: the storage cannot be read.
+            ClosedError: the storage was closed.
+        """
+        wanted = [
+            Span(part, max(start, part.part.base_offset), min(end, part.part.end_offset)) for part, start, end in spans
+        ]
+        return self._read([span for span in wanted if span.start < span.end], producers)
+
+    def _read(self, spans: list[Span], producers: bool) -> Iterator[RawBatch]:
+        place = _Place()
+        damaged_at = (-1, -1)
+        while place.number < len(spans):
+            run = self._loop.start(spans[place.number :], place.position, producers)
+            try:
+                yield from self._decode(run, spans, place)
+                return
+            except CorruptBatchError as error:
+                where = (place.number, place.position)
+                if where == damaged_at:
+                    raise self._lost(spans[place.number], place, str(error)) from error
+                damaged_at = where  # once more: it may have happened on the way
+            except DataLossError as error:
+                part = spans[place.number].part
+                raise DataLossError(
+                    f"topic {part.topic!r}, offsets [{part.part.base_offset}, {part.part.end_offset}): {error.message};"
+                    " restore the object from a copy"
+                ) from error
+            except StorageRangeError as error:
+                raise self._lost(spans[place.number], place, f"the object is cut off: {error.message}") from error
+            except StorageNotFoundError as error:
+                raise StorageNotFoundError(
+                    f"{error.message}; it was merged or expired meanwhile (plan the query again), or this process does"
+                    " not reach the storage that the broker writes to"
+                ) from error
+            except StorageDeniedError as error:
+                self._denied(error)
+            finally:
+                self._loop.stop(run)
+
+    def _decode(self, run: DirectRun, spans: Sequence[Span], place: _Place) -> Iterator[RawBatch]:
+        """Cut batches out of the pieces of a run; ``place`` follows, and says where to go on after an error."""
+        first = place.number
+        rest = b""
+        while (piece := self._loop.call(run.next)) is not None:
+            assert piece.number + first == place.number
+            span = spans[place.number]
+            if not place.position:
+                place.position = piece.position
+                if piece.position == span.part.part.start:
+                    place.expected = span.part.part.base_offset
+            data, at = piece.data, 0
+            while rest:
+                # A batch across the edge of two pieces: joined alone, so that the pieces are not copied.
+                batch, _, missing = next(cut_batches(rest, 0, len(rest), span.part.part.topic_id))
+                if batch is None:
+                    if at == len(data):
+                        break
+                    taken = data[at : at + missing]
+                    rest += taken
+                    at += len(taken)
+                    continue
+                rest = b""
+                if place.passes(span, batch):
+                    yield _raw(batch, piece)
+            if not rest:
+                for batch, following, missing in cut_batches(data, at, len(data), span.part.part.topic_id):
+                    if batch is None:
+                        if missing:
+                            rest = data[at:]
+                        break
+                    at = following
+                    if place.passes(span, batch):
+                        yield _raw(batch, piece)
+            if piece.is_last:
+                if place.expected < span.end:
+                    raise CorruptBatchError(
+                        "the last batch reaches beyond its part" if rest else "the part ends before its last offset"
+                    )
+                rest = b""
+                place.number, place.position, place.expected = place.number + 1, 0, -1
+
+    def _lost(self, span: Span, place: _Place, why: str) -> DataLossError:
+        part = span.part
+        offset = place.expected if place.expected >= 0 else span.start
+        return DataLossError(
+            f"topic {part.topic!r}: the batch at offset {offset} cannot be read from {self.url}/{part.object}, byte"
+            f" {place.position or part.part.start}: {why}; restore the object from a copy, or read only what lies"
+            f" outside of [{offset}, {part.part.end_offset})"
+        )
+
+    def _denied(self, error: StorageDeniedError) -> NoReturn:
+        raise StorageDeniedError(
+            f"{error.message}; give this process credentials that may read and list the objects below {self.url}"
+        ) from error
+
+
+class _Place:
+    """How far a reading has come."""
+
+    __slots__ = ("expected", "number", "position")
+
+    def __init__(self) -> None:
+        self.number = 0
+        """Of the span."""
+        self.position = 0
+        """Of the next batch, in the object; 0 if the span has not begun."""
+        self.expected = -1
+        """Offset of the next batch; -1 if it is not known."""
+
+    def passes(self, span: Span, batch: StoredBatch) -> bool:
+        """Take note of a batch; return whether it is wanted.
+
+        Raises:
+            CorruptBatchError: it is not the one that belongs here.
+        """
+        if batch.base_offset != self.expected and (self.expected >= 0 or batch.base_offset > span.start):
+            expected = f"{self.expected}" if self.expected >= 0 else f"at most {span.start}"
+            raise CorruptBatchError(f"a batch of offset {batch.base_offset} is in the place of {expected}")
+        self.position += STAMP_SIZE + len(batch.part)
+        self.expected = batch.end_offset
+        return batch.end_offset > span.start and batch.base_offset < span.end
+
+
+def _raw(batch: StoredBatch, piece: Piece) -> RawBatch:
+    header = batch.header
+    producer = ""
+    if piece.producers and header.producer_id:
+        producer = piece.producers.get(header.producer_id) or f"{header.producer_id:016x}"
+    return RawBatch(batch.base_offset, batch.append_time_us, producer, batch.part)
+
+
+class _Loop:
+    """The Trio loop in its thread, with the storage open in it."""
+
+    def __init__(self, url: str, options: dict[str, Any], limits: Limits | None) -> None:
+        self.storage: Storage
+        self._nursery: trio.Nursery
+        self._token: trio.lowlevel.TrioToken
+        self._footers = FooterCache()
+        self._closing = trio.Event()
+        opened: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        # A daemon: a process that was told to end does not wait for a storage.
+        self._thread = threading.Thread(
+            target=self._run, args=(url, options, limits, opened), name="danube-direct", daemon=True
+        )
+        self._thread.start()
+        error = opened.get()
+        if error is not None:
+            self._thread.join()
+            raise error
+
+    def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Run an asynchronous function in the loop, and wait for it."""
+        try:
+            return trio.from_thread.run(function, *arguments, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise ClosedError("the storage is closed; open it again with open_direct()") from None
+
+    def start(self, spans: Sequence[Span], skip_to: int, producers: bool) -> DirectRun:
+        """Begin to fetch."""
+
+        async def start() -> DirectRun:
+            run = DirectRun(self.storage, self._footers, spans, skip_to, producers)
+            self._nursery.start_soon(run.run)
+            return run
+
+        return self.call(start)
+
+    def stop(self, run: DirectRun) -> None:
+        """End a run, from any thread, without waiting for that. It may have ended long since."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(run.close)
+
+    def close(self) -> None:
+        """Close the storage; return when that is done."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._closing.set)
+        self._thread.join()
+
+    def _run(
+        self, url: str, options: dict[str, Any], limits: Limits | None, opened: queue.SimpleQueue[BaseException | None]
+    ) -> None:
+        try:
+            trio.run(self._main, url, options, limits, opened)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the opening
+            opened.put(error)
+
+    async def _main(
+        self, url: str, options: dict[str, Any], limits: Limits | None, opened: queue.SimpleQueue[BaseException | None]
+    ) -> None:
+        async with open_storage(url, random=random.Random(), options=options, limits=limits) as storage:
+            self.storage = storage
+            self._token = trio.lowlevel.current_trio_token()
+            async with trio.open_nursery() as self._nursery:
+                opened.put(None)
+                await self._closing.wait()
+                self._nursery.cancel_scope.cancel()
+
+
+def _check_disk(url: str) -> None:
+    """Refuse a directory that is not there: opening it would make it, and find nothing in it."""
+    parts = parse_url(url)
+    if parts.scheme == "disk" and parts.path and not Path(parts.path).is_dir():
+        raise StorageNotFoundError(
+            f"{parts.public}: there is no such directory on this machine; read it on the broker's machine, mount it"
+            " here, or let the broker use a storage that machines share"
+        )
