@@ -1,0 +1,151 @@
+"""What a streaming query knows of its topics, kept fresh without asking all the time.
+
+Spark asks an idle source for its latest offset a hundred times a second. The answer comes from memory. What is in
+memory is kept fresh by a thread that makes one call to the broker after the other: "tell me when a log has grown beyond
+this". The broker answers when something has happened, a few milliseconds after it was acknowledged, and does nothing
+until then.
+
+Nothing needs to be told when the query ends, which Spark does not reliably do: the thread is a daemon, and so is that
+of the connection. They end with the process. A broker that is away is waited for, for five minutes; then the query
+fails, and goes on from its checkpoint when it is started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from danube.model.errors import DanubeError, TopicNotFoundError
+from danube.model.policies import Durability
+from pyspark_danube._connecting import enter_client
+from pyspark_danube._positions import LogKey
+
+if TYPE_CHECKING:
+    from danube.client.sync import Client
+    from danube.model.query_api import LogState
+
+__all__ = ["Logs", "Watch"]
+
+_POLL_S = 15.0
+"""Longest wait of one call: how late retention and a topic's new id are noticed while nothing is published."""
+_PATIENCE_S = 300.0
+"""How long the broker may be away before the query fails."""
+_PAUSE_S = 1.0
+"""Between two attempts when the broker is away, or a topic is."""
+
+logger = logging.getLogger("pyspark_danube")
+
+
+@dataclass(frozen=True)
+class Logs:
+    """The logs of a query at one moment."""
+
+    version: int
+    """Grows whenever something is different."""
+    states: dict[LogKey, LogState]
+
+
+class Watch:
+    """The logs of one query. Made in the driver's process for the source; all methods may be called from any thread."""
+
+    def __init__(
+        self, servers: str, topics: Iterable[str], pattern: str, *, may_vanish: bool, patience_s: float = _PATIENCE_S
+    ) -> None:
+        """Connect, and begin to watch.
+
+        Args:
+            servers: URL of the broker.
+            topics: base names, or none if there is a pattern.
+            pattern: regular expression for base names.
+            may_vanish: whether the query goes on if a topic with a name is deleted.
+            patience_s: how long the broker may be away before :meth:`logs` raises.
+
+        Raises:
+            ConnectionLostError: no broker answers.
+            TopicNotFoundError: a topic does not exist.
+        """
+        self._topics = list(topics)
+        self._pattern = pattern
+        self._may_vanish = may_vanish
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._logs = Logs(0, {})
+        self._failure: DanubeError | None = None
+        self._stack = ExitStack()
+        self.client: Client = enter_client(self._stack, servers)
+        """The connection, for other questions."""
+        self._replace(self.client.log_state(self._topics, pattern=pattern))
+        threading.Thread(target=self._run, name="danube-watch", daemon=True).start()
+
+    @property
+    def logs(self) -> Logs:
+        """What is known.
+
+        Raises:
+            DanubeError: why it cannot be known any more.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            return self._logs
+
+    def refresh(self) -> Logs:
+        """Ask the broker now.
+
+        Raises:
+            DanubeError: it does not answer, or a topic is gone.
+        """
+        return self._replace(self._ask())
+
+    def _run(self) -> None:
+        away_since: float | None = None
+        while True:
+            began = time.monotonic()
+            try:
+                known = {state.name: state.end_offset for state in self.logs.states.values()}
+                self._replace(self._ask(known))
+                away_since = None
+            except DanubeError as error:
+                if away_since is None:
+                    away_since = began
+                if not error.retryable or time.monotonic() - away_since > self._patience_s:
+                    with self._lock:
+                        self._failure = error
+                    return
+                logger.warning("the broker is away (%s); waiting for it", error.message)
+                time.sleep(_PAUSE_S)
+
+    def _ask(self, known: dict[str, int] | None = None) -> list[LogState]:
+        """Return the states; with ``known``, when there is something new."""
+        wait_s = 0.0 if known is None else _POLL_S
+        try:
+            return self.client.log_state(self._topics, pattern=self._pattern, beyond=known, timeout_s=wait_s)
+        except TopicNotFoundError:
+            if not self._may_vanish:
+                raise
+        # A topic is gone, but the others are still there, and it may come back.
+        if known is not None:
+            time.sleep(_PAUSE_S)
+        found: list[LogState] = []
+        for topic in self._topics:
+            try:
+                found += self.client.log_state([topic])
+            except TopicNotFoundError:
+                logger.debug("topic %s is gone", topic)
+        return found
+
+    def _replace(self, states: Iterable[LogState]) -> Logs:
+        """Take over what the broker has said. A log that keeps nothing is no log.
+
+        Two answers may overtake each other; the next one, which comes at once then, puts that right.
+        """
+        new = {LogKey(state.topic, state.partition): state for state in states if state.durability != Durability.NONE}
+        with self._lock:
+            if new != self._logs.states:
+                self._logs = Logs(self._logs.version + 1, new)
+            return self._logs

@@ -1,0 +1,51 @@
+"""How many bytes the messages of a log have, for limits in bytes: estimates, from sizes that are known anyway.
+
+Of sealed parts the broker knows size and count. Of the tail nothing is known before it is read: it is taken to be like
+the last sealed part, or, in a log without one, like its first batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from danube.model.batch import STAMP_SIZE
+
+if TYPE_CHECKING:
+    from danube.client.sync import Client
+    from danube.model.query_api import LogState
+
+__all__ = ["Weights"]
+
+
+class Weights:
+    """Estimates for the logs of one query."""
+
+    def __init__(self) -> None:
+        self._tails: dict[int, float] = {}
+        """Bytes per message of the tail, by topic id."""
+
+    def runs(self, client: Client, log: LogState, start: int, end: int) -> list[tuple[int, int, float]]:
+        """Return what the messages ``[start, end)`` weigh: ``(start, end, bytes per message)`` in their order.
+
+        Raises:
+            DanubeError: the broker does not answer.
+        """
+        found = []
+        at = start
+        if start < log.sealed_offset:
+            for part in client.log_parts(log.name, start, end).parts:
+                weight = part.size_bytes / max(1, part.end_offset - part.base_offset)
+                self._tails[log.topic_id] = weight
+                found.append((part.base_offset, part.end_offset, weight))
+                at = max(at, part.end_offset)
+        if at < end:
+            found.append((at, end, self._tail(client, log, at)))
+        return found
+
+    def _tail(self, client: Client, log: LogState, at: int) -> float:
+        weight = self._tails.get(log.topic_id)
+        if weight is None:
+            batches = list(client.read_log(log.name, at, at + 1))
+            weight = max((STAMP_SIZE + len(batch.part)) / batch.record_count for batch in batches)
+            self._tails[log.topic_id] = weight
+        return weight

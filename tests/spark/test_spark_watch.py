@@ -1,0 +1,103 @@
+"""What a streaming query knows of its topics: from a real broker, without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from brokers import BrokerProcess
+from sparks import publish
+
+from danube.client.sync import Client, connect
+from danube.model.errors import ConnectionLostError, TopicNotFoundError
+
+pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
+
+from pyspark_danube._positions import LogKey
+from pyspark_danube._watch import Watch
+from pyspark_danube._weights import Weights
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    give_up_at = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.005)
+
+
+def test_a_watch_sees_what_is_published_without_asking(broker: BrokerProcess, client: Client) -> None:
+    publish(client, "/default/watched", [b"a", b"b"])
+    watch = Watch(broker.url, ["/default/watched"], "", may_vanish=False)
+    key = LogKey("/default/watched", 0)
+    known = watch.logs
+    assert known.states[key].end_offset == 2
+    assert watch.logs is known
+    began = time.monotonic()
+    publish(client, "/default/watched", [b"c"])
+    eventually(lambda: watch.logs.states[key].end_offset == 3)
+    assert time.monotonic() - began < 5.0
+    assert watch.logs.version == known.version + 1
+
+
+def test_a_watch_sees_new_partitions_and_topics(broker: BrokerProcess, client: Client) -> None:
+    watch = Watch(broker.url, [], "/default/grow-.*", may_vanish=False)
+    assert watch.logs.states == {}
+    publish(client, "/default/grow-a", [b"a"], partitions=2)
+    publish(client, "/default/else", [b"a"])
+    publish(client, "/default/grow-lossy", [b"a"], durability="none")
+    eventually(lambda: len(watch.logs.states) == 2)
+    assert sorted(watch.logs.states) == [LogKey("/default/grow-a", 0), LogKey("/default/grow-a", 1)]
+    client.create_topic("/default/grow-b")
+    eventually(lambda: LogKey("/default/grow-b", 0) in watch.logs.states)
+
+
+def test_a_missing_topic_is_told_at_once(broker: BrokerProcess) -> None:
+    with pytest.raises(TopicNotFoundError, match="/default/nowhere"):
+        Watch(broker.url, ["/default/nowhere"], "", may_vanish=True)
+
+
+def test_a_deleted_topic_fails_the_watch_or_leaves_the_others(broker: BrokerProcess, client: Client) -> None:
+    publish(client, "/default/stays", [b"a"])
+    publish(client, "/default/goes", [b"a"])
+    topics = ["/default/stays", "/default/goes"]
+    strict, loose = (Watch(broker.url, topics, "", may_vanish=may_vanish) for may_vanish in (False, True))
+    client.delete_topic("/default/goes")
+    # The next call notices it, and a message ends the one that is waiting.
+    publish(client, "/default/stays", [b"b"])
+    eventually(lambda: list(loose.logs.states) == [LogKey("/default/stays", 0)])
+    with pytest.raises(TopicNotFoundError):
+        eventually(lambda: strict.logs.version < 0)
+    publish(client, "/default/stays", [b"c"])
+    eventually(lambda: loose.logs.states[LogKey("/default/stays", 0)].end_offset == 3)
+
+
+def test_a_watch_survives_a_restart_of_the_broker_and_gives_up_in_the_end(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as process:
+        with connect(process.url) as client:
+            publish(client, "/default/watched", [b"a"])
+        patient = Watch(process.url, ["/default/watched"], "", may_vanish=False)
+        process.kill()
+        process.start()
+        with connect(process.url) as client:
+            publish(client, "/default/watched", [b"b"])
+        eventually(lambda: patient.logs.states[LogKey("/default/watched", 0)].end_offset == 2)
+    with pytest.raises(ConnectionLostError):
+        Watch(process.url, ["/default/watched"], "", may_vanish=False)
+
+
+def test_messages_are_weighed_by_parts_and_the_tail_by_what_is_known(client: Client) -> None:
+    publish(client, "/default/weighed", [b"x" * 100] * 1_000)
+    weights = Weights()
+    (log,) = client.log_state(["/default/weighed"])
+    ((start, end, weight),) = weights.runs(client, log, 0, 1_000)
+    assert (start, end) == (0, 1_000)
+    assert 100 < weight < 110
+
+    client.seal_topic("/default/weighed")
+    publish(client, "/default/weighed", [b"x" * 1_000] * 100)
+    (log,) = client.log_state(["/default/weighed"])
+    runs = Weights().runs(client, log, 500, 1_100)
+    assert [(start, end) for start, end, _ in runs] == [(0, 1_000), (1_000, 1_100)]
+    assert all(100 < weight < 110 for _, _, weight in runs)
