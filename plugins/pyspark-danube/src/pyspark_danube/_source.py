@@ -13,6 +13,8 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from pyspark_danube._writer import BatchWriter, StreamWriter
+
 __all__ = ["DefaultSource"]
 
 
@@ -29,3 +31,17 @@ class DefaultSource(DataSource):
         from pyspark_danube._columns import SCHEMA
 
         return SCHEMA
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return what writes rows to topics."""
+        from pyspark_danube._options import write_options
+        from pyspark_danube._writer import batch_writer
+
+        return batch_writer(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+        """Return what writes a stream to topics."""
+        from pyspark_danube._options import write_options
+        from pyspark_danube._writer import stream_writer
+
+        return stream_writer(write_options(self.options, streaming=True), schema, overwrite=overwrite)

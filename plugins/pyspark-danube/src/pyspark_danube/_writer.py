@@ -1,0 +1,296 @@
+"""The sink: rows become messages, all of a batch or none, once.
+
+Spark runs a write in two places. Its tasks call ``write`` on executors, perhaps several times for the same rows (a task
+failed, was too slow, or lost its executor), and hand small messages to the driver, which calls ``commit``, perhaps
+several times for the same batch (the driver was killed before it had noted the commit in the checkpoint). So:
+
+* a task *stages*: the broker stores its messages out of sight, one stage for each topic or partition that the task has
+  rows for. What the task hands to the driver is the list of its stages;
+* the driver *commits* the stages that Spark has named, in one call, under (producer id, batch id). The broker does so
+  once: a batch id that is not above the last committed one changes nothing. Stages that nobody has named are dropped.
+
+Who writes a stream is its producer id: the option ``producerId``, else the id of the query, which is kept in the
+checkpoint. The batch id is Spark's. A batch write has an identity only if the user gives it one (``producerId`` and
+``batchId``); without one it is still all or nothing, but written again it is there twice.
+
+Both classes are pickled and sent to the executors, or made anew for each call: they hold options and no connections.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from danube.model.errors import (
+    ConfigurationError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from danube.model.stage_api import StagedBatch
+from pyspark_danube._connecting import EXECUTOR_PATIENCE_S, broker_client, enter_client
+from pyspark_danube._routing import route_keys
+from pyspark_danube._rows import check_columns, to_messages
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from danube.client.sync import Client, Stage
+    from pyspark_danube._options import WriteOptions
+
+__all__ = ["BatchWriter", "StreamWriter", "batch_writer", "stream_writer"]
+
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+logger = logging.getLogger("pyspark_danube")
+
+
+def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """Return the writer of a batch query; runs on the driver.
+
+    Raises:
+        ConfigurationError: columns that cannot be written, or a save mode that a topic does not have.
+        ConnectionLostError: no broker answers at the address.
+    """
+    if overwrite:
+        raise ConfigurationError(
+            "a topic cannot be overwritten: it only grows. Use .mode('append'), or delete the topic first"
+        )
+    check_columns(schema, has_topic=bool(options.topic))
+    with broker_client(options.servers) as client:
+        return BatchWriter(options, client)
+
+
+def stream_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> StreamWriter:
+    """Return the writer of a streaming query.
+
+    Raises:
+        ConfigurationError: columns that cannot be written, or an output mode that a topic does not have.
+    """
+    if overwrite:
+        raise ConfigurationError("a topic cannot be overwritten: use outputMode('append') or 'update', not 'complete'")
+    check_columns(schema, has_topic=bool(options.topic))
+    return StreamWriter(options)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    producer: str
+    stages: tuple[StagedBatch, ...]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame: ``df.write.format("danube")``.
+
+    Made on the driver, and sent to the executors with the name it has made up for itself.
+    """
+
+    def __init__(self, options: WriteOptions, client: Client) -> None:
+        self._options = options
+        self._producer = options.producer_id or f"spark-{uuid.uuid4()}"
+        if options.batch_id is not None:
+            self._batch_id = options.batch_id
+        else:
+            last = client.last_batch(self._producer)
+            self._batch_id = 0 if last is None else last + 1
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Stage the rows of a task."""
+        return Written(self._producer, stage_rows(self._options, self._producer, self._batch_id, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make all rows visible.
+
+        Raises:
+            FailedPreconditionError: stages have expired, or the broker has lost them. Nothing was written.
+        """
+        _commit(self._options, self._producer, self._batch_id, _stages(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop what was staged."""
+        _abort(self._options, self._producer, self._batch_id)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream: ``df.writeStream.format("danube")``."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Stage the rows of a task."""
+        context = _task()
+        producer = self._options.producer_id or f"spark-{_property(context, _QUERY_ID)}"
+        batch_id = int(_property(context, _BATCH_ID))
+        return Written(producer, stage_rows(self._options, producer, batch_id, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Make all rows of a micro-batch visible, once.
+
+        Raises:
+            FailedPreconditionError: the query begins anew under a producer id that has written before; or stages have
+                expired, or the broker has lost them. Nothing was written.
+        """
+        producers = {message.producer for message in messages if isinstance(message, Written)}
+        for producer in producers:
+            last = _commit(self._options, producer, batchId, _stages(messages))
+            if batchId == 0 and last:
+                # The one case in which "committed before" is certainly not what is meant: rows would vanish silently.
+                raise FailedPreconditionError(
+                    f"producer {producer!r} has committed {last + 1} batches, and now comes batch 0: the query has a"
+                    f" new checkpoint. Its rows were not written, because their batch ids are taken: give it another"
+                    f" producerId"
+                )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Drop what was staged for a micro-batch.
+
+        Without any message of a task nobody has said what the query's id is. What is staged then, if there is anything,
+        is dropped when the batch is tried again.
+        """
+        producers = {message.producer for message in messages if isinstance(message, Written)}
+        if self._options.producer_id:
+            producers.add(self._options.producer_id)
+        for producer in producers:
+            _abort(self._options, producer, batchId)
+
+
+def stage_rows(
+    options: WriteOptions, producer: str, batch_id: int, batches: Iterator[pa.RecordBatch]
+) -> tuple[StagedBatch, ...]:
+    """Stage the rows of one task; return its stages, one for each topic or partition that has rows.
+
+    Raises:
+        InvalidArgumentError: a row has no payload or no topic.
+        DanubeError: the broker does not take them; the task has failed, and nothing of it is left behind.
+    """
+    with ExitStack() as stack:
+        staging: _Staging | None = None
+        for rows in batches:
+            if rows.num_rows:
+                if staging is None:
+                    client = enter_client(stack, options.servers, patience_s=EXECUTOR_PATIENCE_S)
+                    staging = _Staging(client, stack, producer, batch_id)
+                staging.add(rows, options.topic)
+        return staging.finish() if staging else ()
+
+
+@dataclass
+class _Staging:
+    """The open stages of one task."""
+
+    client: Client
+    stack: ExitStack
+    producer: str
+    batch_id: int
+    attempt: str = field(default_factory=lambda: _attempt(TaskContext.get()))
+    turn: int = field(default_factory=lambda: _partition(TaskContext.get()))
+    """Whose turn it is among the partitions: rows without a key go to one after the other, a batch at a time."""
+    targets: dict[str, list[str]] = field(default_factory=dict)
+    """For each topic, the topic itself or its partitions."""
+    stages: dict[str, Stage] = field(default_factory=dict)
+
+    def add(self, rows: pa.RecordBatch, topic: str) -> None:
+        """Stage rows, for one topic or for those of the column."""
+        if topic:
+            self._add(rows, topic)
+            return
+        topics = rows.column("topic")
+        if topics.null_count:
+            raise InvalidArgumentError("a row has a null topic; filter such rows, or give the option 'topic'")
+        for name in pc.unique(topics).to_pylist():
+            self._add(rows.filter(pc.equal(topics, name)), name)
+
+    def finish(self) -> tuple[StagedBatch, ...]:
+        """Return the stages when all are on the broker's disk."""
+        return tuple(stage.finish() for stage in self.stages.values())
+
+    def _add(self, rows: pa.RecordBatch, topic: str) -> None:
+        targets = self.targets.get(topic)
+        if targets is None:
+            targets = self.targets[topic] = _targets(self.client, topic)
+        self.turn = (self.turn + 1) % len(targets)
+        keys = rows.column("key") if "key" in rows.schema.names else None
+        if keys is None or keys.null_count == len(keys) or len(targets) == 1:
+            self._stage(targets[self.turn if len(targets) > 1 else 0]).add(to_messages(rows))
+            return
+        routes = route_keys(keys, len(targets), without_key=self.turn)
+        for index in np.unique(routes).tolist():
+            self._stage(targets[index]).add(to_messages(rows.take(pa.array(np.flatnonzero(routes == index)))))
+
+    def _stage(self, target: str) -> Stage:
+        stage = self.stages.get(target)
+        if stage is None:
+            opening = self.client.stage(target, producer=self.producer, batch_id=self.batch_id, attempt=self.attempt)
+            stage = self.stages[target] = self.stack.enter_context(opening)
+        return stage
+
+
+def _targets(client: Client, topic: str) -> list[str]:
+    try:
+        return client.lookup_topic(topic).topics
+    except NotFoundError:
+        # The broker may be allowed to create it; if not, it says so.
+        return [topic]
+
+
+def _commit(options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch]) -> int | None:
+    """Commit stages; return the producer's last batch if this one was committed before, else None."""
+    if not stages:
+        # Nothing to show, and nothing to remember: written again it is nothing again.
+        return None
+    with broker_client(options.servers, patience_s=EXECUTOR_PATIENCE_S) as client:
+        if client.commit_stages(producer, batch_id, stages).committed:
+            return None
+        last = client.last_batch(producer)
+    logger.warning("batch %d of producer %s was committed before (the last one is %s)", batch_id, producer, last)
+    return last
+
+
+def _abort(options: WriteOptions, producer: str, batch_id: int) -> None:
+    with broker_client(options.servers) as client:
+        client.abort_stages(producer, batch_id)
+
+
+def _stages(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatch]:
+    return [stage for message in messages if isinstance(message, Written) for stage in message.stages]
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise FailedPreconditionError("the sink writes in tasks of Spark, and this is none")
+    return context
+
+
+def _property(context: TaskContext, name: str) -> str:
+    value = context.getLocalProperty(name)
+    if value is None:
+        raise FailedPreconditionError(
+            f"Spark has not told the task its {name!r}; write with foreachBatch and the options producerId and batchId"
+        )
+    return value
+
+
+def _partition(context: TaskContext | None) -> int:
+    return context.partitionId() if context else 0
+
+
+def _attempt(context: TaskContext | None) -> str:
+    """Name one attempt of a task for people: stage, partition, attempt."""
+    if context is None:
+        return ""
+    return f"{context.stageId()}.{context.partitionId()}.{context.attemptNumber()}"
