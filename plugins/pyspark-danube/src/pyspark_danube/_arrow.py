@@ -154,8 +154,8 @@ class ArrowRows:
                 keys, attributes, deltas = found.get("key"), found.get("attributes"), found.get("publish_delta_us")
                 producers = found.get("producer", producers)
         self._payloads.append(payloads)
-        self._keys.append(keys)
-        self._attributes.append(attributes)
+        self._keys.append(keys if keys and keys.count(None) < len(keys) else None)
+        self._attributes.append(attributes if attributes and attributes.count(None) < len(attributes) else None)
         self._deltas.append(deltas if deltas and any(deltas) else None)
         self._producers.append(producers)
 
@@ -337,14 +337,19 @@ def _maps(values: list[dict[str, str] | None], kind: pa.DataType) -> pa.Array:
     first = values[0]
     if first and values.count(first) == len(values):  # what a producer gives to all of its messages
         bounds = np.arange(len(values) + 1, dtype=np.int32) * np.int32(len(first))
-        keys, items = list(first) * len(values), list(first.values()) * len(values)
-        return pa.MapArray.from_arrays(pa.array(bounds), keys, items, type=kind)
-    ends: NDArray[np.int32] = np.cumsum([0, *(len(value) if value else 0 for value in values)], dtype=np.int32)
-    there = [value for value in values if value]
-    keys = list(chain.from_iterable(there))
-    items = list(chain.from_iterable(value.values() for value in there))
-    missing = pa.array([value is None for value in values])
-    return pa.MapArray.from_arrays(pa.array(ends), keys, items, type=kind, mask=missing)
+        names, texts = list(first) * len(values), list(first.values()) * len(values)
+    else:
+        bounds = np.cumsum([0, *(len(value) if value else 0 for value in values)], dtype=np.int32)
+        there = [value for value in values if value]
+        names = list(chain.from_iterable(there))
+        texts = list(chain.from_iterable(value.values() for value in there))
+    return pa.MapArray.from_arrays(
+        pa.array(bounds),
+        pa.array(names, kind.key_type),
+        pa.array(texts, kind.item_type),
+        type=kind,
+        mask=pa.array([value is None for value in values]) if None in values else None,
+    )
 
 
 def record_batches(batches: Iterator[RawBatch], rows: ArrowRows, start: int, end: int) -> Iterator[pa.RecordBatch]:
