@@ -29,6 +29,7 @@ from danube.broker.publish import PublishStream, publish
 from danube.broker.records import SubscriptionRecord, TopicRecord, members
 from danube.broker.remote import RemoteTopics
 from danube.broker.seams import Seams, shown_address
+from danube.broker.stages import Stages
 from danube.broker.state import RecoveryVisitor
 from danube.broker.topic import Topic
 from danube.dispatch import Cursor
@@ -80,6 +81,7 @@ class Broker:
         self.journal: Journal
         self.history: History
         self.remote: RemoteTopics
+        self.stages: Stages
         self.policies: PolicyBook
         self.addresses: list[str] = []
         """Where it listens."""
@@ -135,6 +137,7 @@ class Broker:
             self.seams.open_disk(config) as disk,
             self.seams.open_metadata(config) as store,
             self._open_storages() as (storages, lanes),
+            self.seams.open_stage_disk(config) as stage_disk,
         ):
             self.catalogue = await Catalogue.load(store, config.limits, self.seams.random, self.seams.wall_clock_us)
             await self.catalogue.sweep_orphans()
@@ -158,6 +161,8 @@ class Broker:
             )
             self.remote = RemoteTopics(self, lanes)
             await self._recover()
+            self.stages = Stages(self, stage_disk)
+            await self.stages.load()
             async with trio.open_nursery() as journal_nursery:
                 await journal_nursery.start(self.journal.run)
                 async with trio.open_nursery() as nursery:
@@ -166,6 +171,7 @@ class Broker:
                     nursery.start_soon(self.expiry.run)
                     nursery.start_soon(self.composing.run)
                     await self.remote.start(nursery, journal_nursery)
+                    nursery.start_soon(self.stages.run)
                     await self._serve(task_status)
                     nursery.cancel_scope.cancel()
                 for journal in (self.journal, self.remote):
@@ -234,7 +240,9 @@ class Broker:
             codecs |= face.codecs
         admin_services = [face.admin_services for face in faces if face.admin_services]
         self._server = Server(
-            [streams, self.administration.service(), *(face.services for face in faces)], limits, codecs=codecs
+            [streams, self.administration.service(), self.stages.service(), *(face.services for face in faces)],
+            limits,
+            codecs=codecs,
         )
         servers = [self._server]
         async with trio.open_nursery() as nursery:
@@ -415,6 +423,11 @@ class Broker:
     async def next_commit(self) -> None:
         """Wait until the journal has settled something."""
         await self._commit.wait()
+
+    @property
+    def held_producers(self) -> frozenset[int]:
+        """Ids of producers that their topics must not forget."""
+        return self.stages.held_producers
 
     def next_consumer_id(self) -> int:
         """Return an id that no other consumer of this process has."""

@@ -8,7 +8,7 @@ session, attach, hand in batches (``admit`` or ``try_admit``, then ``take``), de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
 from danube.broker.memory_log import MemoryLog
@@ -74,6 +74,11 @@ class Commits(Protocol):
 
     async def next_commit(self) -> None:
         """Wait until the journal has settled something."""
+        ...
+
+    @property
+    def held_producers(self) -> Container[int]:
+        """Ids of producers that must not be forgotten, however long they are idle."""
         ...
 
 
@@ -315,7 +320,9 @@ class Intake:
             idle_us = now_us - int(self._limits.unary_producer_idle_s * 1e6)
             for name in [name for name in self._registered if self._table.used_us(name) < idle_us]:
                 del self._registered[name]
-            self._table.expire(now_us, {sender.session.producer_id for sender in self._senders.values()})
+            held = self._commits.held_producers
+            here = {sender.session.producer_id for sender in self._senders.values()}
+            self._table.expire(now_us, {each for each in self._table.ids() if each in here or each in held})
 
     def attach(self, sender: Sender, *, internal: bool = False) -> None:
         """Somebody begins to publish. Who is left from a broken connection of the same session ends.
@@ -400,11 +407,35 @@ class Intake:
             return False
         return topic.durability is Durability.NONE or self._journal.try_admit(size)
 
-    async def admit(self, size: int) -> None:
+    async def pay(self, records: int, size: int) -> None:
+        """Wait for the publish rate, and count a batch that will be taken later (``paid``).
+
+        Raises:
+            TopicNotFoundError, DataLossError: as :meth:`try_admit`.
+        """
+        self._topic.check_alive()
+        pace = self._pace
+        if pace is None:
+            return
+        if not pace.is_free:
+            async with pace.turn():
+                while not pace.is_paid:
+                    await pace.until_paid()
+        pace.take(records, size)
+
+    async def admit(self, size: int, *, paid: bool = False) -> None:
         """Wait until a batch of ``size`` bytes may be taken, by the publish rate and by the journal.
+
+        Args:
+            size: in bytes.
+            paid: whether it was counted by :meth:`pay` before, so that the rate does not count again.
 
         Raises what :meth:`try_admit` and :meth:`danube.log.Journal.admit` raise.
         """
+        if paid:
+            self._topic.check_alive()
+            await self._journal.admit(size)
+            return
         if self.try_admit(size):
             return
         pace = self._pace
@@ -420,7 +451,7 @@ class Intake:
                 if pace.is_paid:  # else it has become another rate while the journal was waited for
                     return
 
-    def take(self, sender: Sender, token: Any, part: bytes, header: BatchHeader) -> int | None:
+    def take(self, sender: Sender, token: Any, part: bytes, header: BatchHeader, *, paid: bool = False) -> int | None:
         """Take a batch that was admitted.
 
         Args:
@@ -428,6 +459,7 @@ class Intake:
             token: comes back with that.
             part: the producer's part; its checksum is right, and it is within the limits.
             header: its header.
+            paid: whether the publish rate has counted it before, see :meth:`pay`.
 
         Returns:
             None; or, for a repeat of a batch that has settled before, its offset, and nobody is told anything.
@@ -442,7 +474,7 @@ class Intake:
         sender.in_flight += 1
         try:
             if checked.kind is Verdict.NEW:
-                self._append(sender, token, part, header)
+                self._append(sender, token, part, header, paid=paid)
             else:
                 self._wait_for(sender, token, checked)
         except DanubeError:
@@ -469,8 +501,8 @@ class Intake:
             waiter.in_flight -= 1
             raise
 
-    def _append(self, sender: Waiter, token: Any, part: bytes, header: BatchHeader) -> None:
-        if self._pace is not None:
+    def _append(self, sender: Waiter, token: Any, part: bytes, header: BatchHeader, *, paid: bool = False) -> None:
+        if self._pace is not None and not paid:
             self._pace.take(header.record_count, len(part))
         now_us = self._clock_us()
         log = self._topic.kept

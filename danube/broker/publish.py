@@ -28,8 +28,9 @@ from danube.wire import Context, Message, ServerStream
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
     from danube.broker.producing import Intake
+    from danube.model.limits import Limits
 
-__all__ = ["PublishStream", "publish"]
+__all__ = ["PublishStream", "check_batch", "publish"]
 
 _REQUEST = msgspec.msgpack.Decoder(api.PublishRequest)
 _encode = msgspec.msgpack.Encoder().encode
@@ -105,7 +106,12 @@ class PublishStream:
         part = _part(message)
         header = check_part(part)  # a wrong checksum ends the stream: nothing that follows it can be trusted
         try:
-            self._check(header, part)
+            if header.producer_id != self.session.producer_id:
+                raise InvalidArgumentError(
+                    f"batch of producer {header.producer_id:016x} on the stream of {self.session.producer_id:016x};"
+                    " use the ids that PublishOpened gave"
+                )
+            check_batch(self._intake, self._broker.config.limits, header, part)
             known_offset = self._intake.take(self, message, part, header)
         except DanubeError as error:
             self._refuse(header.base_sequence, error)
@@ -116,47 +122,53 @@ class PublishStream:
             self._broker.flush()
             message.release()
 
-    def _check(self, header: BatchHeader, part: bytes) -> None:
-        limits = self._broker.config.limits
-        if header.producer_id != self.session.producer_id:
-            raise InvalidArgumentError(
-                f"batch of producer {header.producer_id:016x} on the stream of {self.session.producer_id:016x};"
-                " use the ids that PublishOpened gave"
-            )
-        if len(part) > limits.max_batch_bytes or header.unpacked_size > limits.max_batch_bytes:
-            raise MessageTooLargeError(
-                f"batch of {len(part)} bytes ({header.unpacked_size} unpacked) is larger than"
-                f" max_batch_bytes = {limits.max_batch_bytes}; send smaller batches"
-            )
-        if header.record_count > limits.max_batch_records:
-            raise LimitExceededError(
-                f"batch of {header.record_count} messages is larger than max_batch_records = {limits.max_batch_records}"
-            )
-        if header.unpacked_size > self._intake.max_message_bytes:
-            self._check_messages(header, part)
-        if header.deliver_at_us:
-            self._intake.check_delivery_time(header.deliver_at_us)
-        if header.flags & _RESERVED_FLAGS:
-            raise InvalidArgumentError(f"batch flags {header.flags:#x} are reserved for the broker")
-        if header.codec > _LAST_CODEC:
-            raise InvalidArgumentError(f"batch codec {header.codec} is unknown; known are none, lz4 and zstd")
-
-    def _check_messages(self, header: BatchHeader, part: bytes) -> None:
-        """Look at each message of a batch that is large enough to hold one that is too large."""
-        largest = header.unpacked_size
-        if header.record_count > 1:
-            largest = max(map(len, open_raw(part, header, self._broker.config.limits.max_batch_bytes)))
-        if largest > self._intake.max_message_bytes + PART_OVERHEAD:
-            raise MessageTooLargeError(
-                f"message of about {largest} bytes is larger than {self._intake.said_max_message_bytes()}; split it, or"
-                " raise that"
-            )
-
     async def wait_idle(self) -> None:
         """Wait until nothing is in flight."""
         while self.in_flight:
             self._idle = trio.Event()
             await self._idle.wait()
+
+
+def check_batch(intake: Intake, limits: Limits, header: BatchHeader, part: bytes) -> None:
+    """Refuse a batch that its topic does not take, whoever sends it.
+
+    Args:
+        intake: of the topic.
+        limits: of the broker.
+        header, part: the batch; its checksum is right.
+
+    Raises:
+        DanubeError: it says what is wrong with the batch.
+    """
+    if len(part) > limits.max_batch_bytes or header.unpacked_size > limits.max_batch_bytes:
+        raise MessageTooLargeError(
+            f"batch of {len(part)} bytes ({header.unpacked_size} unpacked) is larger than"
+            f" max_batch_bytes = {limits.max_batch_bytes}; send smaller batches"
+        )
+    if header.record_count > limits.max_batch_records:
+        raise LimitExceededError(
+            f"batch of {header.record_count} messages is larger than max_batch_records = {limits.max_batch_records}"
+        )
+    if header.unpacked_size > intake.max_message_bytes:
+        _check_messages(intake, limits, header, part)
+    if header.deliver_at_us:
+        intake.check_delivery_time(header.deliver_at_us)
+    if header.flags & _RESERVED_FLAGS:
+        raise InvalidArgumentError(f"batch flags {header.flags:#x} are reserved for the broker")
+    if header.codec > _LAST_CODEC:
+        raise InvalidArgumentError(f"batch codec {header.codec} is unknown; known are none, lz4 and zstd")
+
+
+def _check_messages(intake: Intake, limits: Limits, header: BatchHeader, part: bytes) -> None:
+    """Look at each message of a batch that is large enough to hold one that is too large."""
+    largest = header.unpacked_size
+    if header.record_count > 1:
+        largest = max(map(len, open_raw(part, header, limits.max_batch_bytes)))
+    if largest > intake.max_message_bytes + PART_OVERHEAD:
+        raise MessageTooLargeError(
+            f"message of about {largest} bytes is larger than {intake.said_max_message_bytes()}; split it, or"
+            " raise that"
+        )
 
 
 async def publish(broker: Broker, stream: ServerStream, context: Context) -> None:

@@ -6,14 +6,15 @@ Each field is a function; the defaults are the real ones. A simulation replaces 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
 from danube.broker.config import BrokerConfig, StorageConfig, parse_address
+from danube.broker.stages.disk import RealStageDisk, StageDisk
 from danube.log import Disk, RealDisk
 from danube.metadata import MetadataStore, open_store
 from danube.model.errors import ConfigurationError
@@ -27,6 +28,11 @@ __all__ = ["Seams", "shown_address"]
 
 def _open_disk(config: BrokerConfig) -> RealDisk:
     return RealDisk(config.data_directory, sync_delay_s=config.sync_delay_ms / 1000)
+
+
+@asynccontextmanager
+async def _open_stage_disk(config: BrokerConfig) -> AsyncIterator[StageDisk]:
+    yield RealStageDisk(Path(config.data_directory) / "stages", sync_delay_s=config.sync_delay_ms / 1000)
 
 
 def _open_metadata(config: BrokerConfig) -> AbstractAsyncContextManager[MetadataStore]:
@@ -78,6 +84,8 @@ class Seams(NamedTuple):
     """The backend of one storage. What retries and counts is put around it by the broker."""
     listen: Callable[[Sequence[str]], Awaitable[list[trio.abc.Listener[Any]]]] = _listen
     """Listens on addresses (``host:port``); raises ConfigurationError for one that cannot be had."""
+    open_stage_disk: Callable[[BrokerConfig], AbstractAsyncContextManager[StageDisk]] = _open_stage_disk
+    """The disk of what is staged; opened after that of the journal, which locks the data directory."""
 
 
 def shown_address(listener: trio.abc.Listener[Any]) -> str:

@@ -187,6 +187,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     storage_max_concurrency: int = 8
     """Calls that one storage backend works on at a time; further ones wait in line."""
 
+    # Staged publishing
+    max_staged_bytes: int = 8 * GIB
+    """Disk space of everything that is staged and not committed; staging beyond it is refused."""
+    max_stages: int = 10_000
+    """Stages of one broker, open ones included."""
+    stage_expiry_s: float = 24 * 3600.0
+    """A stage that nobody has committed or aborted after this time is dropped."""
+    max_stage_producers: int = 10_000
+    """Producers that commit stages and whose last batch is remembered."""
+    stage_producer_expiry_s: float = 30 * 24 * 3600.0
+    """How long the last batch of such a producer is remembered after its commit."""
+
     # Storage server
     storage_server_max_object_bytes: int = 256 * MIB
     """Largest object that a storage server takes."""

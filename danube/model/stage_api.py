@@ -79,7 +79,7 @@ class _Tagged(_Message, tag_field="tag"):
     """Base of messages that travel in a union."""
 
 
-class StagedBatch(_Value):
+class StagedBatch(_Value, frozen=True):
     """A finished stage, for whoever commits. It can be pickled."""
 
     stage_id: int
@@ -154,7 +154,7 @@ class CommitStages(_Message):
     """All stages of the batch that count, perhaps none. Other stages of this and earlier batches are dropped."""
 
 
-class StageCommit(_Value):
+class StageCommit(_Value, frozen=True):
     """Outcome of a commit."""
 
     committed: bool
@@ -174,7 +174,7 @@ class AbortStages(_Message):
     """None means all of this batch."""
 
 
-class AbortedStages(_Value):
+class AbortedStages(_Value, frozen=True):
     """Answer to AbortStages."""
 
     dropped: int
@@ -201,7 +201,7 @@ class ListStages(_Message):
     producer: str = ""
 
 
-class StageInfo(_Value):
+class StageInfo(_Value, frozen=True):
     """One stage."""
 
     stage_id: int

@@ -31,7 +31,7 @@ SECTOR: Final = 512
 
 
 class _File:
-    """A file, whatever its name is."""
+    """A file, whatever its name is. A write beyond its end makes it longer."""
 
     def __init__(self, size: int) -> None:
         self.seen = bytearray(size)
@@ -64,7 +64,8 @@ class _File:
 
 
 def _tear(content: bytearray, position: int, data: bytes, random: Random) -> None:
-    """Put some sectors of a write on the medium."""
+    """Put some sectors of a write on the medium; those of a file that has grown may be there as zeros."""
+    content.extend(bytes(max(0, position + len(data) - len(content))))
     share = random.choice((0.0, 0.5, 1.0))
     at = 0
     while at < len(data):
@@ -83,6 +84,7 @@ class SimulatedDisk:
         write_delay_s, sync_delay_s, read_delay_s: upper bounds of what an operation takes, in (virtual) seconds. May be
             changed at any time.
         capacity: bytes that fit on it; creating beyond it is ``ENOSPC``. May be changed at any time.
+        growing: whether writes may make files longer, as those of staging do (:class:`danube.broker.stages.StageDisk`).
     """
 
     def __init__(
@@ -93,12 +95,14 @@ class SimulatedDisk:
         sync_delay_s: float = 0.002,
         read_delay_s: float = 0.0002,
         capacity: float = math.inf,
+        growing: bool = False,
     ) -> None:
         self._random = random
         self.write_delay_s = write_delay_s
         self.sync_delay_s = sync_delay_s
         self.read_delay_s = read_delay_s
         self.capacity = capacity
+        self.growing = growing
         self.syncs = 0
         self.writes = 0
         self._names: dict[str, _File] = {}
@@ -151,6 +155,7 @@ class SimulatedDisk:
             sync_delay_s=self.sync_delay_s,
             read_delay_s=self.read_delay_s,
             capacity=self.capacity,
+            growing=self.growing,
         )
         if power_loss:
             states = [self._held_names, *self._unsynced_names]
@@ -181,6 +186,15 @@ class SimulatedDisk:
         if self._gone:
             raise _error(errno.EIO)
 
+    def _find(self, name: str) -> _File:
+        file = self._names.get(name)
+        if file is None:
+            raise _error(errno.ENOENT)
+        return file
+
+    def _used(self) -> int:
+        return sum(len(file.seen) for file in self._names.values())
+
     # --- The Disk contract ---
 
     async def list(self) -> dict[str, int]:
@@ -192,7 +206,7 @@ class SimulatedDisk:
         """See :meth:`danube.log.Disk.create`."""
         self._call("create")
         await self._pass(self.sync_delay_s)
-        if sum(len(file.seen) for file in self._names.values()) + size > self.capacity:
+        if self._used() + size > self.capacity:
             raise _error(errno.ENOSPC)
         assert name not in self._names
         self._change({**self._names, name: _File(size)})
@@ -208,6 +222,7 @@ class SimulatedDisk:
 
     async def remove(self, name: str) -> None:
         """See :meth:`danube.log.Disk.remove`."""
+        self._find(name)
         names = dict(self._names)
         del names[name]
         self._change(names)
@@ -229,9 +244,10 @@ class SimulatedDisk:
 
     async def write(self, name: str, position: int, buffers: Sequence[bytes], *, sync: bool) -> None:
         """See :meth:`danube.log.Disk.write`."""
-        file = self._names[name]
+        file = self._find(name)
         data = b"".join(buffers)
-        assert position + len(data) <= len(file.seen), "a journal file never grows"
+        grows = position + len(data) - len(file.seen)
+        assert grows <= 0 or (self.growing and position <= len(file.seen)), "a journal file never grows"
         before, mine = self._turn, trio.Event()
         self._turn = mine
         with trio.CancelScope(shield=True):  # bounded: by the delays
@@ -245,6 +261,8 @@ class SimulatedDisk:
             finally:
                 self._under_way.remove(job)
                 mine.set()
+            if grows > 0 and self._used() + grows > self.capacity:
+                raise _error(errno.ENOSPC)
             if data:
                 file.apply(position, data)
             self.writes += 1
@@ -264,14 +282,14 @@ class SimulatedDisk:
     async def read(self, name: str, position: int, size: int) -> bytes:
         """See :meth:`danube.log.Disk.read`."""
         self._call("read")
-        file = self._names[name]
+        file = self._find(name)
         await self._pass(self.read_delay_s)
         return bytes(file.seen[position : position + size])
 
     async def free_bytes(self) -> int:
         """See :meth:`danube.log.Disk.free_bytes`."""
         await trio.lowlevel.checkpoint()
-        left = self.capacity - sum(len(file.seen) for file in self._names.values())
+        left = self.capacity - self._used()
         return int(max(0, min(left, 2**62)))
 
 

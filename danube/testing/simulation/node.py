@@ -160,6 +160,9 @@ class BrokerNode:
         self.name = name
         self.config = config
         self.disk: SimulatedDisk = SimulatedDisk(Random(random.getrandbits(64)))
+        # Of chance of its own: worlds in which nobody stages stay as they were.
+        self.stage_disk: SimulatedDisk = SimulatedDisk(Random(f"stages of {name}"), growing=True)
+        """The disk of what is staged; it crashes with the other one."""
         self.life: Life | None = None
         """The current life, if there is one."""
         self.lives = 0
@@ -213,7 +216,7 @@ class BrokerNode:
         except Exception as error:  # noqa: BLE001 - whatever a broker can end with is judged by the world
             if not life.over:
                 self._network.crash(self.name, silently=False)
-                self.disk = self.disk.crash(power_loss=False)
+                self._crash_disks(power_loss=False)
                 life.over = True
                 self._trace("failed", self.name, life.number, shown_error(error))
                 self._failed(self, life, error)
@@ -232,10 +235,14 @@ class BrokerNode:
             return
         self._trace("power-loss" if power_loss else "kill", self.name, life.number)
         life.over = True
-        self.disk = self.disk.crash(power_loss=power_loss)
+        self._crash_disks(power_loss=power_loss)
         self._network.crash(self.name, silently=power_loss)
         self._pauses.resume(self.name)
         life.scope.cancel()
+
+    def _crash_disks(self, *, power_loss: bool) -> None:
+        self.disk = self.disk.crash(power_loss=power_loss)
+        self.stage_disk = self.stage_disk.crash(power_loss=power_loss)
 
     def pause(self) -> None:
         """Let the process stand still: its connections stay, its timeouts run out."""
@@ -287,6 +294,10 @@ class BrokerNode:
         async def open_disk(config: BrokerConfig) -> AsyncIterator[_LifeDisk]:
             yield _LifeDisk(self.disk, self._touch)
 
+        @asynccontextmanager
+        async def open_stage_disk(config: BrokerConfig) -> AsyncIterator[_LifeDisk]:
+            yield _LifeDisk(self.stage_disk, self._touch)
+
         def open_metadata(config: BrokerConfig) -> AbstractAsyncContextManager[MetadataStore]:
             self._metadata_store = FaultyMetadataStore(
                 _KeptStore(self._metadata, config.limits, life),
@@ -315,6 +326,7 @@ class BrokerNode:
             wall_clock_us=self.wall_clock_us,
             random=Random(self._random.getrandbits(64)),
             open_disk=open_disk,
+            open_stage_disk=open_stage_disk,
             open_metadata=open_metadata,
             open_backend=open_backend,
             listen=listen,

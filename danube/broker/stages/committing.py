@@ -1,0 +1,421 @@
+"""Commits of staged batches: the decision, and carrying it out, however often that is cut short.
+
+Why the journal decides nothing here. A commit touches topics of every durability, some of which are not in the journal
+at all, and it must be known to be decided before its first batch is appended. One conditional metadata write is all
+that; the rest is what any producer does: batches with a session and sequences, and retries that the topics recognise.
+
+The producer of a staged batch in its topics is ``staged/{name}``. No client can have that name (a ``/`` is refused), so
+nobody else ever moves its sequences, and the sequence that a decision has written down stays right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from danube.broker.stages.ledger import Known, Ledger, ProducerRecord, Share
+from danube.broker.stages.store import StageStore, StoredStage
+from danube.log import ProducerSession, StoredBatch
+from danube.model import api
+from danube.model.batch import PART_HEADER_SIZE, BatchHeader, seal_part
+from danube.model.errors import (
+    DanubeError,
+    DataLossError,
+    DuplicateSequenceError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
+from danube.model.limits import MIB
+from danube.model.stage_api import StageCommit, StageState
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+    from danube.broker.topic import Topic
+
+__all__ = ["Committer"]
+
+_log = logging.getLogger("danube.broker")
+
+_AT_ONCE: Final = 8
+"""Topics that one commit works on at a time."""
+_MOST_NAMES: Final = 10
+_IN_FLIGHT_BYTES: Final = 16 * MIB
+
+
+class _Sender:
+    """Publishes the share of one topic. A :class:`danube.broker.senders.Sender`."""
+
+    def __init__(self, session: ProducerSession) -> None:
+        self._session = session
+        self.in_flight = 0
+        self.in_flight_bytes = 0
+        self.error: DanubeError | None = None
+        """Why it does not go on."""
+        self.start: int | None = None
+        self.end_offset = 0
+        self.forgotten = False
+        """Whether it is not known where the first batches are, only that they are there."""
+        self._changed = trio.Event()
+
+    @property
+    def session(self) -> ProducerSession:
+        """The session that was opened."""
+        return self._session
+
+    def landed(self, base_offset: int, records: int) -> None:
+        """A batch is durable at this offset."""
+        if self.start is None or base_offset < self.start:
+            self.start = base_offset
+        self.end_offset = max(self.end_offset, base_offset + records)
+
+    def settled(self, size: int, batch: StoredBatch, error: DanubeError | None, /) -> None:
+        """A batch has reached its durability, or will not, or not soon."""
+        self.in_flight_bytes -= size
+        if error is None:
+            self.landed(batch.base_offset, batch.header.record_count)
+        else:
+            self.error = self.error or error
+        self._changed.set()
+
+    def end(self, error: DanubeError | None, /) -> None:
+        """The topic is gone, or somebody has taken it for himself."""
+        self.error = self.error or error or UnavailableError("another commit of this producer goes on")
+
+    async def room(self, limit: int) -> None:
+        """Wait until no more than ``limit`` bytes are on their way.
+
+        Raises:
+            DanubeError: it does not go on.
+        """
+        while self.in_flight_bytes > limit and self.error is None:
+            self._changed = trio.Event()
+            await self._changed.wait()
+        if self.error is not None:
+            raise type(self.error)(self.error.message)
+
+
+class Committer:
+    """See the module.
+
+    Args:
+        broker: whose topics they go to.
+        store: the stages.
+        ledger: what was decided.
+    """
+
+    def __init__(self, broker: Broker, store: StageStore, ledger: Ledger) -> None:
+        self._broker = broker
+        self._store = store
+        self._ledger = ledger
+        self.held: frozenset[int] = frozenset()
+        """Ids of producers that their topics must not forget: sequences of theirs are written in a decision."""
+
+    def load(self) -> None:
+        """Start: find what was decided and not done, and drop what no later commit can name."""
+        for known in self._ledger:
+            self._claim(known)
+            self._drop_losers(known)
+        self._hold()
+
+    def _claim(self, known: Known) -> None:
+        """Mark the stages of a decided batch, and let those go that were marked for one that was not decided."""
+        record = known.record
+        decided = {number for share in record.shares for number in share.stage_ids} if record is not None else set()
+        for stage in self._store:
+            if stage.head.producer == known.name and stage.state != StageState.OPEN:
+                claimed = stage.head.stage_id in decided
+                stage.state = StageState.COMMITTING if claimed else StageState.STAGED
+
+    def _drop_losers(self, known: Known) -> None:
+        """Drop the stages of batches that are decided, except those that are on their way."""
+        last = known.last_batch
+        if last is None or not known.certain:
+            return
+        for stage in self._store:
+            head = stage.head
+            if head.producer != known.name or head.batch_id > last or stage.state == StageState.COMMITTING:
+                continue
+            if stage.fail is None:
+                self._store.drop(stage)
+            else:  # its own task drops it
+                stage.fail(
+                    FailedPreconditionError(
+                        f"{stage}: batch {head.batch_id} was committed without it, or a later one was; nothing more of"
+                        " it is taken"
+                    )
+                )
+
+    def _hold(self) -> None:
+        self.held = frozenset(
+            share.producer_id for known in self._ledger if known.record is not None for share in known.record.shares
+        )
+
+    # --- Deciding ---
+
+    async def commit(self, known: Known, batch_id: int, stage_ids: Sequence[int]) -> StageCommit:
+        """Commit a batch; the caller holds the producer's lock. Raises as :meth:`Client.commit_stages` says."""
+        await self.settle(known)
+        record = known.record
+        if record is not None and batch_id <= record.last_batch:
+            return StageCommit(False, dict(record.offsets) if batch_id == record.last_batch else {})
+        stages = self._named(known.name, batch_id, stage_ids)
+        for stage in stages:
+            stage.state = StageState.COMMITTING
+        try:
+            sessions = await self._decide(known, batch_id, stages)
+        except BaseException:
+            if known.certain:  # and so it is not decided
+                self._claim(known)
+            raise
+        await self._carry_out(known, sessions)
+        record = known.record
+        assert record is not None
+        return StageCommit(True, dict(record.offsets))
+
+    def _named(self, producer: str, batch_id: int, stage_ids: Sequence[int]) -> list[StoredStage]:
+        """Return the stages of a commit, in the order in which they are named."""
+        found: list[StoredStage] = []
+        wrong: list[str] = []
+        for number in stage_ids:
+            stage = self._store.find(number)
+            if stage is None:
+                wrong.append(f"stage {number:016x} is not there (it was dropped, or has expired)")
+            elif (stage.head.producer, stage.head.batch_id) != (producer, batch_id):
+                wrong.append(f"{stage} is not of this batch")
+            elif stage.state != StageState.STAGED:
+                wrong.append(f"{stage} is not finished")
+            else:
+                found.append(stage)
+        if wrong:
+            why = "; ".join(wrong[:_MOST_NAMES])
+            if len(wrong) > _MOST_NAMES:
+                why += f", and {len(wrong) - _MOST_NAMES} more"
+            raise FailedPreconditionError(
+                f"batch {batch_id} of producer {producer!r} cannot be committed: {why}; nothing was committed: stage"
+                " the batch again"
+            )
+        return found
+
+    async def _decide(self, known: Known, batch_id: int, stages: Sequence[StoredStage]) -> dict[int, ProducerSession]:
+        by_topic: dict[tuple[str, int], list[StoredStage]] = {}
+        for stage in stages:
+            if stage.end.records:
+                by_topic.setdefault((stage.head.topic, stage.head.topic_id), []).append(stage)
+        shares: dict[int, Share] = {}
+        sessions: dict[int, ProducerSession] = {}
+
+        async def prepare(topic_name: str, topic_id: int, of_topic: list[StoredStage]) -> None:
+            for stage in of_topic:
+                reader = self._store.read(stage)
+                while await reader.next_parts():
+                    pass
+            topic = self._topic(topic_name, topic_id)
+            if topic is None:
+                raise FailedPreconditionError(
+                    f"batch {batch_id} of producer {known.name!r} cannot be committed: topic {topic_name!r} was deleted"
+                    " after it was staged; nothing was committed: stage the batch again"
+                )
+            topic.check_alive()
+            session = sessions[topic_id] = await self._open(topic, known.name)
+            shares[topic_id] = Share(
+                topic_name,
+                topic_id,
+                session.producer_id,
+                session.next_sequence,
+                topic.end_offset,
+                [stage.head.stage_id for stage in of_topic],
+            )
+
+        await _all(*[partial(prepare, name, topic_id, found) for (name, topic_id), found in by_topic.items()])
+        plan = [shares[topic_id] for _, topic_id in by_topic]
+        now_us = self._broker.seams.wall_clock_us()
+        await self._ledger.write(known, ProducerRecord(batch_id, now_us, True, plan, {}))
+        self._hold()
+        return sessions
+
+    def _topic(self, name: str, topic_id: int) -> Topic | None:
+        """Return a topic, or None if it was deleted (and perhaps created again).
+
+        Raises:
+            DanubeError: it is not known, or not there yet.
+        """
+        catalogue = self._broker.catalogue
+        try:
+            _, living_id = catalogue.locate(name)
+        except (NotFoundError, InvalidArgumentError):
+            return None
+        return self._broker.topic(name) if living_id == topic_id else None
+
+    async def _open(self, topic: Topic, producer: str) -> ProducerSession:
+        request = api.PublishOpen(topic.name, f"staged/{producer}", anonymous=True)
+        return await topic.intake.open(request, internal=True)
+
+    # --- Carrying out ---
+
+    async def refresh(self, known: Known) -> None:
+        """Find out what is decided, if that is not known; the caller holds the lock.
+
+        Raises:
+            DanubeError: the metadata cannot be read now.
+        """
+        if not known.certain:
+            await self._ledger.reload(known)
+            self._claim(known)
+            self._hold()
+
+    async def settle(self, known: Known) -> None:
+        """Bring what is decided to its end; the caller holds the lock.
+
+        Raises:
+            DataLossError: a stage of it is damaged.
+            UnavailableError: it cannot be done now; it is tried again.
+        """
+        await self.refresh(known)
+        if known.pending:
+            await self._carry_out(known, {})
+
+    async def _carry_out(self, known: Known, sessions: dict[int, ProducerSession]) -> None:
+        record = known.record
+        assert record is not None
+        try:
+            offsets = await self._append_all(known, sessions)
+            now_us = self._broker.seams.wall_clock_us()
+            await self._ledger.write(known, ProducerRecord(record.last_batch, now_us, False, [], offsets))
+        except DataLossError as error:
+            known.problem = error
+            raise DataLossError(
+                f"batch {record.last_batch} of producer {known.name!r} is decided, and cannot be finished:"
+                f" {error.message}"
+            ) from error
+        except DanubeError as error:
+            known.problem = error
+            raise UnavailableError(
+                f"batch {record.last_batch} of producer {known.name!r} is decided, and not finished yet; the broker"
+                f" goes on by itself: {error.message}"
+            ) from error
+        known.problem = None
+        self._hold()
+        self._claim(known)
+        self._drop_losers(known)
+
+    async def _append_all(self, known: Known, sessions: dict[int, ProducerSession]) -> dict[str, tuple[int, int]]:
+        assert known.record is not None
+        shares = known.record.shares
+        opened = dict(sessions)
+
+        async def resume(share: Share) -> None:
+            topic = self._topic(share.topic, share.topic_id)
+            if topic is not None:
+                opened[share.topic_id] = await self._open(topic, known.name)
+
+        await _all(*[partial(resume, share) for share in shares if share.topic_id not in opened])
+        # A topic of durability 'os' may have lost, with the power, what other batches had stored before this one was
+        # decided. Then none of this one is there either, and it continues what there is.
+        moved = [_continued(share, opened.get(share.topic_id)) for share in shares]
+        if moved != shares:
+            await self._ledger.write(known, msgspec.structs.replace(known.record, shares=moved))
+            self._hold()
+        offsets: dict[str, tuple[int, int]] = {}
+
+        async def append(share: Share) -> None:
+            topic = self._topic(share.topic, share.topic_id)
+            if topic is None or share.topic_id not in opened:
+                _log.warning("topic %r was deleted: its share of a batch of %r is void", share.topic, known.name)
+                return
+            found = await self._append(topic, opened[share.topic_id], share)
+            if found is not None:
+                offsets[share.topic] = found
+
+        await _all(*[partial(append, share) for share in moved])
+        return {share.topic: offsets[share.topic] for share in moved if share.topic in offsets}
+
+    async def _append(self, topic: Topic, session: ProducerSession, share: Share) -> tuple[int, int] | None:
+        """Append a share, or what is missing of it; return when all of it is durable, with its offsets."""
+        sender = _Sender(session)
+        intake = topic.intake
+        try:
+            intake.attach(sender, internal=True)
+            try:
+                sequence = share.base_sequence
+                for number in share.stage_ids:
+                    sequence = await self._append_stage(topic, sender, number, sequence)
+                await sender.room(0)
+            finally:
+                intake.detach(sender)
+        except DanubeError:
+            if self._topic(share.topic, share.topic_id) is None:
+                return None  # deleted under way
+            raise
+        assert sender.start is not None  # the latest batches of a producer are always known
+        return (share.start_offset if sender.forgotten else sender.start), sender.end_offset
+
+    async def _append_stage(self, topic: Topic, sender: _Sender, number: int, sequence: int) -> int:
+        stage = self._store.find(number)
+        if stage is None:
+            raise DataLossError(f"stage {number:016x} of topic {topic.name!r} was lost with its file")
+        intake, session = topic.intake, sender.session
+        reader = self._store.read(stage)
+        while parts := await reader.next_parts():
+            for part, header in parts:
+                header = _addressed(header, session, sequence)
+                part = seal_part(header, part[PART_HEADER_SIZE:-4])
+                sequence += header.record_count
+                await sender.room(_IN_FLIGHT_BYTES)
+                await intake.admit(len(part), paid=True)
+                await sender.room(_IN_FLIGHT_BYTES)  # it may have ended meanwhile
+                try:
+                    sender.in_flight_bytes += len(part)
+                    known = intake.take(sender, len(part), part, header, paid=True)
+                except DuplicateSequenceError:
+                    sender.in_flight_bytes -= len(part)
+                    sender.forgotten = True  # appended before a crash, with many others behind it
+                except DanubeError:
+                    sender.in_flight_bytes -= len(part)
+                    raise
+                else:
+                    if known is not None:
+                        sender.in_flight_bytes -= len(part)
+                        sender.landed(known, header.record_count)
+        return sequence
+
+
+def _continued(share: Share, session: ProducerSession | None) -> Share:
+    """Return a share that begins where its producer stands now, if that is before where it stood."""
+    if session is None or session.next_sequence >= share.base_sequence:
+        return share
+    return msgspec.structs.replace(share, producer_id=session.producer_id, base_sequence=session.next_sequence)
+
+
+def _addressed(header: BatchHeader, session: ProducerSession, sequence: int) -> BatchHeader:
+    """Return the header of a staged part with the sender filled in. Its records stay as they are, unopened."""
+    return header._replace(producer_id=session.producer_id, producer_epoch=session.epoch, base_sequence=sequence)
+
+
+async def _all(*calls: Callable[[], Awaitable[None]]) -> None:
+    """Do several things, a few at a time; when one fails the others are cancelled, and its error raised."""
+    if len(calls) == 1:
+        await calls[0]()
+        return
+    failures: list[DanubeError] = []
+    slots = trio.CapacityLimiter(_AT_ONCE)
+
+    async def run(call: Callable[[], Awaitable[None]]) -> None:
+        async with slots:
+            try:
+                await call()
+            except DanubeError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(run, call)
+    if failures:
+        raise failures[0]

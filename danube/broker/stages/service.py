@@ -1,0 +1,334 @@
+"""The calls of staged publishing, and the task that keeps it in order.
+
+A Stage stream takes what has arrived, checks it as a publish stream would, writes it with one synced write, and gives
+the credit back: the more there is, the larger the writes, and a disk that is behind holds back who stages, and nobody
+else. A stream that ends before it has finished leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from danube.broker.publish import check_batch
+from danube.broker.settling import to_the_end
+from danube.broker.stages.committing import Committer
+from danube.broker.stages.disk import StageDisk
+from danube.broker.stages.format import StageHead
+from danube.broker.stages.ledger import Known, Ledger
+from danube.broker.stages.store import StageStore, StoredStage
+from danube.model import Durability, api, validate_name
+from danube.model.batch import BatchHeader, check_part
+from danube.model.errors import DanubeError, FailedPreconditionError, InvalidArgumentError
+from danube.model.names import MAX_NAME_LENGTH
+from danube.model.stage_api import (
+    AbortedStages,
+    AbortStages,
+    CommitStages,
+    LastBatch,
+    LastBatchIs,
+    ListStages,
+    StageBatch,
+    StageCommit,
+    Staged,
+    StageFinish,
+    StageList,
+    StageMethod,
+    StageOpen,
+    StageOpened,
+    StageRequest,
+    StageState,
+)
+from danube.wire import Context, Message, Method, ServerStream, Service
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+    from danube.broker.producing import Intake
+
+__all__ = ["Stages"]
+
+_log = logging.getLogger("danube.broker")
+
+_MOST_LISTED: Final = 10_000
+_MAX_BATCH_ID: Final = 2**63 - 1
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 30.0
+_LONGEST_ROUND_S: Final = 60.0
+
+_REQUEST = msgspec.msgpack.Decoder(StageRequest)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Stages:
+    """Everything that is staged in a broker. Load it once the topics are there, and run it beside them."""
+
+    def __init__(self, broker: Broker, disk: StageDisk) -> None:
+        self._broker = broker
+        self._limits = broker.config.limits
+        self._clock_us = broker.seams.wall_clock_us
+        self._store = StageStore(disk, self._limits)
+        self._ledger = Ledger(broker.catalogue.store, self._limits, self._clock_us)
+        self._committer = Committer(broker, self._store, self._ledger)
+        self._wake = trio.Event()
+
+    @property
+    def held_producers(self) -> frozenset[int]:
+        """Ids of producers that their topics must not forget."""
+        return self._committer.held
+
+    async def load(self) -> None:
+        """Find what earlier lives have left.
+
+        Raises:
+            OSError: the disk cannot be read.
+        """
+        await self._store.load()
+        await self._ledger.load()
+        self._committer.load()
+
+    def service(self) -> Service:
+        """Return the methods, by path."""
+        methods = [
+            Method(
+                path=StageMethod.STAGE,
+                kind="bidi",
+                handler=self.stage,
+                max_request_bytes=self._limits.max_batch_bytes + 64,
+            ),
+            Method(path=StageMethod.COMMIT, kind="unary", handler=self.commit, request_type=CommitStages),
+            Method(path=StageMethod.ABORT, kind="unary", handler=self.abort, request_type=AbortStages),
+            Method(path=StageMethod.LAST_BATCH, kind="unary", handler=self.last_batch, request_type=LastBatch),
+            Method(path=StageMethod.LIST, kind="unary", handler=self.list, request_type=ListStages),
+        ]
+        return {method.path: method for method in methods}
+
+    # --- Staging ---
+
+    async def stage(self, stream: ServerStream, _context: Context) -> None:
+        """Handle one Stage call."""
+        first = await stream.receive()
+        request = None if first is None else _decode(first)
+        if first is None or not isinstance(request, StageOpen):
+            raise InvalidArgumentError("a Stage stream begins with StageOpen")
+        first.release()
+        _check_batch(request.producer, request.batch_id)
+        if len(request.attempt) > MAX_NAME_LENGTH:
+            raise InvalidArgumentError(f"the attempt of a stage has more than {MAX_NAME_LENGTH} characters")
+        broker = self._broker
+        topic = await broker.topic_for_producer(api.PublishOpen(request.topic, request.producer, anonymous=True))
+        if topic.durability is Durability.NONE:
+            raise FailedPreconditionError(
+                f"topic {topic.name!r} has durability 'none': it keeps nothing, so nothing can be staged for it; create"
+                " it with durability os, disk or remote"
+            )
+        limits = self._limits
+        opened = StageOpened(0, False, broker.config.cluster, limits.max_batch_bytes, topic.intake.max_message_bytes)
+        if self._is_decided(request.producer, request.batch_id):
+            opened.committed = True
+            stream.send_nowait(_encode(opened))
+            return
+        head = StageHead(
+            broker.catalogue.new_id(),
+            topic.name,
+            topic.topic_id,
+            request.producer,
+            request.batch_id,
+            request.attempt,
+            self._clock_us(),
+        )
+        stage = await self._store.create(head)
+        try:
+            stage.fail = stream.abandon
+            opened.stage_id = head.stage_id
+            stream.send_nowait(_encode(opened))
+            if await self._write(stage, topic.intake, stream):
+                await self._store.finish(stage)
+                if self._is_decided(request.producer, request.batch_id):
+                    stage.state = StageState.OPEN
+                    raise FailedPreconditionError(f"{stage}: the batch was committed without it meanwhile")
+                stream.send_nowait(_encode(Staged(stage.staged(broker.config.cluster))))
+        finally:
+            if stage.state == StageState.OPEN:
+                self._store.drop(stage)
+
+    async def _write(self, stage: StoredStage, intake: Intake, stream: ServerStream) -> bool:
+        """Write what arrives; return whether the stage is finished."""
+        while (message := await stream.receive()) is not None:
+            messages = [message, *stream.receive_nowait()]
+            parts: list[tuple[bytes, BatchHeader]] = []
+            finished = False
+            for each in messages:
+                request = _decode(each)
+                if finished or isinstance(request, StageOpen):
+                    raise InvalidArgumentError(
+                        "a Stage stream carries StageOpen once, then StageBatch, and StageFinish at its end"
+                    )
+                if isinstance(request, StageFinish):
+                    finished = True
+                else:
+                    parts.append((request.part, self._checked(intake, request)))
+            if parts:
+                size = sum(len(part) for part, _ in parts)
+                await intake.pay(sum(header.record_count for _, header in parts), size)
+                await self._store.append(stage, parts)
+            for each in messages:
+                each.release()
+            if finished:
+                return True
+        return False
+
+    def _checked(self, intake: Intake, request: StageBatch) -> BatchHeader:
+        header = check_part(request.part)
+        if header.producer_id or header.producer_epoch or header.base_sequence:
+            raise InvalidArgumentError("a staged batch has no producer and sequence yet; leave them 0")
+        check_batch(intake, self._limits, header, request.part)
+        return header
+
+    def _is_decided(self, producer: str, batch_id: int) -> bool:
+        known = self._ledger.find(producer)
+        last = None if known is None else known.last_batch
+        return last is not None and batch_id <= last
+
+    # --- Deciding ---
+
+    async def commit(self, request: CommitStages, _context: Context) -> StageCommit:
+        """Make stages visible, all or none, once. What has begun goes on when the caller goes away."""
+        _check_batch(request.producer, request.batch_id)
+        twice = [number for number, count in Counter(request.stage_ids).items() if count > 1]
+        if twice:
+            raise InvalidArgumentError(
+                f"batch {request.batch_id} of producer {request.producer!r} names stage {twice[0]:016x} twice"
+            )
+        known = await self._ledger.known(request.producer)
+        outcome: list[StageCommit] = []
+
+        async def work() -> None:
+            async with known.lock:
+                outcome.append(await self._committer.commit(known, request.batch_id, request.stage_ids))
+
+        try:
+            await to_the_end(self._broker.nursery, work)
+        finally:
+            self._ledger.forget_unused(known)
+            if known.pending:
+                self._wake.set()
+        return outcome[0]
+
+    async def abort(self, request: AbortStages, _context: Context) -> AbortedStages:
+        """Drop stages of a batch that was not committed."""
+        _check_batch(request.producer, request.batch_id)
+        known = self._ledger.find(request.producer)
+        if known is None:
+            return AbortedStages(self._drop(request), False)
+        async with known.lock:
+            await self._committer.refresh(known)
+            dropped = self._drop(request)
+        return AbortedStages(dropped, self._is_decided(request.producer, request.batch_id))
+
+    def _drop(self, request: AbortStages) -> int:
+        dropped = 0
+        for stage in self._store:
+            head = stage.head
+            if (head.producer, head.batch_id) != (request.producer, request.batch_id):
+                continue
+            if request.stage_ids and head.stage_id not in request.stage_ids:
+                continue
+            if stage.state != StageState.COMMITTING:
+                self._end(stage, f"{stage}: it was aborted")
+                dropped += 1
+        return dropped
+
+    def _end(self, stage: StoredStage, why: str) -> None:
+        """Drop a stage that is not on its way into its topic."""
+        if stage.fail is None:
+            self._store.drop(stage)
+        else:
+            stage.fail(FailedPreconditionError(why))  # its own task drops it
+
+    async def last_batch(self, request: LastBatch, _context: Context) -> LastBatchIs:
+        """Return the last batch that was decided."""
+        known = self._ledger.find(request.producer)
+        if known is None:
+            return LastBatchIs(None)
+        if not known.certain:
+            async with known.lock:
+                await self._committer.refresh(known)
+        return LastBatchIs(known.last_batch)
+
+    async def list(self, request: ListStages, _context: Context) -> StageList:
+        """List what is staged."""
+        now_us = self._clock_us()
+        found = [stage for stage in self._store if request.producer in ("", stage.head.producer)]
+        found.sort(key=lambda stage: (stage.head.created_us, stage.head.stage_id))
+        return StageList(
+            [stage.info(now_us) for stage in found[:_MOST_LISTED]],
+            len(found),
+            self._store.used_bytes,
+            self._limits.max_staged_bytes,
+        )
+
+    # --- Upkeep ---
+
+    async def run(self) -> None:
+        """Carry out what is decided, remove what was dropped, and let what is old expire; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._store.sweep)
+            nursery.start_soon(self._expire)
+            nursery.start_soon(self._carry_on)
+
+    async def _carry_on(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            self._wake = trio.Event()
+            pending = [known for known in self._ledger if known.pending]
+            async with trio.open_nursery() as nursery:
+                for known in pending:
+                    if not known.lock.locked():  # else somebody does it
+                        nursery.start_soon(self._settle, known)
+            if any(known.pending for known in self._ledger):
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                pause_s = _FIRST_PAUSE_S
+                await self._wake.wait()
+
+    async def _settle(self, known: Known) -> None:
+        before = known.problem
+        try:
+            async with known.lock:
+                await self._committer.settle(known)
+        except DanubeError as error:
+            if before is None or known.problem is None or before.message != known.problem.message:
+                _log.error("staged batches of %r wait: %s", known.name, error)
+
+    async def _expire(self) -> None:
+        expiry_s = self._limits.stage_expiry_s
+        while True:
+            await trio.sleep(min(expiry_s / 4, _LONGEST_ROUND_S))
+            before_us = self._clock_us() - int(expiry_s * 1e6)
+            for stage in self._store:
+                if stage.head.created_us < before_us and stage.state != StageState.COMMITTING:
+                    _log.warning("%s expires: nobody has committed it for %g s", stage, expiry_s)
+                    self._end(stage, f"{stage}: it has expired after stage_expiry_s = {expiry_s:g}")
+            try:
+                await self._ledger.expire()
+            except DanubeError as error:
+                _log.warning("producers of staged batches that are idle are forgotten later: %s", error)
+
+
+def _check_batch(producer: str, batch_id: int) -> None:
+    validate_name("producer", producer)
+    if not 0 <= batch_id <= _MAX_BATCH_ID:
+        raise InvalidArgumentError(f"producer {producer!r}: batch id {batch_id} is not between 0 and {_MAX_BATCH_ID}")
+
+
+def _decode(message: Message) -> StageRequest:
+    try:
+        request: StageRequest = _REQUEST.decode(message.data)
+        return request
+    except msgspec.MsgspecError as error:
+        raise InvalidArgumentError(f"Stage: the message does not decode: {error}") from error
