@@ -149,16 +149,24 @@ class DirectRun:
         spans: what is read.
         skip_to: the position in the first span's object to begin at; 0: at its first batch that counts.
         producers: whether names of producers are wanted.
+        careful: ask the index of small parts, too.
     """
 
     def __init__(
-        self, storage: Storage, footers: FooterCache, spans: Sequence[Span], skip_to: int, producers: bool
+        self,
+        storage: Storage,
+        footers: FooterCache,
+        spans: Sequence[Span],
+        skip_to: int,
+        producers: bool,
+        careful: bool,
     ) -> None:
         self._storage = storage
         self._footers = footers
         self._spans = spans
         self._skip_to = skip_to
         self._producers = producers
+        self._whole_bytes = 0 if careful else _WHOLE_BYTES
         self._scope = trio.CancelScope()
         self._complete = False
         self._send, self._receive = trio.open_memory_channel[_Item](_AHEAD)
@@ -218,7 +226,7 @@ class DirectRun:
     async def _locate(self, span: Span) -> tuple[int, int]:
         """Return the bytes of the object that hold a span: whole batches, perhaps a few more than needed."""
         part = span.part.part
-        if span.is_whole or part.size_bytes <= _WHOLE_BYTES or part.index_count < 2:
+        if span.is_whole or part.size_bytes <= self._whole_bytes or part.index_count < 2:
             return part.start, part.end
         for again in (True, False):
             data = await self._storage.get(span.part.object, part.index_start, part.index_end)

@@ -166,11 +166,31 @@ class DirectStorage:
         ]
         return self._read([span for span in wanted if span.start < span.end], producers)
 
+    def offset_at(self, found: LogParts, time_us: int) -> int:
+        """Return the first offset within ``found`` that was appended at or after a time; its end if there is none.
+
+        Args:
+            found: parts, as a broker or a bucket tells of them.
+            time_us: microseconds since the epoch.
+
+        Raises what :meth:`read_all` raises.
+        """
+        for part in direct_parts(found):
+            if part.part.last_time_us < time_us:
+                continue
+            if part.part.first_time_us >= time_us:
+                return max(found.start, part.part.base_offset)
+            for batch in self.read(part, found.start, found.end, producers=False):
+                if batch.append_time_us >= time_us:
+                    return max(found.start, batch.base_offset)
+        return found.end
+
     def _read(self, spans: list[Span], producers: bool) -> Iterator[RawBatch]:
         place = _Place()
         damaged_at = (-1, -1)
+        careful = False
         while place.number < len(spans):
-            run = self._loop.start(spans[place.number :], place.position, producers)
+            run = self._loop.start(spans[place.number :], place.position, producers, careful)
             try:
                 yield from self._decode(run, spans, place)
                 return
@@ -178,7 +198,11 @@ class DirectStorage:
                 where = (place.number, place.position)
                 if where == damaged_at:
                     raise self._lost(spans[place.number], place, str(error)) from error
-                damaged_at = where  # once more: it may have happened on the way
+                # Once more: it may have happened on the way. And it is nobody's business if it lies before what is
+                # wanted, and is here only because a small part is read whole.
+                damaged_at, careful = where, True
+                if place.expected < spans[place.number].start:
+                    place.position, place.expected = 0, -1
             except DataLossError as error:
                 part = spans[place.number].part
                 raise DataLossError(
@@ -222,7 +246,7 @@ class DirectStorage:
                 rest = b""
                 if place.passes(span, batch):
                     yield _raw(batch, piece)
-            if not rest:
+            if not rest and place.expected < span.end:
                 for batch, following, missing in cut_batches(data, at, len(data), span.part.part.topic_id):
                     if batch is None:
                         if missing:
@@ -231,6 +255,8 @@ class DirectStorage:
                     at = following
                     if place.passes(span, batch):
                         yield _raw(batch, piece)
+                    if place.expected >= span.end:
+                        break  # what else is here is not wanted, and need not be good
             if piece.is_last:
                 if place.expected < span.end:
                     raise CorruptBatchError(
@@ -316,11 +342,11 @@ class _Loop:
         except trio.RunFinishedError:
             raise ClosedError("the storage is closed; open it again with open_direct()") from None
 
-    def start(self, spans: Sequence[Span], skip_to: int, producers: bool) -> DirectRun:
+    def start(self, spans: Sequence[Span], skip_to: int, producers: bool, careful: bool) -> DirectRun:
         """Begin to fetch."""
 
         async def start() -> DirectRun:
-            run = DirectRun(self.storage, self._footers, spans, skip_to, producers)
+            run = DirectRun(self.storage, self._footers, spans, skip_to, producers, careful)
             self._nursery.start_soon(run.run)
             return run
 
