@@ -90,7 +90,7 @@ class Broker:
         self.cache = BatchCache(config.limits.cache_bytes)
         self._topics: dict[str, Topic] = {}
         self.expiry = MessageExpiry(self.kept_topics, seams.wall_clock_us)
-        self.topics_version = seams.random.getrandbits(48) + 1
+        self.topics_version = seams.wall_clock_us()
         """Another one after any topic or partition has come or gone, and in each life."""
         self.watchers: set[trio.Event] = set()
         """Set when a topic or partition has come or gone."""

@@ -106,7 +106,7 @@ class DirectBucket:
             state.end_offset,
             found,
             gaps_of(found, low, high),
-            {state.storage: self.url},
+            {state.storage: self.url} if found else {},
         )
 
     def _members(self, topic: str) -> list[str]:

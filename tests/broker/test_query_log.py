@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import trio
-from broker_harness import RunningBroker, running_broker, wait_until
+from broker_harness import running_broker, wait_until
 from sealed_topics import bucket, publish
 
 import danube
 from danube.client._query import join_parts
 from danube.model import Durability
-from danube.model.batch import BatchFlags, open_records, read_header
+from danube.model.batch import BatchFlags, CompositeRecord, open_records, read_header
 from danube.model.errors import (
     BrokerDrainingError,
     ConnectionLostError,
@@ -24,7 +24,16 @@ from danube.model.errors import (
     LimitExceededError,
     TopicNotFoundError,
 )
-from danube.model.query_api import GetLogParts, GetLogStates, LogPart, LogPartsPage, LogStates, QueryMethod, RawBatch, gaps_of
+from danube.model.query_api import (
+    GetLogParts,
+    GetLogStates,
+    LogPart,
+    LogPartsPage,
+    LogStates,
+    QueryMethod,
+    RawBatch,
+    gaps_of,
+)
 
 T = "/default/t"
 
@@ -488,6 +497,21 @@ async def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
             found += [batch async for batch in batches]
         assert [batch.base_offset for batch in found] == list(range(0, 100, 10))
         assert payloads(found) == sent
+
+
+async def test_composite_batches_come_as_they_are(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        await client.create_topic(T)
+        composer = running.broker.composing.of(running.broker.topic(T))
+        told: list[object] = []
+        for name in ("one", "two"):
+            composer.add(CompositeRecord(name.encode(), producer=name, producer_id=7), 1_000, 10, told.append)
+        await wait_until(lambda: told == [None, None])
+        (batch,) = await read(client, T, 1, 2)
+        header = read_header(batch.part)
+        assert header.flags & BatchFlags.COMPOSITE
+        assert (batch.base_offset, batch.end_offset, batch.producer) == (0, 2, "")
+        assert [record.producer for record in open_records(batch.part, header, 1 << 20)] == ["one", "two"]
 
 
 async def test_states_need_only_names_that_are_valid(tmp_path: Path) -> None:

@@ -1,0 +1,129 @@
+"""The blocking calls for engines, against a broker in a process of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from brokers import BrokerProcess
+
+from danube.client.sync import Client, connect
+from danube.history import direct_parts, open_direct
+from danube.model.batch import open_records, read_header
+from danube.model.errors import InvalidArgumentError, TopicNotFoundError
+from danube.model.query_api import RawBatch
+
+T = "/default/t"
+SENT = [b"%d" % number for number in range(100)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as running, connect(running.url) as client:
+        with client.producer(T) as producer:
+            for start in range(0, 100, 10):
+                producer.send_many(SENT[start : start + 10])
+                if start == 50:
+                    client.seal_topic(T)
+        yield running
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def client(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[Client]:
+    with connect(broker.url, backend=request.param) as opened:
+        yield opened
+
+
+def payloads(batches: list[RawBatch]) -> list[object]:
+    return [record for batch in batches for record in open_records(batch.part, read_header(batch.part), 1 << 20)]
+
+
+def test_a_range_is_read_from_storage_and_broker(client: Client) -> None:
+    (state,) = client.log_state([T])
+    assert (state.start_offset, state.sealed_offset, state.end_offset) == (0, 60, 100)
+    found = client.log_parts(T, 15, 85)
+    assert (found.start, found.end) == (15, 60)
+    with open_direct(state.storage_url) as storage:
+        history = list(storage.read_all([(part, found.start, found.end) for part in direct_parts(found)]))
+    tail = list(client.read_log(T, found.end, 85))
+    assert payloads(history) + payloads(tail) == SENT[10:90]
+    assert list(client.read_log(T, 3, 3)) == []
+    assert payloads(list(client.read_log(T, 0, 100, credit_bytes=100))) == SENT
+
+
+def test_a_reading_that_is_left_ends(client: Client) -> None:
+    reading = client.read_log(T, 0, 100, credit_bytes=100)
+    assert next(reading).base_offset == 0
+    assert client.describe_topic(T).readers == 1
+    reading.close()  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 5
+    while client.describe_topic(T).readers and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not client.describe_topic(T).readers
+
+
+def test_offsets_by_time(client: Client) -> None:
+    batches = list(client.read_log(T, 0, 100))
+    for batch in batches:
+        assert client.offsets_at(T, batch.append_time_us) == batch.base_offset
+    assert client.offsets_at(T, datetime(2000, 1, 1, tzinfo=UTC)) == 0
+    assert client.offsets_at(T, datetime(2999, 1, 1, tzinfo=UTC)) == 100
+    with pytest.raises(InvalidArgumentError, match="no time zone"):
+        client.offsets_at(T, datetime(2000, 1, 1))
+
+
+def test_waiting_for_news(client: Client) -> None:
+    topic = f"/default/news-{uuid.uuid4().hex}"
+    client.create_topic(topic)
+    began = time.monotonic()
+    (state,) = client.log_state([topic], beyond={topic: 0}, timeout_s=0.05)
+    assert state.end_offset == 0
+    assert time.monotonic() - began >= 0.05
+
+    def publish() -> None:
+        with client.producer(topic) as producer:
+            producer.send(b"news")
+
+    later = threading.Timer(0.1, publish)
+    later.start()
+    began = time.monotonic()
+    (state,) = client.log_state([topic], beyond={topic: 0}, timeout_s=10)
+    later.join()
+    assert state.end_offset == 1
+    assert time.monotonic() - began < 5
+
+
+def test_errors_come_as_themselves(client: Client) -> None:
+    with pytest.raises(TopicNotFoundError):
+        client.log_state(["/default/missing"])
+    with pytest.raises(TopicNotFoundError):
+        client.log_parts("/default/missing")
+    with pytest.raises(TopicNotFoundError):
+        next(client.read_log("/default/missing", 0, 1))
+
+
+def test_an_idle_poll_costs_the_broker_next_to_nothing(broker: BrokerProcess, client: Client) -> None:
+    """Processor time of the broker while ten polls wait: none of them makes it do anything."""
+    polls = [
+        threading.Thread(target=client.log_state, args=([T],), kwargs={"beyond": {T: 100}, "timeout_s": 1.5})
+        for _ in range(10)
+    ]
+    for poll in polls:
+        poll.start()
+    time.sleep(0.3)
+    before = ticks(broker.pid)
+    time.sleep(1.0)
+    spent = ticks(broker.pid) - before
+    for poll in polls:
+        poll.join()
+    assert spent <= 3  # hundredths of a second
+
+
+def ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
