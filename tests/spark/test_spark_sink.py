@@ -1,0 +1,304 @@
+"""The sink: all rows of a batch or none, once, where their keys belong."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from brokers import BrokerProcess
+from sparks import require_spark
+
+from danube.client.sync import Client
+from danube.model.batch import Record, open_records, read_header
+from danube.model.limits import Limits
+from danube.model.names import route_key
+
+require_spark()
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+
+def contents(client: Client, topic: str) -> dict[str, list[Record]]:
+    """Return the messages of each partition in order."""
+    found = {}
+    for state in client.log_state([topic]):
+        records: list[Record] = []
+        for batch in client.read_log(state.name, state.start_offset, state.end_offset):
+            opened = open_records(batch.part, read_header(batch.part), Limits().max_batch_bytes)
+            records += [one if isinstance(one, Record) else Record(one) for one in opened]
+        found[state.name] = records
+    return found
+
+
+def payloads(client: Client, topic: str) -> list[bytes]:
+    return sorted(record.payload for records in contents(client, topic).values() for record in records)
+
+
+def write(frame: DataFrame, broker: BrokerProcess, **options: str) -> None:
+    frame.write.format("danube").options(servers=broker.url, **options).mode("append").save()
+
+
+def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, tasks).selectExpr("CAST(id AS STRING) AS payload")
+
+
+def expected(count: int, start: int = 0) -> list[bytes]:
+    return sorted(b"%d" % number for number in range(start, start + count))
+
+
+def test_rows_become_messages(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    client.create_topic("/default/k-rows", partitions=3)
+    frame = spark.range(0, 3_000, 1, 2).selectExpr(
+        "concat('user-', id % 50) AS key",
+        "encode(CAST(id AS STRING), 'UTF-8') AS payload",
+        "CASE WHEN id % 2 = 0 THEN map('n', CAST(id AS STRING), 'v', 'é') END AS attributes",
+    )
+    write(frame, broker, topic="/default/k-rows")
+    found = contents(client, "/default/k-rows")
+    assert sorted(int(record.payload) for records in found.values() for record in records) == list(range(3_000))
+    for name, records in found.items():
+        assert records
+        for record in records:
+            number = int(record.payload)
+            assert record.key == f"user-{number % 50}"
+            assert name == f"/default/k-rows-part-{route_key(record.key, 3)}"
+            assert record.attributes == ({"n": str(number), "v": "é"} if number % 2 == 0 else None)
+        # What one task has of one key stays in its order.
+        for key in {record.key for record in records}:
+            of_key = [int(record.payload) for record in records if record.key == key]
+            for task in (range(1_500), range(1_500, 3_000)):
+                assert [n for n in of_key if n in task] == sorted(n for n in of_key if n in task)
+
+
+def test_a_written_topic_is_read_again(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    frame = spark.range(0, 1_000, 1, 2).selectExpr(
+        "CAST(id AS STRING) AS key", "encode(concat('p', id), 'UTF-8') AS payload", "map('a', 'b') AS attributes"
+    )
+    write(frame, broker, topic="/default/k-round-trip")
+    columns = ["key", "payload", "attributes"]
+    again = spark.read.format("danube").options(servers=broker.url, topic="/default/k-round-trip").load()
+    key = lambda row: row.key  # noqa: E731
+    assert sorted(again.select(columns).collect(), key=key) == sorted(frame.select(columns).collect(), key=key)
+
+
+def test_rows_without_a_key_are_spread(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    client.create_topic("/default/k-spread", partitions=2)
+    write(numbers(spark, 60_000, tasks=2), broker, topic="/default/k-spread")
+    found = contents(client, "/default/k-spread")
+    assert payloads(client, "/default/k-spread") == expected(60_000)
+    assert min(len(records) for records in found.values()) >= 20_000
+
+
+def test_a_batch_with_an_identity_is_written_once(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    topic = "/default/k-once"
+    for _ in range(2):
+        write(numbers(spark, 100), broker, topic=topic, producerId="k-once", batchId="0")
+    assert payloads(client, topic) == expected(100)
+    write(numbers(spark, 100), broker, topic=topic, producerId="k-once", batchId="1")
+    assert len(payloads(client, topic)) == 200
+    # The older batch is known, too.
+    write(numbers(spark, 100), broker, topic=topic, producerId="k-once", batchId="0")
+    assert len(payloads(client, topic)) == 200
+    # Without an identity, or without a number, there is no promise.
+    for options in ({}, {}, {"producerId": "k-once"}, {"producerId": "k-once"}):
+        write(numbers(spark, 10), broker, topic=topic, **options)
+    assert len(payloads(client, topic)) == 240
+    assert client.list_stages() == []
+
+
+def test_several_topics_in_one_write(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    client.create_topic("/default/k-even", partitions=2)
+    frame = spark.range(0, 1_000, 1, 2).selectExpr(
+        "CAST(id AS STRING) AS payload",
+        "CASE WHEN id % 2 = 0 THEN '/default/k-even' ELSE '/default/k-odd' END AS topic",
+    )
+    write(frame, broker, producerId="k-several", batchId="0")
+    write(frame, broker, producerId="k-several", batchId="0")
+    assert payloads(client, "/default/k-even") == sorted(b"%d" % number for number in range(0, 1_000, 2))
+    assert payloads(client, "/default/k-odd") == sorted(b"%d" % number for number in range(1, 1_000, 2))
+
+
+def test_nothing_is_written_for_no_rows(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    client.create_topic("/default/k-empty")
+    for _ in range(2):
+        write(numbers(spark, 0), broker, topic="/default/k-empty", producerId="k-empty", batchId="0")
+    assert payloads(client, "/default/k-empty") == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (["id"], {"topic": "/default/k-no"}, "no column 'id'"),
+        (["CAST(id AS STRING) AS payload", "id AS ky"], {"topic": "/default/k-no"}, "did you mean 'key'"),
+        (["id AS payload"], {"topic": "/default/k-no"}, "'payload' is BIGINT"),
+        (["CAST(id AS STRING) AS payload"], {}, "neither an option 'topic' nor a column 'topic'"),
+        (["CAST(id AS STRING) AS payload"], {"topic": "/default/k-no", "produserId": "x"}, "did you mean 'producerId'"),
+        (["CAST(id AS STRING) AS payload"], {"topic": "/default/k-no", "batchId": "1"}, "needs the option producerId"),
+        (["CAST(id AS STRING) AS payload"], {"topic": "orders"}, "/namespace/topic"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_anything_runs(
+    spark: SparkSession, broker: BrokerProcess, columns: list[str], options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=message) as caught:
+        write(spark.range(1).selectExpr(*columns), broker, **options)
+    assert "Task" not in str(caught.value).split("\n", maxsplit=1)[0]
+
+
+def test_a_topic_is_not_overwritten(spark: SparkSession, broker: BrokerProcess) -> None:
+    writing = numbers(spark, 1).write.format("danube").options(servers=broker.url, topic="/default/k-no")
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        writing.mode("overwrite").save()
+
+
+def test_a_topic_that_keeps_nothing_is_refused(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    client.create_topic("/default/k-lossy", durability="none")
+    with pytest.raises(Exception, match="durability"):
+        write(numbers(spark, 1), broker, topic="/default/k-lossy")
+
+
+def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    topic = "/default/k-fails"
+    client.create_topic(topic)
+    frame = spark.range(0, 40_000, 1, 4).selectExpr(
+        "CASE WHEN id < 39000 THEN CAST(id AS STRING) ELSE CAST(raise_error('planted') AS STRING) END AS payload"
+    )
+    with pytest.raises(Exception, match="planted"):
+        write(frame, broker, topic=topic, producerId="k-fails", batchId="3")
+    assert payloads(client, topic) == []
+    assert client.list_stages() == []
+    assert client.last_batch("k-fails") is None
+    write(numbers(spark, 10), broker, topic=topic, producerId="k-fails", batchId="3")
+    assert payloads(client, topic) == expected(10)
+
+
+# --- Streams ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    directory = tmp_path / "files"
+    directory.mkdir()
+    return directory
+
+
+def put(files: Path, name: str, numbers: range) -> None:
+    """Make one file, which is one micro-batch of the streams below."""
+    text = "".join(f"{number}\n" for number in numbers)
+    hidden = files / f".{name}"
+    hidden.write_text(text)
+    hidden.rename(files / name)
+
+
+def lines(spark: SparkSession, files: Path) -> DataFrame:
+    return (
+        spark.readStream.format("text")
+        .option("maxFilesPerTrigger", 1)
+        .load(str(files))
+        .withColumnRenamed("value", "payload")
+    )
+
+
+def writing(frame: DataFrame, broker: BrokerProcess, checkpoint: Path, **options: str) -> DataStreamWriter:
+    return (
+        frame.writeStream.format("danube")
+        .options(servers=broker.url, checkpointLocation=str(checkpoint), **options)
+        .trigger(availableNow=True)
+    )
+
+
+def finish(writer: DataStreamWriter) -> list[Any]:
+    query = writer.start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    return query.recentProgress
+
+
+@pytest.mark.parametrize("options", [{}, {"producerId": "k-stream"}])
+def test_a_stream_is_written_once(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, files: Path, options: dict[str, str]
+) -> None:
+    topic = f"/default/k-stream-{len(options)}"
+    checkpoint = tmp_path / "checkpoint"
+    options = {"topic": topic} | options
+    for batch in range(3):
+        put(files, f"{batch}.txt", range(batch * 100, batch * 100 + 100))
+    finish(writing(lines(spark, files), broker, checkpoint, **options))
+    assert payloads(client, topic) == expected(300)
+
+    # Spark forgets that it has committed, once the last batch and once the last two of them.
+    for forgotten in ([2], [1, 2]):
+        for batch in forgotten:
+            (checkpoint / "commits" / str(batch)).unlink()
+            (checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
+        finish(writing(lines(spark, files), broker, checkpoint, **options))
+        assert payloads(client, topic) == expected(300)
+
+    put(files, "3.txt", range(300, 400))
+    finish(writing(lines(spark, files), broker, checkpoint, **options))
+    assert payloads(client, topic) == expected(400)
+    assert client.list_stages() == []
+
+
+def test_a_new_checkpoint_under_an_old_name_is_refused(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, files: Path
+) -> None:
+    topic = "/default/k-new-checkpoint"
+    for batch in range(2):
+        put(files, f"{batch}.txt", range(batch * 10, batch * 10 + 10))
+    finish(writing(lines(spark, files), broker, tmp_path / "one", topic=topic, producerId="k-new"))
+    with pytest.raises(Exception, match="give it another producerId"):
+        finish(writing(lines(spark, files), broker, tmp_path / "two", topic=topic, producerId="k-new"))
+    assert payloads(client, topic) == expected(20)
+    # Without a name there is no such danger: the query writes what it reads.
+    shutil.rmtree(tmp_path / "two")
+    finish(writing(lines(spark, files), broker, tmp_path / "two", topic=topic))
+    assert len(payloads(client, topic)) == 40
+
+
+def test_batches_without_rows_leave_no_trace(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, files: Path
+) -> None:
+    topic = "/default/k-hollow"
+    client.create_topic(topic)
+    checkpoint = tmp_path / "checkpoint"
+    for batch in range(3):
+        put(files, f"{batch}.txt", range(batch * 10, batch * 10 + 10))
+    odd = lines(spark, files).where("payload < 10 OR payload >= 20")
+    for _ in range(2):
+        finish(writing(odd, broker, checkpoint, topic=topic))
+        for commit in (checkpoint / "commits").glob("*2*"):
+            commit.unlink()
+    assert payloads(client, topic) == sorted([*expected(10), *expected(10, 20)])
+
+
+def test_a_micro_batch_that_fails_is_written_when_it_is_tried_again(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, files: Path
+) -> None:
+    topic = "/default/k-broken"
+    client.create_topic(topic)
+    put(files, "0.txt", range(100))
+    broken = lines(spark, files).selectExpr(
+        "CASE WHEN payload < 99 THEN payload ELSE CAST(raise_error('planted') AS STRING) END AS payload"
+    )
+    with pytest.raises(Exception, match="planted"):
+        finish(writing(broken, broker, tmp_path / "checkpoint", topic=topic))
+    assert payloads(client, topic) == []
+    finish(writing(lines(spark, files), broker, tmp_path / "checkpoint", topic=topic))
+    assert payloads(client, topic) == expected(100)
+    assert client.list_stages() == []
+
+
+def test_a_stream_cannot_be_written_complete(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, files: Path
+) -> None:
+    put(files, "0.txt", range(10))
+    counts = lines(spark, files).groupBy("payload").count().select("payload")
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        finish(writing(counts, broker, tmp_path / "checkpoint", topic="/default/k-no").outputMode("complete"))
