@@ -35,8 +35,18 @@ TEST_CONFIG = {
 }
 
 
+CHECKOUT = Path(__file__).parents[1]
+
+
 def require_spark() -> None:
-    """Skip (fail in CI) if Spark, the plugin or Java is not there."""
+    """Skip (fail in CI) if Spark, the plugin or Java is not there.
+
+    Spark's workers are processes of their own: where the broker's package is not installed but lies in a checkout, they
+    need to be told.
+    """
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(CHECKOUT) not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(CHECKOUT), *filter(None, known)])
     for module, remedy in (("pyspark", "pip install --group spark"), ("pyspark_danube", "see tox.ini")):
         pytest.importorskip(module, reason=f"{module} is not installed: {remedy}")
     from pyspark_danube._java import find_java

@@ -121,6 +121,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Least number of tasks, as long as there are as many messages."""
     target_partition_bytes: int = DEFAULT_PARTITION_BYTES
     """Stored bytes that a task should read."""
+    max_clock_skew_us: int | None = None
+    """With ``pushdown``: by how much a producer's clock is ahead of the broker's at most. None: nobody knows."""
     payload_format: str = "binary"
     """Name of the format that payloads are opened with."""
     mode: str = "PERMISSIVE"
@@ -197,6 +199,17 @@ def _size(name: str, value: str) -> int:
     if size < 1:
         raise ConfigurationError(f"option {name} must be a number of bytes, such as 100663296 or 96m, not {value!r}")
     return size
+
+
+_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
+
+
+def _duration(name: str, value: str) -> int:
+    found = _DURATION.fullmatch(value.strip().lower())
+    if not found:
+        raise ConfigurationError(f"option {name} must be a time such as 500ms, 30s, 10m, 2h or 1d, not {value!r}")
+    return round(int(found[1]) * _SECONDS[found[2]] * 1_000_000)
 
 
 def _servers(name: str, value: str) -> str:
@@ -320,6 +333,7 @@ _OPTIONS: Final = (
     _Option("includeTail", "include_tail", _boolean, (_READ,)),
     _Option("failOnDataLoss", "fail_on_data_loss", _boolean, _BOTH),
     _Option("pushdown", "pushdown", _boolean, (_READ,)),
+    _Option("maxClockSkew", "max_clock_skew_us", _duration, (_READ,)),
     _Option("storage.url", "storage_url", _storage_url, _BOTH),
     _Option("cluster", "cluster", _text, (_READ,)),
     _Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, (_STREAM,)),

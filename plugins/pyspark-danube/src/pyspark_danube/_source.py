@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from danube.model.errors import ConfigurationError
+
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructType
 
+    from pyspark_danube._stream import StreamReader
     from pyspark_danube._writer import BatchWriter, StreamWriter
 
 __all__ = ["DefaultSource"]
@@ -26,11 +30,37 @@ class DefaultSource(DataSource):
         """Return what is given to ``format(...)``."""
         return "danube"
 
-    def schema(self) -> StructType | str:
-        """Return the columns of a topic."""
-        from pyspark_danube._columns import SCHEMA
+    def schema(self) -> StructType:
+        """Return the columns of a topic.
 
+        Raises:
+            ConfigurationError: payloads are to be opened, and nobody has said into which columns.
+        """
+        from pyspark_danube._columns import SCHEMA
+        from pyspark_danube._payloads import find_format
+
+        name = self.options.get("payloadFormat", "binary")
+        if find_format(name) is not None:
+            raise ConfigurationError(
+                f"payloadFormat={name} needs a schema: .schema('offset BIGINT, user STRING, sum DOUBLE'), with fields"
+                " of the payload and any columns of the topic"
+            )
         return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a batch query."""
+        from pyspark_danube._batch import BatchReader, PruningReader
+        from pyspark_danube._options import read_options
+
+        options = read_options(self.options)
+        return (PruningReader if options.pushdown else BatchReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """Return what reads topics as a stream."""
+        from pyspark_danube._options import read_options
+        from pyspark_danube._stream import StreamReader
+
+        return StreamReader(read_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return what writes rows to topics."""

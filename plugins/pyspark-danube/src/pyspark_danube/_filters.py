@@ -1,0 +1,121 @@
+"""What a query's filters allow to leave out.
+
+Filters are used for pruning only and given back to Spark, which checks every row again: whatever is not understood
+here costs time, never rows. Spark hands over only filters that are joined by AND, and of the simple kinds.
+
+``topic``, ``partition`` and ``offset`` say exactly where messages are. ``publish_time`` does not: it is the producer's
+clock (or what the producer says: a replay keeps the old times), and messages lie in the order in which the broker has
+appended them. A message appended late may be published at any time before, so an upper bound says nothing. A lower
+bound says something only if a producer's clock is never ahead of the broker's by more than a known time; who can
+promise that does so with the option ``maxClockSkew``. For exact ranges in append time there are ``startingTimestamp``
+and ``endingTimestamp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
+from pyspark_danube._positions import LogKey, Span
+
+__all__ = ["Bounds", "bounds_of"]
+
+_NO_LIMIT: Final = 1 << 63
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """What a message has to be for a query to want it. By default any will do."""
+
+    topics: frozenset[str] | None = None
+    """None: any."""
+    topic_prefix: str = ""
+    partitions: tuple[int, int] = (0, _NO_LIMIT)
+    """Half-open, as is ``offsets``."""
+    offsets: tuple[int, int] = (0, _NO_LIMIT)
+    published_us: int = 0
+    """Published at this time, microseconds since the epoch, or later."""
+
+    def takes(self, key: LogKey) -> bool:
+        """Whether a log may hold what is wanted."""
+        return (
+            (self.topics is None or key.topic in self.topics)
+            and key.topic.startswith(self.topic_prefix)
+            and self.partitions[0] <= key.partition < self.partitions[1]
+        )
+
+    def narrow(self, span: Span) -> Span | None:
+        """Return what of a span may be wanted; None if it is nothing."""
+        start, end = max(span.start, self.offsets[0]), min(span.end, self.offsets[1])
+        return Span(span.key, start, end) if start < end else None
+
+
+def bounds_of(filters: Sequence[Filter]) -> Bounds:
+    """Return what filters, all of which have to hold, say of the messages that are wanted."""
+    topics: frozenset[str] | None = None
+    prefix = ""
+    partitions = offsets = (0, _NO_LIMIT)
+    published_us = 0
+    for condition in filters:
+        attribute = getattr(condition, "attribute", ())
+        if attribute == ("topic",):
+            if isinstance(condition, EqualTo | EqualNullSafe):
+                named = frozenset({condition.value})
+            elif isinstance(condition, In):
+                named = frozenset(condition.value)
+            else:
+                if isinstance(condition, StringStartsWith) and condition.value.startswith(prefix):
+                    prefix = condition.value
+                continue
+            topics = named if topics is None else topics & named
+        elif attribute == ("partition",):
+            partitions = _narrowed(partitions, condition)
+        elif attribute == ("offset",):
+            offsets = _narrowed(offsets, condition)
+        elif attribute == ("publish_time",) and isinstance(
+            condition, GreaterThan | GreaterThanOrEqual | EqualTo | EqualNullSafe
+        ):
+            published_us = max(published_us, _microseconds(condition.value))
+    return Bounds(topics, prefix, partitions, offsets, published_us)
+
+
+def _narrowed(bounds: tuple[int, int], condition: Filter) -> tuple[int, int]:
+    low, high = bounds
+    value: Any = getattr(condition, "value", None)
+    if isinstance(condition, In):
+        numbers = [number for number in value if number is not None]
+        return (max(low, min(numbers)), min(high, max(numbers) + 1)) if numbers else (0, 0)
+    if value is None:
+        return bounds
+    if isinstance(condition, EqualTo | EqualNullSafe):
+        return max(low, value), min(high, value + 1)
+    if isinstance(condition, GreaterThan):
+        return max(low, value + 1), high
+    if isinstance(condition, GreaterThanOrEqual):
+        return max(low, value), high
+    if isinstance(condition, LessThan):
+        return low, min(high, value)
+    if isinstance(condition, LessThanOrEqual):
+        return low, min(high, value + 1)
+    return bounds
+
+
+def _microseconds(value: Any) -> int:
+    """Return a timestamp of Spark's; one without a zone, or anything else, says nothing."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return 0
+    return (value - _EPOCH) // datetime.resolution

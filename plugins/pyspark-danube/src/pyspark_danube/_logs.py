@@ -1,0 +1,183 @@
+"""What there is to read, asked of a broker, or of the manifests in a storage.
+
+Both answer the same three questions: how far do the logs reach, where are their sealed parts, and where in them is a
+time. The driver asks them to plan; a task asks again when a part that it was given is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from danube.history.direct import DirectStorage, direct_parts, open_direct
+from danube.model.errors import FailedPreconditionError, TopicNotFoundError
+from danube.model.policies import Durability
+from pyspark_danube._connecting import broker_client
+from pyspark_danube._options import ReadOptions, nearest
+from pyspark_danube._plan import Source, data_loss
+from pyspark_danube._positions import LogKey, Span
+
+if TYPE_CHECKING:
+    from danube.client.sync import Client
+    from danube.model.query_api import LogParts, LogState
+
+__all__ = ["BrokerLogs", "BucketLogs", "Logs", "locate", "log_states", "open_logs", "report_losses"]
+
+logger = logging.getLogger("pyspark_danube")
+
+_PRIVATE_SCHEMES = ("memory:",)
+"""Storages that only the broker's own process can read: all comes through it."""
+
+
+class Logs(Protocol):
+    """Somebody who knows what there is."""
+
+    def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
+        """Return how far logs reach."""
+
+    def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
+        """Return where the sealed batches of a range are."""
+
+    def find_time(self, name: str, time_us: int) -> int:
+        """Return the first offset that was appended at or after a time."""
+
+
+class BrokerLogs:
+    """Asks a broker."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
+        """Return how far logs reach."""
+        return self.client.log_state(topics, pattern=pattern)
+
+    def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
+        """Return where the sealed batches of a range are."""
+        return self.client.log_parts(topic, start, end)
+
+    def find_time(self, name: str, time_us: int) -> int:
+        """Return the first offset that was appended at or after a time."""
+        return self.client.offsets_at(name, time_us)
+
+
+class BucketLogs:
+    """Asks the manifests in a storage, as they were when it was made."""
+
+    def __init__(self, storage: DirectStorage, cluster: str) -> None:
+        self._storage = storage
+        self._bucket = storage.bucket(cluster)
+
+    def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
+        """Return how far logs reach."""
+        return self._bucket.log_state(topics, pattern=pattern)
+
+    def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
+        """Return where the sealed batches of a range are."""
+        return self._bucket.log_parts(topic, start, end)
+
+    def find_time(self, name: str, time_us: int) -> int:
+        """Return the first offset that was appended at or after a time: the part is read up to there."""
+        found = self._bucket.log_parts(name)
+        for part in direct_parts(found):
+            if part.part.last_time_us < time_us:
+                continue
+            for batch in self._storage.read(part, found.start, producers=False):
+                if batch.append_time_us >= time_us:
+                    return max(batch.base_offset, found.start)
+        return found.end
+
+
+@contextmanager
+def open_logs(options: ReadOptions, *, patience_s: float = 0.0) -> Iterator[Logs]:
+    """Connect to the broker, or read the manifests if there is to be none.
+
+    Raises:
+        ConnectionLostError: no broker answers.
+        StorageError: the storage cannot be read.
+    """
+    if options.servers:
+        with broker_client(options.servers, patience_s=patience_s) as client:
+            yield BrokerLogs(client)
+    else:
+        with open_direct(options.storage_url, options.storage_options) as storage:
+            yield BucketLogs(storage, options.cluster)
+
+
+def log_states(logs: Logs, options: ReadOptions) -> dict[LogKey, LogState]:
+    """Return the states of what a query reads.
+
+    Raises:
+        TopicNotFoundError: a topic does not exist (the message names the nearest one), or none matches the pattern.
+        FailedPreconditionError: a topic that is named keeps nothing.
+    """
+    try:
+        states = logs.log_state(options.topics, pattern=options.topics_pattern)
+    except TopicNotFoundError as error:
+        known = sorted({state.topic for state in logs.log_state()})
+        missing = [topic for topic in options.topics if topic not in known]
+        remedy = nearest(missing[0], known) if missing else ""
+        raise TopicNotFoundError(f"{error.message};{remedy}" if remedy else error.message) from None
+    if not states and options.topics_pattern:
+        raise TopicNotFoundError(
+            f"no topic matches topicsPattern {options.topics_pattern!r}, which has to match the whole of a name such as"
+            " /default/orders"
+        )
+    kept = {}
+    for state in states:
+        if state.durability != Durability.NONE:
+            kept[LogKey(state.topic, state.partition)] = state
+        elif options.topics_pattern:
+            logger.warning("topic %s keeps nothing (durability none); it is left out", state.name)
+        else:
+            raise FailedPreconditionError(
+                f"topic {state.name!r} keeps nothing (durability none), so there is nothing to read; consume it instead"
+            )
+    return kept
+
+
+def locate(
+    logs: Logs, options: ReadOptions, spans: Sequence[Span], states: Mapping[LogKey, LogState]
+) -> tuple[list[Source], dict[str, str]]:
+    """Find out where the messages of spans are; return that, and the URLs of the storages.
+
+    Raises:
+        DataLossError: some are gone, and ``failOnDataLoss`` is true.
+    """
+    sources, storages, losses = [], {}, []
+    for span in spans:
+        state = states[span.key]
+        if state.storage_url.startswith(_PRIVATE_SCHEMES) and not options.storage_url:
+            sources.append(Source(span, state.name, state.topic_id, span.start, ()))
+            continue
+        found = logs.log_parts(state.name, span.start, span.end)
+        where = f"topic {span.key.topic}, partition {span.key.partition}"
+        if found.topic_id != state.topic_id:
+            raise FailedPreconditionError(f"{where}: it was deleted and created again just now; run the query again")
+        if found.start > span.start:
+            losses.append(f"{where}: offsets [{span.start}, {found.start}) have expired")
+        losses += [f"{where}: offsets [{start}, {end}) were lost" for start, end in found.gaps]
+        storages.update(found.storages)
+        start = min(max(span.start, found.start_offset), span.end)
+        sealed = max(found.end, start)
+        if start < span.end:
+            kept = Span(span.key, start, span.end)
+            sources.append(Source(kept, state.name, state.topic_id, sealed, direct_parts(found)))
+    report_losses(losses, options)
+    if options.storage_url:
+        storages = dict.fromkeys(storages, options.storage_url)
+    return sources, storages
+
+
+def report_losses(losses: Sequence[str], options: ReadOptions) -> None:
+    """Raise, or warn, as ``failOnDataLoss`` says.
+
+    Raises:
+        DataLossError: there are losses, and they count.
+    """
+    if losses and options.fail_on_data_loss:
+        raise data_loss(losses)
+    for loss in losses:
+        logger.warning("%s; the query goes on behind it (failOnDataLoss=false)", loss)

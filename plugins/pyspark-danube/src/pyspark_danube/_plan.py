@@ -1,0 +1,260 @@
+"""From what was asked for and what is there to tasks of about one size. Pure: values in, values out.
+
+First positions become *spans* of offsets, one for each plain topic or partition (:func:`choose_spans`). Then somebody
+who can ask says where the messages of a span are (:class:`Source`). Then all of it, laid in one line, is cut into
+tasks (:func:`pack`)::
+
+    topic a, partition 0          topic a, partition 1      topic b
+    [part|part|  part  |tail]     [ part  |tail]            [part|tail]
+    +-------------+---------------------+---------------------+-------+
+    |   task 0    |       task 1        |       task 2        |   3   |
+    +-------------+---------------------+---------------------+-------+
+
+A cut may go through a part; the reader finds the place by the part's index. A task may have many small pieces. So
+neither a topic of one huge part nor one of a thousand tiny ones has any influence on the number of tasks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from pyspark.sql.datasource import InputPartition
+
+from danube.history.direct import DirectPart
+from danube.model.errors import ConfigurationError, DataLossError
+from pyspark_danube._options import EARLIEST_OFFSET, LATEST_OFFSET, At, ReadOptions, nearest
+from pyspark_danube._positions import LogKey, Span
+
+if TYPE_CHECKING:
+    from danube.model.query_api import LogState
+
+__all__ = ["ReadTask", "Slice", "Source", "check_named", "choose_spans", "data_loss", "pack", "resolve"]
+
+GUESSED_MESSAGE_BYTES: Final = 256
+"""What a message of a topic is taken to have if nothing of it was sealed yet."""
+
+_SNAP: Final = 0.05
+"""A cut moves to the edge of a part if that is nearer than this share of a task."""
+
+FindTime = Callable[[LogKey, int], int]
+"""Returns the first offset of a log that was appended at or after a time, in microseconds since the epoch."""
+
+
+class Slice(msgspec.Struct, frozen=True, array_like=True):
+    """What a task reads of one log: the messages ``[start, end)``, out of parts, and out of a broker behind them."""
+
+    topic: str
+    partition: int
+    name: str
+    """Of the plain topic or partition."""
+    topic_id: int
+    start: int
+    end: int
+    sealed: int
+    """What lies below is in the parts; what lies behind comes from the broker."""
+    parts: tuple[DirectPart, ...]
+    """Those that overlap the range, in the order of their offsets."""
+
+
+class ReadTask(InputPartition):
+    """One task of a query."""
+
+    def __init__(self, slices: Sequence[Slice], storages: Mapping[str, str]) -> None:
+        self.slices = tuple(slices)
+        self.storages = dict(storages)
+        """URLs of storages by name, without secrets."""
+
+    def __repr__(self) -> str:
+        return f"ReadTask({', '.join(f'{part.name}[{part.start}:{part.end}]' for part in self.slices)})"
+
+
+class Source(NamedTuple):
+    """Where the messages of a span are."""
+
+    span: Span
+    name: str
+    topic_id: int
+    sealed: int
+    """The end of what is in parts."""
+    parts: Sequence[DirectPart]
+
+    def runs(self) -> list[tuple[int, int, float]]:
+        """Return ``(start, end, bytes per message)`` for all of the span: each part, and the tail."""
+        runs = []
+        stored = messages = 0
+        for part in self.parts:
+            count = part.part.end_offset - part.part.base_offset
+            stored += part.part.size_bytes
+            messages += count
+            start, end = max(self.span.start, part.part.base_offset), min(self.span.end, part.part.end_offset)
+            if start < end:
+                runs.append((start, end, max(1.0, part.part.size_bytes / count)))
+        tail = max(self.span.start, self.sealed)
+        if tail < self.span.end:
+            runs.append((tail, self.span.end, max(1.0, stored / messages) if messages else GUESSED_MESSAGE_BYTES))
+        return runs
+
+    def cut(self, start: int, end: int) -> Slice:
+        """Return a part of it as something to read."""
+        wanted = tuple(
+            part
+            for part in self.parts
+            if part.part.end_offset > start and part.part.base_offset < min(end, self.sealed)
+        )
+        topic, partition = self.span.key
+        return Slice(topic, partition, self.name, self.topic_id, start, end, self.sealed, wanted)
+
+
+# --- Spans ---
+
+
+def check_named(options: ReadOptions, states: Mapping[LogKey, LogState]) -> None:
+    """See that the offsets in options are for logs that are read.
+
+    Raises:
+        ConfigurationError: one is for a topic or partition that is not.
+    """
+    topics = list(dict.fromkeys(key.topic for key in states))
+    for at in (options.starting, options.ending):
+        for topic, row in (at.offsets or {}).items():
+            if topic not in topics:
+                raise ConfigurationError(f"offsets are given for {topic!r}, which is not read;{nearest(topic, topics)}")
+            for partition in row:
+                if LogKey(topic, partition) not in states:
+                    raise ConfigurationError(
+                        f"offsets are given for {topic!r}, partition {partition}, which it does not have; it has"
+                        f" {sum(key.topic == topic for key in states)}"
+                    )
+
+
+def resolve(at: At, states: Mapping[LogKey, LogState], find_time: FindTime, *, default: int) -> dict[LogKey, int]:
+    """Return the offset that a position means in each log.
+
+    Args:
+        at: the position.
+        states: the logs.
+        find_time: finds a time in a log.
+        default: what holds for a log that ``offsets`` do not name: -2 (the first message) or -1 (behind the last).
+    """
+    named = at.offsets or {}
+    found = {}
+    for key, state in states.items():
+        if at.kind == "time":
+            offset = find_time(key, at.time_us)
+        elif at.kind == "offsets":
+            offset = named.get(key.topic, {}).get(key.partition, default)
+        else:
+            offset = EARLIEST_OFFSET if at.kind == "earliest" else LATEST_OFFSET
+        ends = {EARLIEST_OFFSET: state.start_offset, LATEST_OFFSET: state.end_offset}
+        found[key] = ends.get(offset, offset)
+    return found
+
+
+def choose_spans(
+    starting: At,
+    ending: At,
+    states: Mapping[LogKey, LogState],
+    find_time: FindTime,
+    *,
+    include_tail: bool = True,
+) -> tuple[list[Span], list[str]]:
+    """Return what a batch query reads of each log, and a sentence for each range that it asked for in vain.
+
+    A start behind the end gives nothing, and is no loss; nor is an end beyond what is sealed, if the tail is left out.
+    """
+    starts = resolve(starting, states, find_time, default=EARLIEST_OFFSET)
+    ends = resolve(ending, states, find_time, default=LATEST_OFFSET)
+    spans, losses = [], []
+    for key, state in sorted(states.items()):
+        start, end = starts[key], ends[key]
+        where = f"topic {key.topic}, partition {key.partition}"
+        if start >= end:
+            continue
+        if start < state.start_offset:
+            gone = min(end, state.start_offset)
+            losses.append(f"{where}: offsets [{start}, {gone}) have expired; it begins at {state.start_offset}")
+        if end > state.end_offset:
+            first = max(start, state.end_offset)
+            losses.append(f"{where}: offsets [{first}, {end}) are not there; it ends at {state.end_offset}")
+        start = max(start, state.start_offset)
+        end = min(end, state.end_offset if include_tail else state.sealed_offset)
+        if start < end:
+            spans.append(Span(key, start, end))
+    return spans, losses
+
+
+def data_loss(losses: Iterable[str]) -> DataLossError:
+    """Return the error for ranges that cannot be read."""
+    return DataLossError(
+        f"messages that were asked for are not there: {'; '.join(losses)}; ask for what is there, or use the option"
+        " failOnDataLoss=false to go on behind it"
+    )
+
+
+# --- Tasks ---
+
+
+def pack(
+    sources: Sequence[Source], storages: Mapping[str, str], *, target_bytes: int, min_tasks: int = 1
+) -> list[ReadTask]:
+    """Cut sources into tasks of about ``target_bytes``, all of about one size.
+
+    Args:
+        sources: where the messages are.
+        storages: URLs of the storages by name.
+        target_bytes: what a task should read at most, about.
+        min_tasks: least number of tasks, if there are so many messages.
+    """
+    runs = [(source, run) for source in sources for run in source.runs()]
+    total = sum((end - start) * weight for _, (start, end, weight) in runs)
+    messages = sum(end - start for _, (start, end, _) in runs)
+    wanted = min(max(-(-int(total) // target_bytes), min_tasks), messages)
+    if not wanted:
+        return []
+    share = total / wanted
+    # Where each cut lies: the source's place in the list, and the offset in it.
+    cuts = _cuts(runs, [share * number for number in range(1, wanted)], share)
+    tasks: list[list[Slice]] = [[]]
+    for number, source in enumerate(sources):
+        position = source.span.start
+        for cut in [cut for at, cut in cuts if at == number]:
+            if cut > position:
+                tasks[-1].append(source.cut(position, cut))
+                position = cut
+            if tasks[-1]:
+                tasks.append([])
+        if position < source.span.end:
+            tasks[-1].append(source.cut(position, source.span.end))
+    return [ReadTask(slices, storages) for slices in tasks if slices]
+
+
+def _cuts(
+    runs: Sequence[tuple[Source, tuple[int, int, float]]], marks: Sequence[float], share: float
+) -> list[tuple[int, int]]:
+    """Return a cut for each mark, which is a number of bytes from the beginning: number of the source, and offset."""
+    numbers = [0]
+    for (before, _), (after, _) in pairwise(runs):
+        numbers.append(numbers[-1] + (after is not before))
+    begins: list[float] = []
+    position = 0.0
+    for _, (start, end, weight) in runs:
+        begins.append(position)
+        position += (end - start) * weight
+    cuts = []
+    for mark in marks:
+        at = max(0, bisect_left(begins, mark) - 1)
+        start, end, weight = runs[at][1]
+        inside = mark - begins[at]
+        size = (end - start) * weight
+        if inside < _SNAP * share:
+            cut = start
+        elif size - inside < _SNAP * share:
+            cut = end
+        else:
+            cut = start + round(inside / weight)
+        cuts.append((numbers[at], cut))
+    return cuts

@@ -1,0 +1,170 @@
+"""What a task does: reads its slices, sealed parts from the storage, the rest from the broker.
+
+The plan is as old as the query. While it runs the broker may have merged parts into other ones, or deleted what has
+expired. A part that is gone is no reason to fail: the task asks where its messages are now and goes on at the next
+offset. The same messages come out, whichever object they are in.
+
+Where the parts end the broker takes over, at an exact offset. What was sealed since then it still has, or reads itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from danube.history.direct import DirectStorage, direct_parts, open_direct
+from danube.model.errors import DataLossError, StorageNotFoundError
+from pyspark_danube._arrow import ArrowRows
+from pyspark_danube._connecting import EXECUTOR_PATIENCE_S, enter_client
+from pyspark_danube._logs import BrokerLogs, BucketLogs, Logs, report_losses
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from danube.client.sync import Client
+    from danube.history.direct import DirectPart
+    from danube.model.query_api import RawBatch
+    from pyspark_danube._columns import Columns
+    from pyspark_danube._options import ReadOptions
+    from pyspark_danube._plan import ReadTask, Slice
+
+__all__ = ["read_task"]
+
+logger = logging.getLogger("pyspark_danube")
+
+_REPLANS = 5
+"""How often in a row a task asks where its messages are, without reading any, before it believes that they are gone."""
+
+
+def read_task(task: ReadTask, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """Read a task; runs on an executor, in any process.
+
+    Raises:
+        DataLossError: a batch is damaged, or messages are gone and ``failOnDataLoss`` is true.
+        StorageError: the storage cannot be read, or not by this process.
+        InvalidArgumentError: a payload does not parse, and ``mode`` is ``FAILFAST``.
+    """
+    _freeze()
+    with _Reading(task, options, columns) as reading:
+        for part in task.slices:
+            yield from reading.read(part)
+
+
+class _Reading:
+    """What a task has open: storages and a connection, each from its first use on."""
+
+    def __init__(self, task: ReadTask, options: ReadOptions, columns: Columns) -> None:
+        self._urls = task.storages
+        self._options = options
+        self._columns = columns
+        self._stack = ExitStack()
+        self._storages: dict[str, DirectStorage] = {}
+        self._client: Client | None = None
+
+    def __enter__(self) -> _Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def read(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
+        """Read one slice."""
+        rows = ArrowRows(self._columns, wanted.topic, wanted.partition)
+        position = wanted.start
+        for batch in self._batches(wanted):
+            if batch.base_offset > position:
+                self._lost(wanted, position, batch.base_offset)
+            rows.add(batch, position, wanted.end)
+            position = max(position, batch.end_offset)
+            if rows.full:
+                yield rows.take()
+        if position < wanted.end:
+            self._lost(wanted, position, wanted.end)
+        if rows.rows:
+            yield rows.take()
+
+    def _lost(self, wanted: Slice, start: int, end: int) -> None:
+        where = f"topic {wanted.topic}, partition {wanted.partition}"
+        report_losses([f"{where}: offsets [{start}, {end}) have expired or were lost"], self._options)
+
+    def _batches(self, wanted: Slice) -> Iterator[RawBatch]:
+        position = wanted.start
+        sealed = min(wanted.end, wanted.sealed)
+        parts = list(wanted.parts)
+        replans = 0
+        while position < sealed:
+            try:
+                for batch in self._sealed(parts, position, sealed):
+                    yield batch
+                    if batch.end_offset > position:
+                        position, replans = batch.end_offset, 0
+                break
+            except StorageNotFoundError as error:
+                replans += 1
+                if replans > _REPLANS:
+                    raise
+                logger.info("%s; asking where the messages from offset %d on are now", error.message, position)
+                known = {(part.storage, part.object) for part in parts if part.part.end_offset > position}
+                position, parts = self._ask_again(wanted, position, sealed)
+                if parts and {(part.storage, part.object) for part in parts} == known:
+                    raise  # still where it was said to be, and not there
+        position = max(position, sealed, wanted.start)
+        if position < wanted.end:
+            yield from self._broker().read_log(wanted.name, position, wanted.end)
+
+    def _sealed(self, parts: list[DirectPart], start: int, end: int) -> Iterator[RawBatch]:
+        producers = "producer" in self._columns.names
+        for name, group in groupby(parts, key=lambda part: part.storage):
+            spans = [
+                (part, start, end) for part in group if part.part.end_offset > start and part.part.base_offset < end
+            ]
+            if spans:
+                yield from self._storage(name).read_all(spans, producers=producers)
+
+    def _ask_again(self, wanted: Slice, position: int, sealed: int) -> tuple[int, list[DirectPart]]:
+        """Return where reading goes on, and the parts there are now."""
+        logs: Logs
+        if self._options.servers:
+            logs = BrokerLogs(self._broker())
+        else:
+            logs = BucketLogs(self._storage(next(iter(self._urls))), self._options.cluster)
+        found = logs.log_parts(wanted.name, position, sealed)
+        if found.topic_id != wanted.topic_id:
+            raise DataLossError(
+                f"topic {wanted.topic}, partition {wanted.partition}: it was deleted and created again while the query"
+                f" was running; what it had from offset {position} on is gone; run the query again"
+            )
+        for name, url in found.storages.items():
+            self._urls.setdefault(name, self._options.storage_url or url)
+        return min(max(position, found.start_offset), sealed), direct_parts(found)
+
+    def _storage(self, name: str) -> DirectStorage:
+        storage = self._storages.get(name)
+        if storage is None:
+            storage = self._storages[name] = self._stack.enter_context(
+                open_direct(self._urls[name], self._options.storage_options)
+            )
+        return storage
+
+    def _broker(self) -> Client:
+        if self._client is None:
+            self._client = enter_client(self._stack, self._options.servers, patience_s=EXECUTOR_PATIENCE_S)
+        return self._client
+
+
+_is_frozen = False
+
+
+def _freeze() -> None:
+    """Take what was imported out of the sight of the garbage collector, once in the life of a worker.
+
+    Spark collects garbage after each task, which costs 40 ms of looking at modules that never go away.
+    """
+    global _is_frozen
+    if not _is_frozen:
+        _is_frozen = True
+        gc.freeze()
