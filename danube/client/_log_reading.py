@@ -41,9 +41,12 @@ _MOST_MESSAGES: Final = 1_000_000
 class LogReading:
     """A range of a log on its way; made by :meth:`Client.read_log`. Iterate over it, in one task at a time."""
 
-    def __init__(self, connection: Connection, topic: str, start: int, end: int, credit_bytes: int) -> None:
+    def __init__(
+        self, connection: Connection, topic: str, topic_id: int, start: int, end: int, credit_bytes: int
+    ) -> None:
         self._connection = connection
         self._topic = topic
+        self._topic_id = topic_id
         self._next = start
         self._end = end
         self._credit_bytes = credit_bytes
@@ -106,6 +109,11 @@ class LogReading:
             raise FailedPreconditionError(
                 f"topic {self._topic!r} has durability 'none': it keeps nothing that could be read"
             )
+        if answer.topic_id != (self._topic_id or answer.topic_id):
+            raise FailedPreconditionError(
+                f"topic {self._topic!r} was deleted and created again: what was to be read is gone; plan the query anew"
+            )
+        self._topic_id = answer.topic_id
         if answer.end_offset < self._end:
             raise DataLossError(
                 f"topic {self._topic!r}: offsets [{max(self._next, answer.end_offset)}, {self._end}) are not there: its"

@@ -153,7 +153,7 @@ class QueryCalls:
 
     @asynccontextmanager
     async def read_log(
-        self, topic: str, start: int, end: int, *, credit_bytes: int = 16 * MIB
+        self, topic: str, start: int, end: int, *, topic_id: int = 0, credit_bytes: int = 16 * MIB
     ) -> AsyncIterator[LogReading]:
         """Read a range of a log from the broker, as stored batches: ``async with client.read_log(...) as batches``.
 
@@ -165,11 +165,13 @@ class QueryCalls:
         Args:
             topic: a plain topic or one partition.
             start, end: offsets; ``end`` is at most the end of the log.
+            topic_id: read only this incarnation of the topic, as :attr:`LogState.topic_id` names it; 0: the one that
+                is there now.
             credit_bytes: what may have arrived and was not taken yet.
 
         Raises:
             TopicNotFoundError: there is no such topic.
-            FailedPreconditionError: it keeps nothing (durability ``none``).
+            FailedPreconditionError: it keeps nothing (durability ``none``), or was deleted and created again.
             DataLossError: the log ends before ``end``, or a batch is damaged.
         """
         validate_topic(topic)
@@ -177,7 +179,7 @@ class QueryCalls:
             raise InvalidArgumentError(f"offsets [{start}, {end}) are not a range")
         if credit_bytes < 1:
             raise InvalidArgumentError("credit_bytes must be at least 1")
-        reading = LogReading(self._connection, topic, start, end, credit_bytes)
+        reading = LogReading(self._connection, topic, topic_id, start, end, credit_bytes)
         try:
             yield reading
         finally:

@@ -499,6 +499,23 @@ async def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert payloads(found) == sent
 
 
+async def test_another_incarnation_is_not_read(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        for piece in range(10):
+            await publish(client, T, 10, seed=piece)
+        (state,) = await client.log_state([T])
+        assert len(await read(client, T, 0, 20, topic_id=state.topic_id)) == 2
+        async with client.read_log(T, 0, 100, credit_bytes=100) as batches:
+            await anext(batches)
+            await client.delete_topic(T)
+            for piece in range(10):
+                await publish(client, T, 10, seed=piece)
+            with pytest.raises((FailedPreconditionError, TopicNotFoundError)):
+                _ = [batch async for batch in batches]
+        with pytest.raises(FailedPreconditionError, match="was deleted and created again"):
+            await read(client, T, 0, 20, topic_id=state.topic_id)
+
+
 async def test_composite_batches_come_as_they_are(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await client.create_topic(T)

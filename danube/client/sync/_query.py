@@ -41,12 +41,15 @@ class QueryCalls:
         """Return the offset of the first message that was appended at or after a time; the end if there is none."""
         return self._loop.run(self._client.offsets_at, topic, time)
 
-    def read_log(self, topic: str, start: int, end: int, *, credit_bytes: int = 16 * MIB) -> Iterator[RawBatch]:
+    def read_log(
+        self, topic: str, start: int, end: int, *, topic_id: int = 0, credit_bytes: int = 16 * MIB
+    ) -> Iterator[RawBatch]:
         """Yield the stored batches of a range of a log, from the broker; arguments as of the asynchronous call.
 
         What has arrived meanwhile comes with one visit to the event loop. An iterator that is dropped half-way takes
         leave of the broker when it is closed (``close()``, or the end of its life).
         """
-        with self._loop.enter(self._client.read_log(topic, start, end, credit_bytes=credit_bytes)) as reading:
+        opening = self._client.read_log(topic, start, end, topic_id=topic_id, credit_bytes=credit_bytes)
+        with self._loop.enter(opening) as reading:
             while batches := self._loop.run(reading.next_batches):
                 yield from batches
