@@ -12,12 +12,26 @@ Spark finds the source by itself: at the first ``format(...)`` that it does not 
 whose name begins with ``pyspark_`` and registers their ``DefaultSource``. If a neighbour's import fails, that look-up
 fails as a whole; ``spark.dataSource.register(DefaultSource)`` then still works.
 
-Because Spark imports this module in processes that may have nothing to do with Danube, it imports as little as it can.
+Because Spark imports this module in processes that may have nothing to do with Danube, and the command line to show its
+help, it imports as little as it can.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from pyspark_danube._session import Setting, session, settings
-from pyspark_danube._source import DefaultSource
+
+if TYPE_CHECKING:
+    from pyspark_danube._source import DefaultSource
 
 __all__ = ["DefaultSource", "Setting", "session", "settings"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the data source, and Spark with it, when somebody asks for it."""
+    if name == "DefaultSource":
+        from pyspark_danube._source import DefaultSource
+
+        return DefaultSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,81 @@
+"""Topics to a topic, by SQL: each topic is a view, what the query selects becomes messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from danube.model.errors import InvalidArgumentError
+from danube.model.names import validate_topic
+from pyspark_danube.pipeline._messages import rows_to_messages
+from pyspark_danube.pipeline._topics import start_stream, stream_topics, write_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["transform", "view_name"]
+
+
+def transform(
+    session: SparkSession,
+    sources: Mapping[str, str],
+    topic: str,
+    sql: str,
+    *,
+    servers: str,
+    checkpoint: str,
+    schemas: Mapping[str, str] | None = None,
+    key: str = "",
+    producer_id: str = "",
+    once: bool = False,
+    every_s: float = 1.0,
+    starting: str = "earliest",
+    output_mode: str = "append",
+    options: Mapping[str, str] | None = None,
+) -> StreamingQuery:
+    """Start a query that reads topics and writes a topic, every result once.
+
+    If the query selects a column ``payload``, its columns are those of messages (``payload``, ``key``, ``attributes``);
+    else each row becomes a JSON object.
+
+    Args:
+        session: a Spark session.
+        sources: topics by the names of their views; :func:`view_name` gives usual ones.
+        topic: where the results go.
+        sql: a query over the views.
+        servers: URL of the broker.
+        checkpoint: directory where the query notes how far it is.
+        schemas: by view: the fields of JSON payloads (``"id BIGINT, total DOUBLE"``), which become columns. A view
+            without one has the columns of a topic.
+        key: column of the results that becomes the key, if they have no column ``payload``.
+        producer_id: by default the query's own id.
+        once: end when everything that was there at the start is done.
+        every_s: seconds from one look at the topics to the next.
+        starting: ``earliest``, ``latest``, offsets as JSON, or a time, for a new checkpoint.
+        output_mode: ``append``; or ``update``, to get each changed result of an aggregation.
+        options: further options of the data source.
+
+    Raises:
+        InvalidArgumentError: a schema is for a view that there is not, or a column is missing.
+    """
+    schemas = schemas or {}
+    for view in schemas:
+        if view not in sources:
+            near = difflib.get_close_matches(view, sources, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sources)}"
+            raise InvalidArgumentError(f"there is a schema for {view!r}, but no such view; {hint}")
+    for view, source in sources.items():
+        rows = stream_topics(session, servers, source, starting=starting, schema=schemas.get(view, ""), options=options)
+        rows.createOrReplaceTempView(view)
+    results = session.sql(sql)
+    if "payload" not in results.columns:
+        results = rows_to_messages(results, key=key)
+    writer = write_stream(results, servers, topic, producer_id).outputMode(output_mode)
+    return start_stream(writer, checkpoint, once=once, every_s=every_s)
+
+
+def view_name(topic: str) -> str:
+    """Return what a topic is called in SQL: the last part of its name, with ``_`` for ``-``."""
+    return validate_topic(topic).topic.replace("-", "_")
