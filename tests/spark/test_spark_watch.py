@@ -15,6 +15,7 @@ from danube.model.errors import ConnectionLostError, TopicNotFoundError
 
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
+from pyspark_danube._options import read_options
 from pyspark_danube._positions import LogKey
 from pyspark_danube._watch import Watch
 from pyspark_danube._weights import Weights
@@ -27,9 +28,13 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         time.sleep(0.005)
 
 
+def watch_of(broker: BrokerProcess, **options: str) -> Watch:
+    return Watch(read_options({"servers": broker.url} | options, streaming=True))
+
+
 def test_a_watch_sees_what_is_published_without_asking(broker: BrokerProcess, client: Client) -> None:
     publish(client, "/default/watched", [b"a", b"b"])
-    watch = Watch(broker.url, ["/default/watched"], "", may_vanish=False)
+    watch = watch_of(broker, topic="/default/watched")
     key = LogKey("/default/watched", 0)
     known = watch.logs
     assert known.states[key].end_offset == 2
@@ -42,7 +47,7 @@ def test_a_watch_sees_what_is_published_without_asking(broker: BrokerProcess, cl
 
 
 def test_a_watch_sees_new_partitions_and_topics(broker: BrokerProcess, client: Client) -> None:
-    watch = Watch(broker.url, [], "/default/grow-.*", may_vanish=False)
+    watch = watch_of(broker, topicsPattern="/default/grow-.*")
     assert watch.logs.states == {}
     publish(client, "/default/grow-a", [b"a"], partitions=2)
     publish(client, "/default/else", [b"a"])
@@ -55,14 +60,14 @@ def test_a_watch_sees_new_partitions_and_topics(broker: BrokerProcess, client: C
 
 def test_a_missing_topic_is_told_at_once(broker: BrokerProcess) -> None:
     with pytest.raises(TopicNotFoundError, match="/default/nowhere"):
-        Watch(broker.url, ["/default/nowhere"], "", may_vanish=True)
+        watch_of(broker, topic="/default/nowhere", failOnDataLoss="false")
 
 
 def test_a_deleted_topic_fails_the_watch_or_leaves_the_others(broker: BrokerProcess, client: Client) -> None:
     publish(client, "/default/stays", [b"a"])
     publish(client, "/default/goes", [b"a"])
-    topics = ["/default/stays", "/default/goes"]
-    strict, loose = (Watch(broker.url, topics, "", may_vanish=may_vanish) for may_vanish in (False, True))
+    topics = "/default/stays, /default/goes"
+    strict, loose = (watch_of(broker, topics=topics, failOnDataLoss=fail) for fail in ("true", "false"))
     client.delete_topic("/default/goes")
     # The next call notices it, and a message ends the one that is waiting.
     publish(client, "/default/stays", [b"b"])
@@ -77,14 +82,14 @@ def test_a_watch_survives_a_restart_of_the_broker_and_gives_up_in_the_end(tmp_pa
     with BrokerProcess(tmp_path / "data") as process:
         with connect(process.url) as client:
             publish(client, "/default/watched", [b"a"])
-        patient = Watch(process.url, ["/default/watched"], "", may_vanish=False)
+        patient = watch_of(process, topic="/default/watched")
         process.kill()
         process.start()
         with connect(process.url) as client:
             publish(client, "/default/watched", [b"b"])
         eventually(lambda: patient.logs.states[LogKey("/default/watched", 0)].end_offset == 2)
     with pytest.raises(ConnectionLostError):
-        Watch(process.url, ["/default/watched"], "", may_vanish=False)
+        watch_of(process, topic="/default/watched")
 
 
 def test_messages_are_weighed_by_parts_and_the_tail_by_what_is_known(client: Client) -> None:

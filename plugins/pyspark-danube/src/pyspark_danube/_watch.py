@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING
 from danube.model.errors import DanubeError, TopicNotFoundError
 from danube.model.policies import Durability
 from pyspark_danube._connecting import enter_client
+from pyspark_danube._logs import BrokerLogs, log_states
 from pyspark_danube._positions import LogKey
 
 if TYPE_CHECKING:
     from danube.client.sync import Client
     from danube.model.query_api import LogState
+    from pyspark_danube._options import ReadOptions
 
 __all__ = ["Logs", "Watch"]
 
@@ -53,33 +55,33 @@ class Logs:
 class Watch:
     """The logs of one query. Made in the driver's process for the source; all methods may be called from any thread."""
 
-    def __init__(
-        self, servers: str, topics: Iterable[str], pattern: str, *, may_vanish: bool, patience_s: float = _PATIENCE_S
-    ) -> None:
+    def __init__(self, options: ReadOptions, *, patience_s: float = _PATIENCE_S) -> None:
         """Connect, and begin to watch.
 
         Args:
-            servers: URL of the broker.
-            topics: base names, or none if there is a pattern.
-            pattern: regular expression for base names.
-            may_vanish: whether the query goes on if a topic with a name is deleted.
-            patience_s: how long the broker may be away before :meth:`logs` raises.
+            options: broker and topics of the query. Unless ``fail_on_data_loss`` is set, a topic may be deleted while
+                the query runs.
+            patience_s: how long the broker may be away before :attr:`logs` raises.
 
         Raises:
             ConnectionLostError: no broker answers.
-            TopicNotFoundError: a topic does not exist.
+            TopicNotFoundError: a topic with a name does not exist; a pattern need not match anything yet.
+            FailedPreconditionError: a topic with a name keeps nothing.
         """
-        self._topics = list(topics)
-        self._pattern = pattern
-        self._may_vanish = may_vanish
+        self._topics = list(options.topics)
+        self._pattern = options.topics_pattern
+        self._may_vanish = not options.fail_on_data_loss
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._logs = Logs(0, {})
         self._failure: DanubeError | None = None
         self._stack = ExitStack()
-        self.client: Client = enter_client(self._stack, servers)
+        self.client: Client = enter_client(self._stack, options.servers)
         """The connection, for other questions."""
-        self._replace(self.client.log_state(self._topics, pattern=pattern))
+        if self._topics:
+            self._replace(log_states(BrokerLogs(self.client), options).values())
+        else:
+            self._replace(self._ask())
         threading.Thread(target=self._run, name="danube-watch", daemon=True).start()
 
     @property

@@ -1,0 +1,232 @@
+"""Reading topics as a stream: ``spark.readStream.format("danube")``.
+
+Spark asks the source, which lives in one process of the driver for as long as the query runs, how far the next batch
+goes (:meth:`~StreamReader.latestOffset`), writes the answer to its log, and asks which tasks read that batch
+(:meth:`~StreamReader.partitions`). After a crash it asks the second question again with what the log says. So the first
+answer may depend on what is there now, and the second one only on its arguments: a batch that is read again is the
+same, for as long as the broker keeps the messages.
+
+A batch is planned and read like a batch query: sealed parts straight from the storage, the tail from the broker. A
+query that begins in the distant past comes to the present without a change.
+
+Where a query stands and what it has lost is decided in :mod:`pyspark_danube._positions`; what the topics hold is known
+by :mod:`pyspark_danube._watch`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from danube.model.errors import DataLossError
+from pyspark_danube._columns import Columns
+from pyspark_danube._logs import BrokerLogs, locate
+from pyspark_danube._options import EARLIEST_OFFSET
+from pyspark_danube._plan import ReadTask, Source, check_named, pack, resolve
+from pyspark_danube._positions import LogKey, Position, Positions, Span, admit, decode, encode, resume, spans
+from pyspark_danube._reading import read_task
+from pyspark_danube._watch import Watch
+from pyspark_danube._weights import Weights
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from danube.client.sync import Client
+    from danube.model.query_api import LogState
+    from pyspark_danube._options import ReadOptions
+
+__all__ = ["StreamReader"]
+
+logger = logging.getLogger("pyspark_danube")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The source of one streaming query.
+
+    It is pickled and sent to the executors before it is used, so it connects to the broker when it is first asked.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = Columns(schema, payload_format=options.payload_format, mode=options.mode)
+        self._watch: Watch | None = None
+        self._weights = Weights()
+        self._target: Positions | None = None
+        self._answered: tuple[dict[str, Any], int, ReadLimit, dict[str, Any]] | None = None
+        self._reported: tuple[int, dict[str, Any]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_watch": None, "_target": None, "_answered": None, "_reported": None}
+
+    # --- Where the query stands ---
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a query without a checkpoint begins: as its options say.
+
+        Raises:
+            ConfigurationError: offsets are given for a topic or partition that is not there.
+            TopicNotFoundError: a topic does not exist.
+            ConnectionLostError: no broker answers.
+        """
+        watch = self._watching()
+        states = watch.refresh().states
+        check_named(self._options, states)
+        starts = resolve(
+            self._options.starting,
+            states,
+            lambda key, time_us: watch.client.offsets_at(states[key].name, time_us),
+            default=EARLIEST_OFFSET,
+        )
+        return encode({key: Position(offset, states[key].topic_id) for key, offset in starts.items()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit of a batch; if there are two, the other one is kept, too."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return how far the batch that begins at ``start`` goes; ``start`` itself if there is nothing to read.
+
+        Raises:
+            DataLossError: messages that were to be read next are gone, and ``failOnDataLoss`` is true.
+            DanubeError: the broker has been away for too long.
+        """
+        watch = self._watching()
+        logs = watch.logs
+        if self._answered is not None and self._answered[:3] == (start, logs.version, limit):
+            return self._answered[3]
+        at = decode(start)
+        states = self._visible(logs.states, at)
+        resumed = resume(at, states)
+        if resumed.losses:
+            # Before a loss is believed, the broker is asked.
+            logs = watch.refresh()
+            states = self._visible(logs.states, at)
+            resumed = resume(at, states)
+            self._lost(resumed.losses)
+        unlimited = isinstance(limit, ReadAllAvailable)
+        end = admit(
+            resumed.positions,
+            states,
+            max_messages=None if unlimited else self._options.max_offsets_per_trigger,
+            max_bytes=None if unlimited else self._options.max_bytes_per_trigger,
+            runs=lambda key, begin, until: self._weights.runs(watch.client, states[key], begin, until),
+        )
+        self._answered = (start, logs.version, limit, encode(end))
+        return self._answered[3]
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where the logs end: ``latestOffset`` of a progress event, where ``endOffset`` is short of it by the lag."""
+        logs = self._watching().logs
+        if self._reported is None or self._reported[0] != logs.version:
+            self._reported = (logs.version, encode(_ends(logs.states)))
+        return self._reported[1]
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note where the logs end now: the query ends there."""
+        self._target = _ends(self._watching().refresh().states)
+
+    # --- What a batch reads ---
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a batch.
+
+        Raises:
+            DataLossError: some of its messages are gone, and ``failOnDataLoss`` is true.
+            DanubeError: the broker does not answer.
+        """
+        until = decode(end)
+        wanted = spans(decode(start), until)
+        if not wanted:
+            return []
+        watch = self._watching()
+        states = watch.refresh().states
+        present: list[Span] = []
+        losses = []
+        for span in wanted:
+            where = f"topic {span.key.topic}, partition {span.key.partition}"
+            log = states.get(span.key)
+            if log is None or log.topic_id != until[span.key].topic_id:
+                losses.append(f"{where}, was deleted")
+                continue
+            begin, stop = max(span.start, log.start_offset), min(span.end, log.end_offset)
+            if (begin, stop) != (span.start, span.end):
+                losses.append(
+                    f"of the offsets {span.start} to {span.end - 1} of {where}, "
+                    + (f"only {begin} to {stop - 1} are there" if begin < stop else "none are there")
+                )
+            if begin < stop:
+                present.append(Span(span.key, begin, stop))
+        self._lost(losses)
+        sources, storages = self._locate(watch.client, present, states)
+        options = self._options
+        tasks = pack(sources, storages, target_bytes=options.target_partition_bytes, min_tasks=options.min_partitions)
+        return list(tasks)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what one task was given; runs on an executor."""
+        assert isinstance(partition, ReadTask)
+        return read_task(partition, self._options, self._columns)
+
+    # --- Parts of it ---
+
+    def _watching(self) -> Watch:
+        if self._watch is None:
+            self._watch = Watch(self._options)
+        return self._watch
+
+    def _visible(self, states: Mapping[LogKey, LogState], at: Mapping[LogKey, Position]) -> dict[LogKey, LogState]:
+        """Return the logs as a query sees them that ends where they ended when it began (``availableNow``)."""
+        if self._target is None:
+            return dict(states)
+        visible = {}
+        for key, state in states.items():
+            target = self._target.get(key)
+            if target is not None and target.topic_id == state.topic_id:
+                known = at.get(key)
+                # A query may have come further than that already: it began at "latest", a moment later.
+                end = target.offset if known is None else max(target.offset, known.offset)
+                visible[key] = msgspec.structs.replace(state, end_offset=min(end, state.end_offset))
+        return visible
+
+    def _locate(
+        self, client: Client, wanted: list[Span], states: Mapping[LogKey, LogState]
+    ) -> tuple[list[Source], dict[str, str]]:
+        """Return where messages are. Of what is not sealed the broker need not be asked: it has it."""
+        tail = [span for span in wanted if span.start >= states[span.key].sealed_offset]
+        sealed = [span for span in wanted if span.start < states[span.key].sealed_offset]
+        sources, storages = locate(BrokerLogs(client), self._options, sealed, states)
+        for span in tail:
+            log = states[span.key]
+            sources.append(Source(span, log.name, log.topic_id, span.start, ()))
+        return sources, storages
+
+    def _lost(self, losses: list[str]) -> None:
+        if not losses:
+            return
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"messages were gone before the query has read them: {'; '.join(losses)}. Read further with the option"
+                f" failOnDataLoss=false, which goes on behind them, or begin anew with another checkpointLocation; to"
+                f" keep messages for longer, change the topic's retention"
+            )
+        logger.warning("messages were gone before the query has read them: %s", "; ".join(losses))
+
+
+def _ends(states: Mapping[LogKey, LogState]) -> Positions:
+    return {key: Position(state.end_offset, state.topic_id) for key, state in states.items()}
