@@ -131,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._answered[3]
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where the logs end: ``latestOffset`` of a progress event, where ``endOffset`` is short of it by the lag."""
+        """Return where the logs end: ``latestOffset`` of a progress event. It is ahead of ``endOffset`` by the lag."""
         logs = self._watching().logs
         if self._reported is None or self._reported[0] != logs.version:
             self._reported = (logs.version, encode(_ends(logs.states)))
