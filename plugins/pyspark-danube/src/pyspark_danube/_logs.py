@@ -27,9 +27,6 @@ __all__ = ["BrokerLogs", "BucketLogs", "Logs", "locate", "log_states", "open_log
 
 logger = logging.getLogger("pyspark_danube")
 
-_PRIVATE_SCHEMES = ("memory:",)
-"""Storages that only the broker's own process can read: all comes through it."""
-
 
 class Logs(Protocol):
     """Somebody who knows what there is."""
@@ -149,9 +146,6 @@ def locate(
     sources, storages, losses = [], {}, []
     for span in spans:
         state = states[span.key]
-        if state.storage_url.startswith(_PRIVATE_SCHEMES) and not options.storage_url:
-            sources.append(Source(span, state.name, state.topic_id, span.start, ()))
-            continue
         found = logs.log_parts(state.name, span.start, span.end)
         where = f"topic {span.key.topic}, partition {span.key.partition}"
         if found.topic_id != state.topic_id:
