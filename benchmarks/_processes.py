@@ -65,6 +65,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     arrivals: list[tuple[int, int]] = []
     """How many messages had arrived at which time of the monotonic clock, batch by batch."""
     cpu_s: float = 0.0
+    values: dict[str, float] = {}
+    """What else the worker has found out, by metric."""
 
 
 def free_port() -> int:

@@ -1,0 +1,107 @@
+"""What the scenarios about Spark share: topics with rows of an exact size, and sessions in processes of their own.
+
+A Spark session belongs to one worker process (:mod:`benchmarks.roles.spark`), and only one is alive at a time: two on a
+machine with few cores would measure each other. Each repetition has a session of its own, compares both sides in
+it in turns, and reports a ratio; what a session happens to be like (how Java has compiled it, say) hits both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+import psutil
+
+from benchmarks._history import seal
+from benchmarks._machine import CpuWatch, cpu_seconds
+from benchmarks._processes import Outcome, Work
+from benchmarks._run import READY_TIMEOUT_S, Run, Sample
+
+__all__ = [
+    "ROW_OVERHEAD_BYTES",
+    "TUNED",
+    "load_and_seal",
+    "measure",
+    "worker_settings",
+    "unavailable",
+]
+
+TUNED = "tuned"
+"""Setting ``session``: as ``pyspark_danube.session(frozen_daemon=True)`` makes it; anything else is Spark's own."""
+
+_PRODUCER = "benchmark"
+_TOPIC = "events"
+
+ROW_OVERHEAD_BYTES = 72
+"""Of a row without key and attributes in Arrow, beside its payload: names of topic and producer, numbers, bounds."""
+
+_SESSION_TIMEOUT_S = 180.0
+
+
+def unavailable() -> str | None:
+    """Why Spark cannot run here, with the remedy; None if it can."""
+    for module, remedy in (
+        ("pyspark", "pip install --group spark"),
+        ("pyspark_danube", "pip install ./plugins/pyspark-danube"),
+    ):
+        if find_spec(module) is None:
+            return f"the package {module} is not installed; {remedy}"
+    from pyspark_danube._java import find_java
+
+    from danube.model.errors import ConfigurationError
+
+    try:
+        find_java()
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
+def load_and_seal(run: Run, *, uneven: int = 0) -> None:
+    """Store the arm's messages, seal all of them, and remember the topic, how many there are, and their sum.
+
+    With ``uneven``, the sizes of payloads differ by up to so many bytes.
+    """
+    topic = f"/default/{_TOPIC}"  # its name is in every row, so its length counts
+    outcome = run.alone(_work(run, "fill", {"name": _PRODUCER, "uneven": uneven}, topic=topic))
+    seal(run, topic)
+    run.memory.update(topic=topic, count=str(outcome.count), checksum=str(outcome.checksum))
+
+
+def worker_settings(run: Run) -> dict[str, int | float | str]:
+    """What a worker has to know: what the topic that was loaded adds up to (0 if none was), where it may put files."""
+    return {"expected": run.memory.get("checksum", "0"), "directory": str(run.directory), "tag": run.tag}
+
+
+def measure(
+    run: Run, role: str, settings: Mapping[str, int | float | str], *, topic: str = "", count: int | None = None
+) -> tuple[Sample, Outcome]:
+    """Let a worker open a session, get ready and warm up, and then measure.
+
+    Gives what it has found out, with a sample of how busy the machine was with other things meanwhile.
+    """
+    worker = run.processes.worker(_work(run, role, settings, topic=topic, count=count))
+    worker.wait_for("ready", max(READY_TIMEOUT_S, _SESSION_TIMEOUT_S))
+    worker.send(b"go")
+    worker.wait_for("holding", run.result_timeout_s)
+    ours = [psutil.Process(worker.pid), run.server.process]
+    watch, before = CpuWatch(), sum(map(cpu_seconds, ours))
+    worker.send(b"go on")
+    worker.wait_for("holding", run.result_timeout_s)
+    other = watch.other_share(sum(map(cpu_seconds, ours)) - before)
+    worker.send(b"go on")
+    outcome = worker.outcome(run.result_timeout_s)
+    return Sample(outcome.count, dict(outcome.values), {}, watch.load_1m, other), outcome
+
+
+def _work(
+    run: Run, role: str, settings: Mapping[str, int | float | str], *, topic: str = "", count: int | None = None
+) -> Work:
+    return Work(
+        role=f"spark.{role}",
+        address=run.server.address,
+        topic=topic or run.memory.get("topic", ""),
+        count=run.count if count is None else count,
+        size=run.size,
+        settings=dict(settings),
+    )

@@ -1,0 +1,45 @@
+"""P4: how soon a stream in Spark has carried what was just published."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks._run import Run, Sample
+from benchmarks._spark import TUNED, measure, unavailable, worker_settings
+from benchmarks.scenarios._base import Arm, Scenario, Target
+from benchmarks.systems.danube import Danube
+
+__all__ = ["SCENARIO"]
+
+SAMPLES = 40
+EACH = 2_000
+
+
+def _repeat(run: Run, *, session: str) -> Sample:
+    samples = max(5, int(SAMPLES * min(1.0, run.scale)))
+    settings = worker_settings(run) | {"session": session, "samples": samples}
+    return measure(run, "stream", settings, topic=run.topic(), count=EACH)[0]
+
+
+def _arm(label: str, session: str) -> Arm:
+    how = (
+        f"{EACH:,} messages to 2 partitions by one send_many, until the query's progress tells of them; checkpoint on "
+        f"disk, noop sink, local[2], session {'tuned' if session == TUNED else 'as Spark makes it'}"
+    )
+    return Arm(
+        "danube", 0, 100, how, partial(_repeat, session=session), label=label, server=Danube("disk"), needs=unavailable
+    )
+
+
+SCENARIO = Scenario(
+    name="p4",
+    title=(
+        f"A stream in Spark: from publishing {EACH:,} messages of 100 B to the end of the micro-batch that carried "
+        f"them, {SAMPLES} times; and how long that micro-batch took"
+    ),
+    metrics=("latency_p50_ms", "latency_max_ms", "trigger_p50_ms"),
+    arms=(_arm("tuned", TUNED), _arm("default", "default")),
+    targets=(Target("p4", "latency_p50_ms", 250, at_least=False, arm="tuned"),),
+    warm_up=False,
+    usual=False,
+)
