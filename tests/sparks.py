@@ -78,7 +78,7 @@ def publish(
         producer.send_many(payloads, keys=keys, attributes=attributes)
 
 
-def run_python(code: str, *arguments: str, timeout_s: float = 120.0, **environment: str) -> str:
+def run_python(code: str, *arguments: str, timeout_s: float = 300.0, **environment: str) -> str:
     """Run a program in a Python of its own; return what it printed. Its errors are in the failure."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],

