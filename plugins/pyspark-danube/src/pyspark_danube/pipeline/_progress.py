@@ -115,7 +115,16 @@ def plain_errors() -> Iterator[None]:
         kind = getattr(errors, ours[1], None) if ours else None
         if ours and isinstance(kind, type) and issubclass(kind, errors.DanubeError):
             raise kind(_NOISE.sub("", ours[2])) from error
-        first = _NOISE.sub("", text.strip().partition("\n")[0])
-        if isinstance(error, AnalysisException | ParseException):
-            raise errors.InvalidArgumentError(first) from error
-        raise errors.DanubeError(f"Spark gave up: {first}") from error
+        said = _said(text)
+        if isinstance(error, AnalysisException | ParseException) or "[DATA_SOURCE_NOT_FOUND]" in said:
+            raise errors.InvalidArgumentError(said) from error
+        raise errors.DanubeError(f"Spark gave up: {said}") from error
+
+
+def _said(text: str) -> str:
+    """Return the line that says what happened; what follows is a stack, or a plan with all of its options."""
+    lines = text.strip().splitlines()
+    first = lines[0] if lines else "no reason given"
+    if first.startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the next line is Java's
+        first = lines[1].removeprefix(": ")
+    return _NOISE.sub("", first)

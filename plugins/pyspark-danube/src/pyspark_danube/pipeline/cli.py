@@ -7,6 +7,7 @@ output, progress to standard error.
 from __future__ import annotations
 
 import enum
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -320,7 +321,9 @@ def _session(job: str, master: str, config: Sequence[str] | None) -> Iterator[Sp
     session = pyspark_danube.session(f"danube pipeline {job}", master=master, config=given)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        session.sparkContext.setLogLevel("ERROR")
+        # One line says what is wrong. Spark's own report has the plan with all options in it, which may be secret.
+        session.sparkContext.setLogLevel("OFF")
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         with plain_errors():
             yield session
     finally:
