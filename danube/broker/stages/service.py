@@ -23,7 +23,7 @@ from danube.broker.stages.ledger import Known, Ledger
 from danube.broker.stages.store import StageStore, StoredStage
 from danube.model import Durability, api, validate_name
 from danube.model.batch import BatchHeader, check_part
-from danube.model.errors import DanubeError, FailedPreconditionError, InvalidArgumentError
+from danube.model.errors import DanubeError, DataDirectoryError, FailedPreconditionError, InvalidArgumentError
 from danube.model.names import MAX_NAME_LENGTH
 from danube.model.stage_api import (
     AbortedStages,
@@ -84,9 +84,15 @@ class Stages:
         """Find what earlier lives have left.
 
         Raises:
-            OSError: the disk cannot be read.
+            DataDirectoryError: the disk cannot be read.
         """
-        await self._store.load()
+        try:
+            await self._store.load()
+        except OSError as error:
+            raise DataDirectoryError(
+                f"data directory {self._broker.config.data_directory}: what is staged there cannot be read ({error});"
+                " see that the broker's user may read and write it"
+            ) from error
         await self._ledger.load()
         self._committer.load()
 
