@@ -148,7 +148,7 @@ async def test_a_long_poll_is_answered_when_a_log_grows(tmp_path: Path) -> None:
             began = trio.current_time()
             await publish(client, T, 2)
         assert found == [{T: 5}]
-        assert trio.current_time() - began < 1
+        assert trio.current_time() - began < 4
         assert not running.broker.topic(T).watchers
         assert not running.broker.watchers
         # What is known already is not waited for; time limits hold.
@@ -156,7 +156,7 @@ async def test_a_long_poll_is_answered_when_a_log_grows(tmp_path: Path) -> None:
         began = trio.current_time()
         (state,) = await client.log_state([T], beyond={T: 5}, timeout_s=0.1)
         assert state.end_offset == 5
-        assert 0.1 <= trio.current_time() - began < 1
+        assert 0.1 <= trio.current_time() - began < 4
 
 
 async def test_a_long_poll_goes_on_beyond_the_longest_wait_of_the_broker(tmp_path: Path) -> None:
