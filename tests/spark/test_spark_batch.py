@@ -17,13 +17,20 @@ from brokers import BrokerProcess
 from sparks import publish
 
 from danube.client.sync import Client, connect
-from danube.model.errors import DataLossError, FailedPreconditionError, StorageNotFoundError, TopicNotFoundError
+from danube.model.errors import (
+    DanubeError,
+    DataLossError,
+    FailedPreconditionError,
+    StorageNotFoundError,
+    TopicNotFoundError,
+)
 from danube.model.policies import Retention
 
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
+from pyspark.sql.types import StructField, StructType
 from pyspark_danube._batch import plan_batch
-from pyspark_danube._columns import COLUMNS, Columns
+from pyspark_danube._columns import COLUMNS, SCHEMA, Columns
 from pyspark_danube._filters import Bounds
 from pyspark_danube._options import read_options
 from pyspark_danube._plan import ReadTask
@@ -174,8 +181,6 @@ def tasks_of(broker: BrokerProcess, topic: str, bounds: Bounds | None = None, **
 
 
 def rows_of(broker: BrokerProcess, tasks: list[ReadTask], topic: str, **options: str) -> list[int]:
-    from pyspark_danube._columns import SCHEMA
-
     asked = read_options({"servers": broker.url, "topic": topic} | options)
     return [
         offset
@@ -271,6 +276,28 @@ def test_a_new_topic_of_the_same_name_is_another_one(broker: BrokerProcess, clie
     publish(client, topic, [b"y"] * 100)
     with pytest.raises(DataLossError, match="deleted and created again while the query was running"):
         rows_of(broker, tasks, topic)
+
+
+def test_a_tail_is_that_of_the_topic_that_was_planned(broker: BrokerProcess, client: Client, topic: str) -> None:
+    publish(client, topic, [b"x"] * 100)
+    tasks = tasks_of(broker, topic)
+    client.delete_topic(topic)
+    publish(client, topic, [b"y"] * 100)
+    with pytest.raises(DanubeError, match="created again"):
+        rows_of(broker, tasks, topic)
+
+
+def test_a_broker_that_is_restarted_under_way_is_waited_for(forgetful: BrokerProcess, topic: str) -> None:
+    with connect(forgetful.url) as client:
+        publish(client, topic, [bytes(1024)] * 40_000)
+    (task,) = tasks_of(forgetful, topic)
+    asked = read_options({"servers": forgetful.url, "topic": topic})
+    batches = read_task(task, asked, Columns(StructType([StructField("offset", COLUMNS["offset"])])))
+    read = next(batches).column("offset").to_pylist()
+    forgetful.kill()
+    forgetful.start()
+    read += [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert read == list(range(40_000))
 
 
 def test_damage_names_object_offset_and_remedy(broker: BrokerProcess, client: Client, topic: str) -> None:

@@ -114,7 +114,7 @@ class _Reading:
                     raise  # still where it was said to be, and not there
         position = max(position, sealed, wanted.start)
         if position < wanted.end:
-            yield from self._broker().read_log(wanted.name, position, wanted.end)
+            yield from self._broker().read_log(wanted.name, position, wanted.end, topic_id=wanted.topic_id)
 
     def _sealed(self, parts: list[DirectPart], start: int, end: int) -> Iterator[RawBatch]:
         producers = "producer" in self._columns.names
