@@ -20,8 +20,9 @@ import difflib
 import random as random_module
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -248,6 +249,10 @@ def _configure(plugin: StoragePlugin[Any], scheme: str, given: dict[str, Any]) -
 
 
 def _entries() -> dict[str, EntryPoint]:
-    found = {entry.name: entry for entry in _BUILT_IN}
-    found.update({entry.name: entry for entry in entry_points(group=GROUP)})
-    return found
+    return {entry.name: entry for entry in _BUILT_IN} | _scan(entry_points)
+
+
+@cache
+def _scan(find: Callable[..., Iterable[EntryPoint]]) -> dict[str, EntryPoint]:
+    """Look through all installed packages, once: it takes 20 ms, and Spark's workers open a storage for each task."""
+    return {entry.name: entry for entry in find(group=GROUP)}
