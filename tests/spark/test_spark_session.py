@@ -16,7 +16,7 @@ from sparks import TEST_CONFIG, java_options, publish, require_spark, run_python
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
 import pyspark_danube
-from pyspark_danube import _java
+from pyspark_danube import _java, _session
 from pyspark_danube._java import find_java
 
 from danube.client.sync import Client
@@ -130,6 +130,19 @@ def test_the_session_says_what_it_has_set(spark: SparkSession, caplog: pytest.Lo
     assert "spark.python.unix.domain.socket.enabled=true" in caplog.text
     by_user = {setting.name for setting in pyspark_danube.settings() if setting.made_by == "user"}
     assert "spark.sql.session.timeZone" in by_user
+
+
+def test_defaults_of_the_installation_are_the_users(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# comment\n\nspark.sql.session.timeZone Europe/Vienna\nspark.a=b c\n  spark.empty\nspark.x: y=z\n"
+    )
+    assert _session._defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {
+        "spark.sql.session.timeZone": "Europe/Vienna",
+        "spark.a": "b c",
+        "spark.empty": "",
+        "spark.x": "y=z",
+    }
+    assert _session._defaults({"SPARK_HOME": str(tmp_path)}) == {}
 
 
 def test_master_and_remote_are_two_things() -> None:

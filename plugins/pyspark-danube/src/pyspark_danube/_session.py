@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from danube.model.errors import ConfigurationError
@@ -63,7 +65,7 @@ def session(
     """Return a Spark session (the running one, if there is one) with the settings that a Danube source wants.
 
     What was set is logged in one line by the logger ``pyspark_danube`` and can be read with :func:`settings`. Nothing
-    that ``config``, ``spark-defaults.conf`` of a running session, or the environment say is overruled.
+    that ``config``, ``spark-defaults.conf``, a running session or the environment say is overruled.
 
     Args:
         app_name: name of the application.
@@ -82,6 +84,7 @@ def session(
     if master and remote:
         raise ConfigurationError("session() takes either master= or remote=, not both")
     given = dict(config or {})
+    defaults = {} if remote.startswith("sc://") else _defaults(os.environ)
     made: list[Setting] = []
     _set_variable(made, "PYSPARK_PYTHON", sys.executable, "workers use this Python, not the first one on PATH")
     if not remote.startswith("sc://"):
@@ -103,8 +106,8 @@ def session(
     for name, value in given.items():
         builder = builder.config(name, value)
     for name, (value, reason) in wanted.items():
-        if name in given:
-            made.append(Setting(name, given[name], "user", reason))
+        if name in given or name in defaults:
+            made.append(Setting(name, given.get(name, defaults.get(name, "")), "user", reason))
             continue
         if running is not None:
             there = running.conf.get(name, None)
@@ -126,6 +129,17 @@ def session(
 def settings() -> list[Setting]:
     """Return what the last :func:`session` of this process has set, and what it has found set."""
     return list(_made)
+
+
+def _defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what ``spark-defaults.conf`` says, which Spark itself reads only after options were chosen."""
+    directory = environment.get("SPARK_CONF_DIR") or os.path.join(environment.get("SPARK_HOME", ""), "conf")
+    try:
+        lines = Path(directory, "spark-defaults.conf").read_text().splitlines()
+    except OSError:
+        return {}  # most installations have none
+    pairs = (re.split(r"[\s=:]+", line.strip(), maxsplit=1) for line in lines if line.strip()[:1] not in ("", "#"))
+    return {pair[0]: pair[1] if len(pair) > 1 else "" for pair in pairs}
 
 
 def _set_variable(made: list[Setting], name: str, value: str, reason: str) -> None:

@@ -22,6 +22,8 @@ def main() -> None:
     import pyspark.worker  # noqa: F401
     from pyspark.daemon import manager
 
+    import pyspark_danube._reading  # noqa: F401
+
     gc.collect()
     gc.freeze()
     manager()
