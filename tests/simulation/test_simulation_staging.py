@@ -280,3 +280,36 @@ def test_a_commit_survives_a_crash_at_each_of_its_steps() -> None:
         assert model.crashes > 20
 
     simulate(7, work)
+
+
+def test_what_the_power_took_from_an_os_topic_does_not_stop_the_next_batches() -> None:
+    """Batches of durability ``os`` may go with the power, and so may their sequences. The next ones still count."""
+
+    async def work(model: Model) -> None:
+        client, node = model.client, model.world.node
+        await client.create_topic("/default/os", durability="os")
+        lost = 0
+        for batch in range(20):
+            payloads = [b"%d %d" % (batch, row) for row in range(5)]
+            async with client.stage("/default/os", producer="os-job", batch_id=batch) as stage:
+                await stage.add(payloads)
+                staged = await stage.finish()
+            if batch % 2:
+                await model.trap(1 + batch % 5, batch, True)
+            outcome = await client.commit_stages("os-job", batch, [staged])
+            await node.ready.wait()
+            if batch % 3 == 0:
+                model.strike(True)
+                await node.ready.wait()
+            found = []
+            async with client.reader("/default/os", start="earliest") as reader:
+                async for one in reader.batches(until_caught_up=True):
+                    found += one.payloads()
+            mine = [row for row in found if row in payloads]
+            assert mine in ([], payloads)
+            assert sorted(set(found), key=found.index) == found
+            lost += not mine
+            assert set(outcome.offsets) <= {"/default/os"}
+        assert 0 < lost < 20
+
+    simulate(3, work)
