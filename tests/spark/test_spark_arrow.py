@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DateType,
     DoubleType,
     IntegerType,
     MapType,
@@ -234,6 +235,12 @@ def test_json_fields_become_columns() -> None:
     assert set(rows[2].values()) == {7, None}
 
 
+def test_json_dates_are_written_as_dates() -> None:
+    asked = columns(payload_format="json", day=DateType())
+    rows = read([raw(0, [b'{"day": "2013-01-31"}', b'{"day": null}', b'{"day": "31.1.2013"}'])], asked)
+    assert [row["day"] and row["day"].isoformat() for row in rows] == ["2013-01-31", None, None]
+
+
 BAD = [
     b"",
     b"5",
@@ -265,7 +272,8 @@ def test_two_objects_do_not_make_up_for_none() -> None:
 
 def test_json_cannot_make_every_type() -> None:
     inner = StructType([StructField("b", BinaryType())])
-    for kind, said in ((MapType(StringType(), StringType()), "field 'a'"), (inner, "field 'a.b'")):
+    texts, days = MapType(StringType(), StringType()), ArrayType(DateType())
+    for kind, said in ((texts, "field 'a'"), (inner, "field 'a.b'"), (days, "field 'a[]'")):
         with pytest.raises(ConfigurationError) as caught:
             columns(payload_format="json", a=kind)
         assert said in str(caught.value)

@@ -95,11 +95,15 @@ def _check_type(name: str, kind: pa.DataType) -> None:
     if pa.types.is_map(kind) or pa.types.is_binary(kind) or pa.types.is_interval(kind) or pa.types.is_duration(kind):
         remedy = "; use a STRUCT or read it as STRING" if pa.types.is_map(kind) else ""
         raise ConfigurationError(f"field {name!r}: payloadFormat=json cannot make the type {kind}{remedy}")
+    inner = []
     if pa.types.is_list(kind):
-        _check_type(f"{name}[]", kind.value_type)
-    if pa.types.is_struct(kind):
-        for field in kind:
-            _check_type(f"{name}.{field.name}", field.type)
+        inner = [(f"{name}[]", kind.value_type)]
+    elif pa.types.is_struct(kind):
+        inner = [(f"{name}.{field.name}", field.type) for field in kind]
+    for path, part in inner:
+        if pa.types.is_date(part):
+            raise ConfigurationError(f"field {path!r}: payloadFormat=json makes dates only of fields of their own")
+        _check_type(path, part)
 
 
 class _JsonDecoder:
@@ -113,8 +117,12 @@ class _JsonDecoder:
         # A field that may not be null would make a missing one an error of the whole column.
         self._schema = pa.schema([field.with_nullable(True) for field in fields])
         self._fail_fast = fail_fast
+        # Arrow reads a date as a number of days; people write 2013-01-31.
+        written = [
+            pa.field(field.name, pa.string()) if pa.types.is_date(field.type) else field for field in self._schema
+        ]
         self._options = pyarrow.json.ParseOptions(
-            explicit_schema=self._schema, newlines_in_values=True, unexpected_field_behavior="ignore"
+            explicit_schema=pa.schema(written), newlines_in_values=True, unexpected_field_behavior="ignore"
         )
 
     def columns(self, payloads: pa.Array) -> list[pa.Array]:
@@ -149,7 +157,7 @@ class _JsonDecoder:
         table = pyarrow.json.read_json(pa.BufferReader(text), read_options=reading, parse_options=self._options)
         if table.num_rows != len(rows):
             raise ValueError("it is not one JSON object")
-        return table.select(self._schema.names)
+        return table.select(self._schema.names).cast(self._schema)
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
