@@ -22,6 +22,7 @@ from danube.cli.context import context_app
 from danube.cli.dlq import dlq_app
 from danube.cli.namespaces import namespaces_app
 from danube.cli.policies import policies_app
+from danube.cli.stages import stages_app
 from danube.cli.storage import storage_app
 from danube.cli.subscriptions import subscriptions_app
 from danube.cli.topics import topics_app
@@ -51,6 +52,7 @@ app.add_typer(namespaces_app, name="namespaces")
 app.add_typer(subscriptions_app, name="subscriptions")
 app.add_typer(policies_app, name="policies")
 app.add_typer(dlq_app, name="dlq")
+app.add_typer(stages_app, name="stages")
 app.add_typer(storage_app, name="storage")
 app.add_typer(bench.bench_app, name="bench")
 app.add_typer(context_app, name="context")

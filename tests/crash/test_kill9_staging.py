@@ -1,4 +1,4 @@
-"""``kill -9`` while staged batches are committed: each is in its topics once and whole, for a driver that asks again."""
+"""``kill -9`` while staged batches are committed: each is in its topics once and whole, whoever asks again."""
 
 from __future__ import annotations
 

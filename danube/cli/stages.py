@@ -1,0 +1,70 @@
+"""``danube stages``: what distributed jobs have staged and not committed, and giving it up."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from danube.cli._client import run_with_client
+from danube.cli._context import ContextOption, UrlOption
+from danube.cli._output import Output, OutputOption, human_bytes, print_json, show_rows
+from danube.model.errors import FailedPreconditionError
+
+__all__ = ["stages_app"]
+
+stages_app = typer.Typer(
+    no_args_is_help=True, help="List what jobs have staged and not committed yet, and give batches up."
+)
+
+_COLUMNS = ("stage", "producer", "batch", "attempt", "topic", "state", "records", "bytes", "age s")
+
+
+@stages_app.command("list")
+def list_stages(
+    producer: Annotated[str, typer.Option("-p", "--producer", metavar="NAME", help="Only those of this one.")] = "",
+    url: UrlOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List what is staged, the oldest first: whose batch it is, which try of a task wrote it, and how far it is.
+
+    A stage is open as long as its task writes, staged when it waits for its commit, and committing once that is
+    decided. What nobody commits expires (limit stage_expiry_s).
+    """
+    found = run_with_client(lambda client: client.describe_stages(producer), url, context)
+    rows = [
+        {
+            "stage": f"{one.stage_id:016x}",
+            "producer": one.producer,
+            "batch": one.batch_id,
+            "attempt": one.attempt,
+            "topic": one.topic,
+            "state": one.state,
+            "records": one.records,
+            "bytes": one.size_bytes,
+            "age s": round(one.age_s, 1),
+        }
+        for one in found.stages
+    ]
+    if output is Output.JSON:
+        print_json(
+            {"stages": rows, "total": found.total, "size_bytes": found.size_bytes, "limit_bytes": found.limit_bytes}
+        )
+        return
+    show_rows(rows, _COLUMNS, output)
+    more = f"; these are {len(rows)} of {found.total}" if found.total > len(rows) else ""
+    typer.echo(f"{human_bytes(found.size_bytes)} of {human_bytes(found.limit_bytes)} staged{more}", err=True)
+
+
+@stages_app.command("abort")
+def abort_stages(
+    producer: Annotated[str, typer.Argument(metavar="PRODUCER")],
+    batch: Annotated[int, typer.Argument(metavar="BATCH", min=0)],
+    url: UrlOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Drop everything that is staged of one batch. A batch that is committed stays so, and the command fails."""
+    if run_with_client(lambda client: client.abort_stages(producer, batch), url, context):
+        raise FailedPreconditionError(f"batch {batch} of producer {producer!r} is committed; it cannot be given up")
+    print(f"aborted batch {batch} of {producer}")
