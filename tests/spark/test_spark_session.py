@@ -176,3 +176,10 @@ def test_spark_connect_finds_the_source_by_itself(broker: BrokerProcess, client:
     assert module.startswith("pyspark.sql.connect")
     assert payloads == ["0", "1", "2", "3", "4"]
     assert rows == 3
+
+
+def test_the_import_is_light() -> None:
+    """Spark imports the package in every process that looks for any source."""
+    heavy = ("numpy", "pandas", "pyarrow", "trio", "anyio", "fsspec")
+    code = f"import sys, pyspark_danube; print([name for name in {heavy} if name in sys.modules])"
+    assert run_python(code).strip() == "[]"
