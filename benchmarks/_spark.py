@@ -19,15 +19,20 @@ from benchmarks._run import READY_TIMEOUT_S, Run, Sample
 
 __all__ = [
     "ROW_OVERHEAD_BYTES",
-    "TUNED",
+    "SESSIONS",
     "load_and_seal",
     "measure",
     "worker_settings",
     "unavailable",
 ]
 
-TUNED = "tuned"
-"""Setting ``session``: as ``pyspark_danube.session(frozen_daemon=True)`` makes it; anything else is Spark's own."""
+SESSIONS = {
+    "tuned": "tuned",
+    "unchecked": "tuned, and Java does not check each access to Arrow's buffers",
+    "default": "as Spark makes it",
+}
+"""Kinds of sessions: the setting ``session`` of a worker, and what it means. Tuned is what
+``pyspark_danube.session(frozen_daemon=True)`` makes."""
 
 _PRODUCER = "benchmark"
 _TOPIC = "events"

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from benchmarks._payloads import CheckError, make_payloads
 from benchmarks._processes import Outcome, Work
-from benchmarks._spark import TUNED
 from benchmarks.worker import Control
 from danube.client.sync import connect
 from danube.model.errors import AlreadyExistsError
@@ -48,6 +47,7 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c: %m%n
 """
+_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 _SUMS = ("count(*) AS n", "sum(crc32(payload)) AS crc", "sum(offset) AS offsets", "count(key) AS keys")
 
 
@@ -63,17 +63,21 @@ def _session(work: Work, *, master: str = "local[2]") -> Iterator[SparkSession]:
     # The packages of this checkout, wherever Spark starts its Pythons.
     paths = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ["PYTHONPATH"] = paths
+    kind = str(work.settings.get("session", "tuned"))
+    java = f"-Dlog4j2.configurationFile={log.as_uri()}"
+    if kind == "unchecked":
+        java = f"{java} {_UNCHECKED}"
     config = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(directory / "spark-local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()}",
-        "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()}",
+        "spark.driver.extraJavaOptions": java,
+        "spark.executor.extraJavaOptions": java,
         "spark.executorEnv.PYTHONPATH": paths,
         "spark.sql.shuffle.partitions": "2",
     }
-    if str(work.settings.get("session", TUNED)) == TUNED:
+    if kind != "default":
         import pyspark_danube
 
         spark = pyspark_danube.session("benchmark", master=master, frozen_daemon=True, config=config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks._run import Run, Sample
-from benchmarks._spark import ROW_OVERHEAD_BYTES, TUNED, load_and_seal, measure, unavailable, worker_settings
+from benchmarks._spark import ROW_OVERHEAD_BYTES, SESSIONS, load_and_seal, measure, unavailable, worker_settings
 from benchmarks.scenarios._base import Arm
 from benchmarks.systems.danube import Danube
 
@@ -12,7 +12,7 @@ __all__ = ["METRICS", "scan_arm"]
 METRICS = ("times_parquet", "rows_per_s", "parquet_rows_per_s", "mb_per_s", "row_bytes")
 
 
-def scan_arm(label: str, count: int, row_bytes: int, *, session: str = TUNED, uneven: bool = False) -> Arm:
+def scan_arm(label: str, count: int, row_bytes: int, *, session: str = "tuned", uneven: bool = False) -> Arm:
     """Rows of ``row_bytes`` in Arrow, all columns, in a session of this kind.
 
     With ``uneven``, payloads are of different sizes, from half to one and a half times as long as the others.
@@ -28,6 +28,6 @@ def scan_arm(label: str, count: int, row_bytes: int, *, session: str = TUNED, un
     sizes = f"payloads of {size // 2} to {size * 3 // 2} B" if uneven else f"payloads of {size} B"
     how = (
         f"{sizes}, rows of {row_bytes} B in Arrow with all columns; all to the noop sink, local[2], A B B A with "
-        f"Parquet (zstd) of the same rows in one session, {'tuned' if session == TUNED else 'as Spark makes it'}"
+        f"Parquet (zstd) of the same rows in one session, {SESSIONS[session]}"
     )
     return Arm("danube", count, size, how, repeat, prepare, label=label, server=Danube("disk"), needs=unavailable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from benchmarks._run import Run, Sample
-from benchmarks._spark import TUNED, measure, unavailable, worker_settings
+from benchmarks._spark import SESSIONS, measure, unavailable, worker_settings
 from benchmarks.scenarios._base import Arm, Scenario, Target
 from benchmarks.systems.danube import Danube
 
@@ -21,14 +21,13 @@ def _repeat(run: Run, *, session: str) -> Sample:
     return measure(run, "stream", settings, topic=run.topic(), count=EACH)[0]
 
 
-def _arm(label: str, session: str) -> Arm:
+def _arm(session: str) -> Arm:
     how = (
         f"{EACH:,} messages to 2 partitions by one send_many, until the query's progress tells of them; checkpoint on "
-        f"disk, noop sink, local[2], session {'tuned' if session == TUNED else 'as Spark makes it'}"
+        f"disk, noop sink, local[2], session {SESSIONS[session]}"
     )
-    return Arm(
-        "danube", 0, 100, how, partial(_repeat, session=session), label=label, server=Danube("disk"), needs=unavailable
-    )
+    repeat = partial(_repeat, session=session)
+    return Arm("danube", 0, 100, how, repeat, label=session, server=Danube("disk"), needs=unavailable)
 
 
 SCENARIO = Scenario(
@@ -38,7 +37,7 @@ SCENARIO = Scenario(
         f"them, {SAMPLES} times; and how long that micro-batch took"
     ),
     metrics=("latency_p50_ms", "latency_max_ms", "trigger_p50_ms"),
-    arms=(_arm("tuned", TUNED), _arm("default", "default")),
+    arms=(_arm("tuned"), _arm("default")),
     targets=(Target("p4", "latency_p50_ms", 250, at_least=False, arm="tuned"),),
     warm_up=False,
     usual=False,
