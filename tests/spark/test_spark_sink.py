@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from brokers import BrokerProcess
-from sparks import require_spark
 
-from danube.client.sync import Client
+from danube.client.sync import Client, connect
 from danube.model.batch import Record, open_records, read_header
 from danube.model.limits import Limits
 from danube.model.names import route_key
 
-require_spark()
+pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
+
+import pyarrow as pa
+from pyspark.sql.types import StringType, StructField, StructType
+from pyspark_danube._options import write_options
+from pyspark_danube._writer import Written, batch_writer, stage_rows, stream_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,6 +180,46 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: BrokerProc
     assert client.last_batch("k-fails") is None
     write(numbers(spark, 10), broker, topic=topic, producerId="k-fails", batchId="3")
     assert payloads(client, topic) == expected(10)
+
+
+def test_an_attempt_too_many_is_dropped(broker: BrokerProcess, client: Client) -> None:
+    """What speculation does: two attempts of a task write the same rows, and Spark names one of them."""
+    topic = "/default/k-attempts"
+    client.create_topic(topic, partitions=2)
+    schema = StructType([StructField("payload", StringType())])
+    rows = [pa.record_batch({"payload": [f"{number}" for number in range(start, start + 50)]}) for start in (0, 50)]
+    options = write_options({"servers": broker.url, "topic": topic, "producerId": "k-attempts", "batchId": "0"})
+    writer = pickle.loads(pickle.dumps(batch_writer(options, schema, overwrite=False)))
+    first, second, other = (writer.write(iter(batches)) for batches in (rows, rows, rows[:1]))
+    assert len(client.list_stages("k-attempts")) == 5
+    assert payloads(client, topic) == []
+    writer.commit([pickle.loads(pickle.dumps(second)), None])
+    assert payloads(client, topic) == expected(100)
+    assert client.list_stages("k-attempts") == []
+    # The slower attempt comes to its end after the decision.
+    assert [stage.stage_id for stage in writer.write(iter(rows)).stages] == [0, 0]
+    writer.commit([second])
+    writer.abort([first, other])
+    assert payloads(client, topic) == expected(100)
+
+
+def test_a_commit_is_repeated_until_its_outcome_is_known(tmp_path: Path) -> None:
+    schema = StructType([StructField("payload", StringType())])
+    rows = [pa.record_batch({"payload": [f"{number}" for number in range(100)]})]
+    with BrokerProcess(tmp_path / "data") as process:
+        options = write_options({"servers": process.url, "topic": "/default/k-away"}, streaming=True)
+        writer = stream_writer(options, schema, overwrite=False)
+        with connect(process.url) as client:
+            client.create_topic("/default/k-away")
+        stages = stage_rows(options, "k-away", 0, iter(rows))
+        process.kill()
+        restart = threading.Timer(1.0, process.start)
+        restart.start()
+        for _ in range(2):
+            writer.commit([Written("k-away", stages)], 0)
+        restart.join()
+        with connect(process.url) as client:
+            assert payloads(client, "/default/k-away") == expected(100)
 
 
 # --- Streams ----------------------------------------------------------------------------------------------------------
