@@ -42,10 +42,10 @@ def part(*payloads: bytes) -> tuple[bytes, BatchHeader]:
 
 
 async def staged(store: StageStore, *parts: tuple[bytes, BatchHeader], head: StageHead = HEAD) -> StoredStage:
-    stage = await store.create(head)
+    stage = store.create(head)
     for one in parts:
         await store.append(stage, [one])
-    await store.finish(stage)
+    await store.append(stage, [], finish=True)
     return stage
 
 
@@ -121,7 +121,7 @@ def test_a_crash_keeps_what_was_finished_and_nothing_else(
         store = StageStore(disk, Limits())
         parts = [part(bytes(size)) for size in sizes]
         kept = await staged(store, *parts)
-        other = await store.create(StageHead(9, "/default/b", 8, "job", 3, "", 1))
+        other = store.create(StageHead(9, "/default/b", 8, "job", 3, "", 1))
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
 
@@ -130,7 +130,7 @@ def test_a_crash_keeps_what_was_finished_and_nothing_else(
                         for one in parts:
                             await store.append(other, [one])
                         if finish:
-                            await store.finish(other)
+                            await store.append(other, [], finish=True)
 
                 nursery.start_soon(write)
                 for _ in range(seed % 40):
@@ -156,15 +156,16 @@ def test_a_crash_keeps_what_was_finished_and_nothing_else(
 async def test_a_full_disk_is_a_limit_and_passes() -> None:
     disk = SimulatedDisk(Random(1), growing=True, capacity=10_000)
     store = StageStore(disk, Limits())
-    stage = await store.create(HEAD)
+    stage = store.create(HEAD)
     with pytest.raises(LimitExceededError, match="disk of the broker is full") as caught:
         await store.append(stage, [part(bytes(20_000))])
     assert caught.value.retryable
     store.drop(stage)
     disk.fail("create", errno.EDQUOT)
+    refused = store.create(HEAD)
     with pytest.raises(LimitExceededError, match="full"):
-        await store.create(HEAD)
-    assert not list(store)
+        await store.append(refused, [part(b"x")])
+    store.drop(refused)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.sweep)
         while store.used_bytes:
@@ -178,7 +179,7 @@ async def test_a_full_disk_is_a_limit_and_passes() -> None:
 async def test_a_disk_that_fails_costs_the_stage_and_nothing_else(operation: str) -> None:
     disk = SimulatedDisk(Random(1), growing=True)
     store = StageStore(disk, Limits())
-    stage = await store.create(HEAD)
+    stage = store.create(HEAD)
     disk.fail(operation, errno.EIO)
     with pytest.raises(UnavailableError, match="stage again"):
         await store.append(stage, [part(b"x")])

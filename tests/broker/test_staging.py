@@ -49,7 +49,7 @@ def rows(prefix: str, count: int) -> list[bytes]:
 
 
 def stage_files(directory: Path) -> list[str]:
-    return sorted(path.name for path in (directory / "stages").iterdir())
+    return sorted(path.name for path in (directory / "stages").glob("*"))
 
 
 # --- What it promises ---

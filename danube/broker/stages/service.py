@@ -146,13 +146,12 @@ class Stages:
             request.attempt,
             self._clock_us(),
         )
-        stage = await self._store.create(head)
+        stage = self._store.create(head)
         try:
             stage.fail = stream.abandon
             opened.stage_id = head.stage_id
             stream.send_nowait(_encode(opened))
             if await self._write(stage, topic.intake, stream):
-                await self._store.finish(stage)
                 if self._is_decided(request.producer, request.batch_id):
                     stage.state = StageState.OPEN
                     raise FailedPreconditionError(f"{stage}: the batch was committed without it meanwhile")
@@ -177,10 +176,9 @@ class Stages:
                     finished = True
                 else:
                     parts.append((request.part, self._checked(intake, request)))
-            if parts:
-                size = sum(len(part) for part, _ in parts)
-                await intake.pay(sum(header.record_count for _, header in parts), size)
-                await self._store.append(stage, parts)
+            size = sum(len(part) for part, _ in parts)
+            await intake.pay(sum(header.record_count for _, header in parts), size)
+            await self._store.append(stage, parts, finish=finished)
             for each in messages:
                 each.release()
             if finished:

@@ -144,40 +144,35 @@ class StageStore:
 
     # --- Writing ---
 
-    async def create(self, head: StageHead) -> StoredStage:
-        """Begin a stage.
+    def create(self, head: StageHead) -> StoredStage:
+        """Begin a stage; its file comes with its first bytes.
 
         Raises:
-            LimitExceededError: there are too many, or the disk is full.
-            UnavailableError: the disk has failed.
+            LimitExceededError: there are too many.
         """
         if len(self._stages) >= self._limits.max_stages:
             raise LimitExceededError(
                 f"topic {head.topic!r}: nothing more can be staged: limit max_stages = {self._limits.max_stages} is"
                 " reached; commit or abort what is staged (danube stages list)"
             )
-        stage = StoredStage(head)
-        self._stages[head.stage_id] = stage  # before anything is awaited: the limit holds
-        try:
-            await self._attempt(stage, self._disk.create, stage.name, 0)
-        except BaseException:
-            del self._stages[head.stage_id]
-            raise
-        try:
-            data = encode_head(head)
-            stage.head_size = len(data)
-            await self._write(stage, [data])
-        except BaseException:
-            self.drop(stage)
-            raise
+        stage = self._stages[head.stage_id] = StoredStage(head)
         return stage
 
-    async def append(self, stage: StoredStage, parts: Sequence[tuple[bytes, BatchHeader]]) -> None:
-        """Write parts behind those that are there; return when they are durable. One task at a time.
+    async def append(
+        self, stage: StoredStage, parts: Sequence[tuple[bytes, BatchHeader]], *, finish: bool = False
+    ) -> None:
+        """Write parts behind those that are there, and perhaps the end; return when they are durable.
 
-        Raises what :meth:`create` raises; the stage is of no use then.
+        One task at a time. A stage that is finished survives a crash.
+
+        Raises:
+            LimitExceededError: too much is staged, or the disk is full. The stage is of no use then.
+            UnavailableError: the disk has failed. The same.
         """
         buffers: list[bytes] = []
+        if not stage.size:
+            buffers.append(encode_head(stage.head))
+            stage.head_size = len(buffers[0])
         count, records, part_bytes, chain = stage.end
         for part, header in parts:
             buffers += frame_part(part)
@@ -185,15 +180,15 @@ class StageStore:
             records += header.record_count
             part_bytes += len(part)
             chain = chain_part(chain, part)
+        end = StageEnd(count, records, part_bytes, chain)
+        if finish:
+            buffers.append(encode_end(end))
         await self._write(stage, buffers)
-        stage.end = StageEnd(count, records, part_bytes, chain)
-
-    async def finish(self, stage: StoredStage) -> None:
-        """Finish a stage: from now on it survives a crash. Raises what :meth:`append` raises."""
-        await self._write(stage, [encode_end(stage.end)])
-        await self._attempt(stage, self._disk.sync_directory)
-        stage.state = StageState.STAGED
-        stage.fail = None
+        stage.end = end
+        if finish:
+            await self._attempt(stage, self._disk.sync_directory)
+            stage.state = StageState.STAGED
+            stage.fail = None
 
     async def _write(self, stage: StoredStage, buffers: Sequence[bytes]) -> None:
         size = sum(map(len, buffers))
@@ -204,6 +199,8 @@ class StageStore:
                 " what is staged (danube stages list)"
             )
         position = stage.size
+        if not position:
+            await self._attempt(stage, self._disk.create, stage.name, 0)
         # Counted first, and kept when it fails: some of it may be there.
         self.used_bytes += size
         stage.size += size
@@ -229,7 +226,7 @@ class StageStore:
 
     def drop(self, stage: StoredStage) -> None:
         """Forget a stage; nobody may be writing it. It may be gone already."""
-        if self._stages.pop(stage.head.stage_id, None) is not None:
+        if self._stages.pop(stage.head.stage_id, None) is not None and stage.size:
             self._doom(stage.name, stage.size)
 
     def _doom(self, name: str, size: int) -> None:
