@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from pyspark_danube import DefaultSource
-from pyspark_danube._arrow import MAX_BATCH_ROWS, ArrowRows, record_batches
+from pyspark_danube._arrow import MAX_BATCH_ROWS, ArrowRows
 from pyspark_danube._columns import COLUMNS, SCHEMA, Columns
 
 from danube.model.batch import Codec, CompositeRecord, Record, encode_composite, encode_part, seal_part
@@ -57,8 +58,17 @@ def raw(base: int, records: list[Any], producer: str = "p", **options: Any) -> R
     return RawBatch(base, TIME_US + 5, producer, part_of(records, **options))
 
 
+def record_batches(batches: list[RawBatch], rows: ArrowRows, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows.add(batch, start, end)
+        if rows.full:
+            yield rows.take()
+    if rows.rows:
+        yield rows.take()
+
+
 def read(batches: list[RawBatch], asked: Columns, start: int = 0, end: int = 1 << 60) -> list[dict[str, Any]]:
-    made = list(record_batches(iter(batches), ArrowRows(asked, "/default/t", 3), start, end))
+    made = list(record_batches(batches, ArrowRows(asked, "/default/t", 3), start, end))
     for batch in made:
         assert batch.schema.equals(asked.schema)
         batch.validate(full=True)
@@ -159,11 +169,11 @@ def test_payloads_of_one_size_are_told_from_ones_that_look_like_it() -> None:
 
 def test_record_batches_are_neither_tiny_nor_huge() -> None:
     small = [raw(number * 10, [b"x" * 20] * 10) for number in range(10_000)]
-    made = list(record_batches(iter(small), ArrowRows(columns(), "/default/t", 0), 0, 100_000))
+    made = list(record_batches(small, ArrowRows(columns(), "/default/t", 0), 0, 100_000))
     assert sum(map(len, made)) == 100_000
     assert [len(batch) for batch in made[:-1]] == [32770] * 3
     large = [raw(number * 100, [b"x" * 10_000] * 100) for number in range(20)]
-    made = list(record_batches(iter(large), ArrowRows(columns(), "/default/t", 0), 0, 2_000))
+    made = list(record_batches(large, ArrowRows(columns(), "/default/t", 0), 0, 2_000))
     assert [len(batch) for batch in made] == [500] * 4
     assert made[0].column(made[0].schema.get_field_index("topic")).nbytes < MAX_BATCH_ROWS
 

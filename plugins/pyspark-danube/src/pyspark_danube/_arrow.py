@@ -14,7 +14,6 @@ producers) are kept once for it, and repeated at the end. Nothing is done for ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -351,13 +350,3 @@ def _maps(values: list[dict[str, str] | None], kind: pa.DataType) -> pa.Array:
         type=kind,
         mask=pa.array([value is None for value in values]) if None in values else None,
     )
-
-
-def record_batches(batches: Iterator[RawBatch], rows: ArrowRows, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Return the messages ``[start, end)`` of stored batches as record batches."""
-    for batch in batches:
-        rows.add(batch, start, end)
-        if rows.full:
-            yield rows.take()
-    if rows.rows:
-        yield rows.take()
