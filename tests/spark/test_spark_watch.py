@@ -11,7 +11,7 @@ from brokers import BrokerProcess
 from sparks import publish
 
 from danube.client.sync import Client, connect
-from danube.model.errors import ConnectionLostError, TopicNotFoundError
+from danube.model.errors import ConnectionLostError, DataLossError, TopicNotFoundError, UnavailableError
 
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
@@ -72,7 +72,7 @@ def test_a_deleted_topic_fails_the_watch_or_leaves_the_others(broker: BrokerProc
     # The next call notices it, and a message ends the one that is waiting.
     publish(client, "/default/stays", [b"b"])
     eventually(lambda: list(loose.logs.states) == [LogKey("/default/stays", 0)])
-    with pytest.raises(TopicNotFoundError):
+    with pytest.raises(DataLossError, match=r"goes.*deleted while the query was running"):
         eventually(lambda: strict.logs.version < 0)
     publish(client, "/default/stays", [b"c"])
     eventually(lambda: loose.logs.states[LogKey("/default/stays", 0)].end_offset == 3)
@@ -88,6 +88,12 @@ def test_a_watch_survives_a_restart_of_the_broker_and_gives_up_in_the_end(tmp_pa
         with connect(process.url) as client:
             publish(client, "/default/watched", [b"b"])
         eventually(lambda: patient.logs.states[LogKey("/default/watched", 0)].end_offset == 2)
+        impatient = Watch(
+            read_options({"servers": process.url, "topic": "/default/watched"}, streaming=True), patience_s=1.0
+        )
+    with pytest.raises(UnavailableError):
+        eventually(lambda: impatient.logs.version < 0)
+    assert patient.logs.states
     with pytest.raises(ConnectionLostError):
         watch_of(process, topic="/default/watched")
 

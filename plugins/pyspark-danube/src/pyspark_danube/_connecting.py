@@ -40,13 +40,16 @@ def broker_client(servers: str, *, patience_s: float = 0.0) -> Iterator[Client]:
         yield enter_client(stack, servers, patience_s=patience_s)
 
 
-def enter_client(stack: ExitStack, servers: str, *, patience_s: float = 0.0) -> Client:
-    """Connect to the broker as :func:`broker_client` does; the connection ends with ``stack``."""
+def enter_client(stack: ExitStack, servers: str, *, patience_s: float = 0.0, **options: float) -> Client:
+    """Connect to the broker as :func:`broker_client` does; the connection ends with ``stack``.
+
+    ``options`` are time limits of :func:`danube.client.sync.connect`.
+    """
     give_up_at = time.monotonic() + patience_s
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
-            return stack.enter_context(connect(servers))
+            return stack.enter_context(connect(servers, **options))  # type: ignore[arg-type]
         except ConnectionLostError:
             if time.monotonic() + pause_s > give_up_at:
                 raise

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from danube.model.errors import DanubeError, TopicNotFoundError
+from danube.model.errors import DanubeError, DataLossError, TopicNotFoundError
 from danube.model.policies import Durability
 from pyspark_danube._connecting import enter_client
 from pyspark_danube._logs import BrokerLogs, log_states
@@ -76,7 +76,9 @@ class Watch:
         self._logs = Logs(0, {})
         self._failure: DanubeError | None = None
         self._stack = ExitStack()
-        self.client: Client = enter_client(self._stack, options.servers)
+        self.client: Client = enter_client(
+            self._stack, options.servers, reconnect_timeout_s=patience_s, request_timeout_s=min(30.0, patience_s)
+        )
         """The connection, for other questions."""
         if self._topics:
             self._replace(log_states(BrokerLogs(self.client), options).values())
@@ -127,9 +129,12 @@ class Watch:
         wait_s = 0.0 if known is None else _POLL_S
         try:
             return self.client.log_state(self._topics, pattern=self._pattern, beyond=known, timeout_s=wait_s)
-        except TopicNotFoundError:
+        except TopicNotFoundError as error:
             if not self._may_vanish:
-                raise
+                raise DataLossError(
+                    f"{error.message}: it was deleted while the query was running; with the option failOnDataLoss=false"
+                    " the query goes on with its other topics, and with this one when it is there again"
+                ) from error
         # A topic is gone, but the others are still there, and it may come back.
         if known is not None:
             time.sleep(_PAUSE_S)
