@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks._machine import describe_machine
 from benchmarks._payloads import CheckError
 from benchmarks._processes import Processes, WorkerError
+from benchmarks._render import number as in_digits
 from benchmarks._results import (
     SCHEMA,
     Measurement,
@@ -147,7 +148,7 @@ def _repeat(
     if warm_up:
         return
     lane.repetitions.append(_to_repetition(sample))
-    shown = ", ".join(f"{sample.values[one]:,.0f} {one}" for one in scenario.metrics if one in sample.values)
+    shown = ", ".join(f"{in_digits(sample.values[one])} {one}" for one in scenario.metrics if one in sample.values)
     busy = f" (other CPU {sample.other_cpu:.0%})" if sample.other_cpu >= 0.1 else ""
     say(f"  {lane.arm.name} #{number}: {shown}{busy}")
 
