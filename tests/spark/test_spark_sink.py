@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from brokers import BrokerProcess
 
 from danube.client.sync import Client, connect
 from danube.model.batch import Record, open_records, read_header
+from danube.model.errors import FailedPreconditionError
 from danube.model.limits import Limits
 from danube.model.names import route_key
 
@@ -303,9 +303,22 @@ def test_a_new_checkpoint_under_an_old_name_is_refused(
         finish(writing(lines(spark, files), broker, tmp_path / "two", topic=topic, producerId="k-new"))
     assert payloads(client, topic) == expected(20)
     # Without a name there is no such danger: the query writes what it reads.
-    shutil.rmtree(tmp_path / "two")
-    finish(writing(lines(spark, files), broker, tmp_path / "two", topic=topic))
+    finish(writing(lines(spark, files), broker, tmp_path / "three", topic=topic))
     assert len(payloads(client, topic)) == 40
+
+
+def test_a_new_checkpoint_is_noticed_by_a_batch_without_rows(broker: BrokerProcess, client: Client) -> None:
+    client.create_topic("/default/k-first")
+    given = {"servers": broker.url, "topic": "/default/k-first", "producerId": "k-first"}
+    options = write_options(given, streaming=True)
+    writer = stream_writer(options, StructType([StructField("payload", StringType())]), overwrite=False)
+    rows = [pa.record_batch({"payload": ["a"]})]
+    writer.commit([Written("k-first", ())], 0)
+    writer.commit([Written("k-first", ())], 0)
+    writer.commit([Written("k-first", stage_rows(options, "k-first", 1, iter(rows)))], 1)
+    with pytest.raises(FailedPreconditionError, match="new checkpoint"):
+        writer.commit([Written("k-first", ())], 0)
+    assert payloads(client, "/default/k-first") == [b"a"]
 
 
 def test_batches_without_rows_leave_no_trace(

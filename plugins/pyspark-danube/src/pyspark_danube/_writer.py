@@ -145,8 +145,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 expired, or the broker has lost them. Nothing was written.
         """
         producers = {message.producer for message in messages if isinstance(message, Written)}
+        if self._options.producer_id:
+            producers.add(self._options.producer_id)
         for producer in producers:
-            last = _commit(self._options, producer, batchId, _stages(messages))
+            # The first batch is committed without rows, too, so that the next check never misses its moment.
+            last = _commit(self._options, producer, batchId, _stages(messages), even_empty=batchId == 0)
             if batchId == 0 and last:
                 # The one case in which "committed before" is certainly not what is meant: rows would vanish silently.
                 raise FailedPreconditionError(
@@ -247,9 +250,11 @@ def _targets(client: Client, topic: str) -> list[str]:
         return [topic]
 
 
-def _commit(options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch]) -> int | None:
+def _commit(
+    options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch], *, even_empty: bool = False
+) -> int | None:
     """Commit stages; return the producer's last batch if this one was committed before, else None."""
-    if not stages:
+    if not stages and not even_empty:
         # Nothing to show, and nothing to remember: written again it is nothing again.
         return None
     with broker_client(options.servers, patience_s=EXECUTOR_PATIENCE_S) as client:
