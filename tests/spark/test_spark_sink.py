@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from brokers import BrokerProcess
+from brokers import BrokerProcess, free_port
 
 from danube.client.sync import Client, connect
 from danube.model.batch import Record, open_records, read_header
-from danube.model.errors import FailedPreconditionError
+from danube.model.errors import ConnectionLostError, DanubeError, FailedPreconditionError
 from danube.model.limits import Limits
 from danube.model.names import route_key
 
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
+from pyspark_danube import DefaultSource
 from pyspark_danube._options import write_options
 from pyspark_danube._writer import Written, batch_writer, stage_rows, stream_writer
 
@@ -135,30 +137,46 @@ def test_nothing_is_written_for_no_rows(spark: SparkSession, broker: BrokerProce
     assert payloads(client, "/default/k-empty") == []
 
 
+TEXT, NUMBER = StringType(), LongType()
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        (["id"], {"topic": "/default/k-no"}, "no column 'id'"),
-        (["CAST(id AS STRING) AS payload", "id AS ky"], {"topic": "/default/k-no"}, "did you mean 'key'"),
-        (["id AS payload"], {"topic": "/default/k-no"}, "'payload' is BIGINT"),
-        (["CAST(id AS STRING) AS payload"], {}, "neither an option 'topic' nor a column 'topic'"),
-        (["CAST(id AS STRING) AS payload"], {"topic": "/default/k-no", "produserId": "x"}, "did you mean 'producerId'"),
-        (["CAST(id AS STRING) AS payload"], {"topic": "/default/k-no", "batchId": "1"}, "needs the option producerId"),
-        (["CAST(id AS STRING) AS payload"], {"topic": "orders"}, "/namespace/topic"),
+        ({"id": NUMBER}, {"topic": "/default/k-no"}, "no column 'id'"),
+        ({"payload": TEXT, "ky": TEXT}, {"topic": "/default/k-no"}, "did you mean 'key'"),
+        ({"payload": NUMBER}, {"topic": "/default/k-no"}, "'payload' is BIGINT"),
+        ({"payload": TEXT}, {}, "neither an option 'topic' nor a column 'topic'"),
+        ({"payload": TEXT}, {"topic": "/default/k-no", "produserId": "x"}, "did you mean 'producerId'"),
+        ({"payload": TEXT}, {"topic": "/default/k-no", "batchId": "1"}, "needs the option producerId|batchId is for"),
+        ({"payload": TEXT}, {"topic": "orders"}, "/namespace/topic"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_anything_runs(
-    spark: SparkSession, broker: BrokerProcess, columns: list[str], options: dict[str, str], message: str
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_cannot_be_written_is_refused(
+    broker: BrokerProcess, columns: dict[str, DataType], options: dict[str, str], message: str, streaming: bool
 ) -> None:
-    with pytest.raises(Exception, match=message) as caught:
-        write(spark.range(1).selectExpr(*columns), broker, **options)
+    source = DefaultSource({"servers": broker.url} | options)
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    with pytest.raises(DanubeError, match=message):
+        (source.streamWriter if streaming else source.writer)(schema, False)
+
+
+def test_a_refusal_comes_before_anything_runs(spark: SparkSession, broker: BrokerProcess) -> None:
+    with pytest.raises(Exception, match="no column 'id'") as caught:
+        write(spark.range(1), broker, topic="/default/k-no")
     assert "Task" not in str(caught.value).split("\n", maxsplit=1)[0]
-
-
-def test_a_topic_is_not_overwritten(spark: SparkSession, broker: BrokerProcess) -> None:
-    writing = numbers(spark, 1).write.format("danube").options(servers=broker.url, topic="/default/k-no")
+    overwriting = numbers(spark, 1).write.format("danube").options(servers=broker.url, topic="/default/k-no")
     with pytest.raises(Exception, match="cannot be overwritten"):
-        writing.mode("overwrite").save()
+        overwriting.mode("overwrite").save()
+
+
+def test_an_address_where_nobody_answers_is_told_at_once() -> None:
+    source = DefaultSource({"servers": f"danube://127.0.0.1:{free_port()}", "topic": "/default/k-no"})
+    began = time.monotonic()
+    with pytest.raises(ConnectionLostError, match="check the address"):
+        source.writer(StructType([StructField("payload", TEXT)]), False)
+    assert time.monotonic() - began < 10.0
 
 
 def test_a_topic_that_keeps_nothing_is_refused(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
