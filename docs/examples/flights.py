@@ -28,6 +28,7 @@ DELAYS = """
            sum(CASE WHEN dep_delay > 60 THEN 1 ELSE 0 END) AS hour_late, sum(distance) AS miles
     FROM flights GROUP BY month ORDER BY month
 """
+BARS, LINE = "#1f6f8b", "#d1495b"
 _TEXTS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
@@ -68,14 +69,15 @@ def plot(delays: Any, path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4))
-    axes.bar(delays.month, delays.mean_delay, color="#1f6f8b")
+    axes.bar(delays.month, delays.mean_delay, color=BARS)
     axes.set(xlabel="month of 2013", ylabel="mean departure delay, minutes", xticks=range(1, 13))
     axes.set_title(f"{delays.flights.sum():,} flights from New York, read from the topic {TOPIC}")
     late = axes.twinx()
-    late.plot(delays.month, 100 * delays.hour_late / delays.flights, color="#d1495b", marker="o")
+    late.plot(delays.month, 100 * delays.hour_late / delays.flights, color=LINE, marker="o")
     late.set(ylabel="more than an hour late, %", ylim=(0, None))
-    for side in (axes, late):
+    for side, colour in ((axes, BARS), (late, LINE)):
         side.spines["top"].set_visible(False)
+        side.yaxis.label.set_color(colour)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -98,7 +98,8 @@ def test_rows_arrive_with_their_types_and_once_when_a_batch_is_repeated(lake: La
     assert lake.data_files() == files + 1
 
 
-def test_another_checkpoint_is_another_export(lake: Lake, tmp_path: Path) -> None:
+def test_another_checkpoint_is_another_export(spark: Any, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "delta")
     lake.produce(range(10))
     lake.run()
     lake.run(checkpoint=tmp_path / "other")
