@@ -8,7 +8,6 @@ are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest`.
 from __future__ import annotations
 
 from danube.history.catalogue import HistoryCatalogue
-from danube.history.direct import DirectBucket, DirectPart, DirectStorage, direct_parts, open_direct
 from danube.history.history import History, Keepable, Told
 from danube.history.janitor import StorageReport
 from danube.history.manifest import Bucket, Subscriptions, read_bucket
@@ -33,9 +32,6 @@ from danube.history.sealer import Sealable, Sealer, SealingStatus
 __all__ = [
     "Bucket",
     "Chain",
-    "DirectBucket",
-    "DirectPart",
-    "DirectStorage",
     "History",
     "HistoryCatalogue",
     "Keepable",
@@ -60,11 +56,9 @@ __all__ = [
     "TopicDeleted",
     "TopicHistory",
     "TopicStored",
-    "direct_parts",
     "encode_change",
     "enter",
     "highest_epoch",
-    "open_direct",
     "read_bucket",
     "survey_bucket",
     "verify_chains",

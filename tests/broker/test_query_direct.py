@@ -13,7 +13,7 @@ from sealed_topics import bucket, publish
 from storage_servers import S3_KEY, S3_SECRET, MotoServer, SeaweedServer
 
 import danube
-from danube.history import DirectStorage, direct_parts, open_direct
+from danube.history.direct import DirectStorage, direct_parts, open_direct
 from danube.model.batch import open_records, read_header
 from danube.model.errors import (
     DataLossError,

@@ -13,7 +13,7 @@ import pytest
 from brokers import BrokerProcess
 
 from danube.client.sync import Client, connect
-from danube.history import direct_parts, open_direct
+from danube.history.direct import direct_parts, open_direct
 from danube.model.batch import open_records, read_header
 from danube.model.errors import InvalidArgumentError, TopicNotFoundError
 from danube.model.query_api import RawBatch

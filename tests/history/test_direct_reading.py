@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealed import build, make_batch, make_batches
 
-from danube.history import DirectPart, DirectStorage, direct_parts, open_direct
 from danube.history import _direct_run as direct_run
+from danube.history.direct import DirectPart, DirectStorage, direct_parts, open_direct
 from danube.history.segment import SegmentFooter
 from danube.log import StoredBatch
 from danube.model.batch import CompositeRecord, check_part, encode_composite, write_stamp
