@@ -196,6 +196,8 @@ class StageCalls:
         """
         validate_topic(topic)
         _check_batch(producer, batch_id)
+        if compression not in (None, "lz4", "zstd"):
+            raise InvalidArgumentError(f"compression {compression!r} is unknown; known are 'lz4' and 'zstd'")
         codec = Codec.NONE if compression is None else Codec[compression.upper()]
         channel = await self._connection.channel()
         async with channel.open_stream(StageMethod.STAGE) as stream:

@@ -296,6 +296,8 @@ async def test_what_cannot_be_staged(tmp_path: Path) -> None:
             await stage(client, 0, ["text"])  # type: ignore[list-item]
         with pytest.raises(InvalidArgumentError, match="attempt"):
             await stage(client, 0, [b"x"], attempt="a" * 256)
+        with pytest.raises(InvalidArgumentError, match="compression 'gzip' is unknown"):
+            await client.stage(TOPIC, producer="job", batch_id=0, compression="gzip").__aenter__()  # type: ignore[arg-type]
         async with client.stage(TOPIC, producer="job", batch_id=0) as one:
             await one.add([b"left behind"])
         await wait_until(lambda: not stage_files(tmp_path))

@@ -15,6 +15,9 @@ The driver of the job *commits*. Then (:mod:`~danube.broker.stages.committing`):
 4. A second write says that it is done, and keeps the offsets for whoever asks again. The files go afterwards.
 
 A batch id that is not above the last decided one commits nothing: that is the whole memory that exactly-once needs.
+
+What it does not survive is the loss of the machine, also for topics of durability ``remote``: stages are on its disk,
+and decisions in its metadata. A producer that goes on elsewhere begins with an empty memory.
 """
 
 from __future__ import annotations
