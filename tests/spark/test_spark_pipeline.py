@@ -329,3 +329,17 @@ def test_errors_of_spark_become_ours() -> None:
         raise PySparkException("something\n at org.apache")
     with pytest.raises(DanubeError, match=r"^Spark gave up: java.lang.Some: thing$"), plain_errors():
         raise Py4JError("An error occurred while calling o1.x.\n: java.lang.Some: thing\n\tat org.apache")
+
+
+def test_plans_of_streams_show_no_credentials(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    from pyspark.errors import AnalysisException
+    from pyspark_danube.pipeline._topics import stream_topics
+
+    secret = {"storage.options.connection_string": "planted-secret", "storage.url": "s3://b/p?secret=planted-secret"}
+    frame = stream_topics(spark, "danube://127.0.0.1:1", "/default/orders", starting="earliest", options=secret)
+    frame.explain(True)
+    with pytest.raises(AnalysisException, match="nowhere") as refused:
+        frame.select("nowhere")
+    shown = capfd.readouterr()
+    assert "/default/orders" in shown.out
+    assert "planted-secret" not in shown.out + shown.err + str(refused.value)

@@ -36,8 +36,17 @@ _OPTIONS: Final = {
     ),
     "spark.sql.session.timeZone": ("UTC", "timestamps read as they are stored"),
     "spark.sql.execution.arrow.pyspark.enabled": ("true", "toPandas() and createDataFrame() by columns, not by rows"),
+    # By itself Spark hides options with "url", "secret", "password", "token" or "accesskey" in their names.
+    "spark.sql.redaction.options.regex": (
+        "(?i)url|storage[.]options[.]",
+        "plans of streams, in explain() and in errors, do not show credentials of a storage",
+    ),
 }
-_RUNTIME_OPTIONS: Final = ("spark.sql.session.timeZone", "spark.sql.execution.arrow.pyspark.enabled")
+_RUNTIME_OPTIONS: Final = (
+    "spark.sql.session.timeZone",
+    "spark.sql.execution.arrow.pyspark.enabled",
+    "spark.sql.redaction.options.regex",
+)
 
 
 class Setting(NamedTuple):
