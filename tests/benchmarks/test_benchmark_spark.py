@@ -12,7 +12,7 @@ from benchmarks._results import Options
 from benchmarks.runner import run_all
 from benchmarks.scenarios import ALL_SCENARIOS, Scenario
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.extended]
 
 SCALES = {"p1": 0.001, "p3": 0.002, "p4": 0.1, "p5": 0.001, "p6": 0.002}
 

@@ -136,7 +136,7 @@ def wait_for(condition: Callable[[], bool], driver: Driver, timeout_s: float = 1
         time.sleep(0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path) -> None:
     require_spark()
     chance = random.Random(SEED)
@@ -242,7 +242,7 @@ spark.stop()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_rows_are_there_once_when_tasks_and_executors_die(tmp_path: Path) -> None:
     require_spark()
     config = TEST_CONFIG | {

@@ -41,7 +41,7 @@ def count(spark: SparkSession, broker: BrokerProcess, topic: str) -> int:
     return spark.read.format("danube").options(servers=broker.url, topic=topic).load().count()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_declarative_pipeline(spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path) -> None:
     project = tmp_path / "orders_pipeline"
     for source in sorted((EXAMPLES / "orders_pipeline").rglob("*")):
@@ -99,7 +99,7 @@ def test_the_jobs_in_a_script_may_be_run_twice(
     assert count(spark, broker, "/default/shop-orders-again") == 100
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_an_export_that_is_killed_goes_on_where_it_was(broker: BrokerProcess, client: Client, tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
