@@ -119,19 +119,22 @@ def contents(client: Client, topic: str) -> list[bytes]:
     return sorted(found)
 
 
-def starved(driver: Driver) -> bool:
-    """Return whether a driver has ended because Spark gives a Python process ten seconds to start, and it had less.
+OWN_DEATHS = ("failed to connect back", "OptionalDataException")
+"""How a driver may die by itself: Spark gives a Python process ten seconds to start, and a busy machine takes longer;
+and when two queries of a session begin at once, one may serialise a task while the other changes a map of both."""
 
-    That is one more way to die, and nothing that a busy machine could help.
-    """
+
+def died(driver: Driver) -> bool:
+    """Return whether a driver has ended by itself: one more way to die, and nothing that the source could help."""
     code = driver.process.poll()
-    assert code is None or "failed to connect back" in driver.said(), driver.said()
+    said = driver.said() if code else ""
+    assert not code or any(reason in said for reason in OWN_DEATHS), said
     return code is not None
 
 
 def wait_for(condition: Callable[[], bool], driver: Driver, timeout_s: float = 120.0) -> None:
     give_up_at = time.monotonic() + timeout_s
-    while not condition() and not starved(driver):
+    while not condition() and not died(driver):
         assert time.monotonic() < give_up_at, driver.said()
         time.sleep(0.01)
 
@@ -148,7 +151,7 @@ def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path) 
         directory = tmp_path / name / "offsets"
         return sum(1 for path in directory.glob("[0-9]*")) if directory.exists() else 0
 
-    published = 0
+    published = unplanned = 0
     waiting: list[Driver] = []
     with BrokerProcess(tmp_path / "data", "--storage", f"disk://{tmp_path / 'history'}") as broker:
         try:
@@ -167,12 +170,13 @@ def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path) 
                         before = rounds[name] = planned(name)
                         wait_for(lambda name=name, before=before: planned(name) > before, driver)  # type: ignore[misc]
                     time.sleep(chance.uniform(0.0, 1.0))
+                    unplanned += driver.process.poll() is not None
                     driver.kill()
                     waiting.pop(0)
                 while True:
                     last = waiting[0]
                     last.go()
-                    if last.process.wait(300) == 0 or not starved(last):
+                    if last.process.wait(300) == 0 or not died(last):
                         break
                     waiting.append(Driver(broker, tmp_path, config, last=True))
                     waiting.pop(0).close()
@@ -186,7 +190,8 @@ def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path) 
     log = sorted((tmp_path / "table" / "_spark_metadata").iterdir())
     assert log
     assert written_files(tmp_path) == expected
-    assert min(planned("files"), planned("topic")) >= ROUNDS
+    assert unplanned < ROUNDS // 2
+    assert min(planned("files"), planned("topic")) >= ROUNDS - unplanned
 
 
 def written_files(directory: Path) -> list[bytes]:
