@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,13 @@ def run_python(code: str, *arguments: str, timeout_s: float = 300.0, **environme
     )
     assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def nothing_staged(client: Client, timeout_s: float = 10.0) -> bool:
+    """Whether all stages go in time: the broker drops that of a task that failed when it sees its stream end."""
+    give_up_at = time.monotonic() + timeout_s
+    while client.list_stages():
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(0.02)
+    return True

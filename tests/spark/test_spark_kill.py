@@ -24,7 +24,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from brokers import BrokerProcess
-from sparks import TEST_CONFIG, java_options, publish, require_spark, run_python
+from sparks import TEST_CONFIG, java_options, nothing_staged, publish, require_spark, run_python
 
 from danube.client.sync import Client, connect
 from danube.model.batch import open_records, read_header
@@ -183,7 +183,7 @@ def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path) 
 
                 expected = sorted(b"%d" % payload for payload in range(published))
                 assert contents(client, "/default/out") == expected
-                assert client.list_stages() == []
+                assert nothing_staged(client)
         finally:
             for driver in waiting:
                 driver.kill()
@@ -271,4 +271,4 @@ def test_rows_are_there_once_when_tasks_and_executors_die(tmp_path: Path) -> Non
             assert contents(client, f"/default/out-{kind}") == expected, kind
             # It did happen: a second attempt was made.
             assert (tmp_path / f"{kind}-0-1").exists(), kind
-        assert client.list_stages() == []
+        assert nothing_staged(client)

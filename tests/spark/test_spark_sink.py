@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from brokers import BrokerProcess, free_port
+from sparks import nothing_staged
 
 from danube.client.sync import Client, connect
 from danube.model.batch import Record, open_records, read_header
@@ -115,7 +116,7 @@ def test_a_batch_with_an_identity_is_written_once(spark: SparkSession, broker: B
     for options in ({}, {}, {"producerId": "k-once"}, {"producerId": "k-once"}):
         write(numbers(spark, 10), broker, topic=topic, **options)
     assert len(payloads(client, topic)) == 240
-    assert client.list_stages() == []
+    assert nothing_staged(client)
 
 
 def test_several_topics_in_one_write(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
@@ -194,7 +195,7 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: BrokerProc
     with pytest.raises(Exception, match="planted"):
         write(frame, broker, topic=topic, producerId="k-fails", batchId="3")
     assert payloads(client, topic) == []
-    assert client.list_stages() == []
+    assert nothing_staged(client)
     assert client.last_batch("k-fails") is None
     write(numbers(spark, 10), broker, topic=topic, producerId="k-fails", batchId="3")
     assert payloads(client, topic) == expected(10)
@@ -307,7 +308,7 @@ def test_a_stream_is_written_once(
     put(files, "3.txt", range(300, 400))
     finish(writing(lines(spark, files), broker, checkpoint, **options))
     assert payloads(client, topic) == expected(400)
-    assert client.list_stages() == []
+    assert nothing_staged(client)
 
 
 def test_a_new_checkpoint_under_an_old_name_is_refused(
@@ -369,7 +370,7 @@ def test_a_micro_batch_that_fails_is_written_when_it_is_tried_again(
     assert payloads(client, topic) == []
     finish(writing(lines(spark, files), broker, tmp_path / "checkpoint", topic=topic))
     assert payloads(client, topic) == expected(100)
-    assert client.list_stages() == []
+    assert nothing_staged(client)
 
 
 def test_a_stream_cannot_be_written_complete(
