@@ -216,7 +216,9 @@ class StageCalls:
             f"opening a stage of {request.topic}: no answer within request_timeout_s = {limit_s:g} s"
         )
 
-    async def commit_stages(self, producer: str, batch_id: int, stages: Sequence[StagedBatch]) -> StageCommit:
+    async def commit_stages(
+        self, producer: str, batch_id: int, stages: Sequence[StagedBatch], *, label: str = ""
+    ) -> StageCommit:
         """Make stages visible: all of them or none, once for this batch of this producer.
 
         Returns when every message is as durable as its topic says. May be repeated, and is repeated here while the
@@ -225,6 +227,8 @@ class StageCalls:
         Args:
             producer, batch_id: as the stages were opened with.
             stages: those that count; perhaps none. All other stages of this batch are dropped.
+            label: names the run of the producer. An answer that nothing was committed has the label of the last batch
+                that was, which tells a repetition from another run that counts its batches from 0 again.
 
         Raises:
             FailedPreconditionError: a stage is missing, has expired, or belongs to another producer or batch, or its
@@ -242,7 +246,9 @@ class StageCalls:
                     f"producer {producer!r}: a stage of batch {batch_id} found it committed, but the last batch that"
                     f" was is {last}: the broker has lost or forgotten it; stage again"
                 )
-        request = stage_api.CommitStages(producer, batch_id, [stage.stage_id for stage in stages if stage.stage_id])
+        request = stage_api.CommitStages(
+            producer, batch_id, [stage.stage_id for stage in stages if stage.stage_id], label
+        )
         return await self._stage_call(StageMethod.COMMIT, request, StageCommit, patient=True)
 
     async def abort_stages(self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = ()) -> bool:

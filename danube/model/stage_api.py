@@ -152,6 +152,8 @@ class CommitStages(_Message):
     batch_id: int
     stage_ids: list[int]
     """All stages of the batch that count, perhaps none. Other stages of this and earlier batches are dropped."""
+    label: str = ""
+    """Which run of the producer commits, at most 255 characters; remembered with its last batch."""
 
 
 class StageCommit(_Value, frozen=True):
@@ -163,6 +165,8 @@ class StageCommit(_Value, frozen=True):
     """For each topic or partition ``(start, end)``: no message of the batch is before ``start``, and the last one is
     right before ``end``. Messages of other producers may be among them. Known for the latest batch of a producer; empty
     for earlier ones. A topic that was deleted after the decision is not there."""
+    label: str = ""
+    """That the producer's last batch was committed with."""
 
 
 class AbortStages(_Message):

@@ -326,18 +326,26 @@ def test_a_new_checkpoint_under_an_old_name_is_refused(
     assert len(payloads(client, topic)) == 40
 
 
-def test_a_new_checkpoint_is_noticed_by_a_batch_without_rows(broker: BrokerProcess, client: Client) -> None:
+def test_a_new_checkpoint_is_noticed_whichever_batch_is_its_first(broker: BrokerProcess, client: Client) -> None:
     client.create_topic("/default/k-first")
     given = {"servers": broker.url, "topic": "/default/k-first", "producerId": "k-first"}
     options = write_options(given, streaming=True)
     writer = stream_writer(options, StructType([StructField("payload", StringType())]), overwrite=False)
     rows = [pa.record_batch({"payload": ["a"]})]
-    writer.commit([Written("k-first", ())], 0)
-    writer.commit([Written("k-first", ())], 0)
-    writer.commit([Written("k-first", stage_rows(options, "k-first", 1, iter(rows)))], 1)
+
+    def commit(batch_id: int, query: str) -> None:
+        stages = stage_rows(options, "k-first", batch_id, iter(rows))
+        writer.commit([Written("k-first", stages, query), Written("k-first", (), query)], batch_id)
+
+    commit(0, "one")
+    commit(0, "one")  # the driver was killed before it had noted the commit
     with pytest.raises(FailedPreconditionError, match="new checkpoint"):
-        writer.commit([Written("k-first", ())], 0)
-    assert payloads(client, "/default/k-first") == [b"a"]
+        commit(0, "two")
+    commit(1, "one")
+    with pytest.raises(FailedPreconditionError, match="new checkpoint"):
+        commit(1, "two")
+    writer.commit([Written("k-first", (), "two")], 1)  # nothing to lose
+    assert payloads(client, "/default/k-first") == [b"a", b"a"]
 
 
 def test_batches_without_rows_leave_no_trace(

@@ -159,17 +159,18 @@ class Committer:
 
     # --- Deciding ---
 
-    async def commit(self, known: Known, batch_id: int, stage_ids: Sequence[int]) -> StageCommit:
+    async def commit(self, known: Known, batch_id: int, stage_ids: Sequence[int], label: str = "") -> StageCommit:
         """Commit a batch; the caller holds the producer's lock. Raises as :meth:`Client.commit_stages` says."""
         await self.settle(known)
         record = known.record
         if record is not None and batch_id <= record.last_batch:
-            return StageCommit(False, dict(record.offsets) if batch_id == record.last_batch else {})
+            offsets = dict(record.offsets) if batch_id == record.last_batch else {}
+            return StageCommit(False, offsets, record.label)
         stages = self._named(known.name, batch_id, stage_ids)
         for stage in stages:
             stage.state = StageState.COMMITTING
         try:
-            sessions = await self._decide(known, batch_id, stages)
+            sessions = await self._decide(known, batch_id, stages, label)
         except BaseException:
             if known.certain:  # and so it is not decided
                 self._claim(known)
@@ -177,7 +178,7 @@ class Committer:
         await self._carry_out(known, sessions)
         record = known.record
         assert record is not None
-        return StageCommit(True, dict(record.offsets))
+        return StageCommit(True, dict(record.offsets), record.label)
 
     def _named(self, producer: str, batch_id: int, stage_ids: Sequence[int]) -> list[StoredStage]:
         """Return the stages of a commit, in the order in which they are named."""
@@ -203,7 +204,9 @@ class Committer:
             )
         return found
 
-    async def _decide(self, known: Known, batch_id: int, stages: Sequence[StoredStage]) -> dict[int, ProducerSession]:
+    async def _decide(
+        self, known: Known, batch_id: int, stages: Sequence[StoredStage], label: str
+    ) -> dict[int, ProducerSession]:
         by_topic: dict[tuple[str, int], list[StoredStage]] = {}
         for stage in stages:
             if stage.end.records:
@@ -236,7 +239,7 @@ class Committer:
         await _all(*[partial(prepare, name, topic_id, found) for (name, topic_id), found in by_topic.items()])
         plan = [shares[topic_id] for _, topic_id in by_topic]
         now_us = self._broker.seams.wall_clock_us()
-        await self._ledger.write(known, ProducerRecord(batch_id, now_us, True, plan, {}))
+        await self._ledger.write(known, ProducerRecord(batch_id, now_us, True, plan, {}, label))
         self._hold()
         return sessions
 
@@ -287,7 +290,8 @@ class Committer:
         try:
             offsets = await self._append_all(known, sessions)
             now_us = self._broker.seams.wall_clock_us()
-            await self._ledger.write(known, ProducerRecord(record.last_batch, now_us, False, [], offsets))
+            done = ProducerRecord(record.last_batch, now_us, False, [], offsets, record.label)
+            await self._ledger.write(known, done)
         except DataLossError as error:
             known.problem = error
             raise DataLossError(

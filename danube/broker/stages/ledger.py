@@ -54,6 +54,8 @@ class ProducerRecord(msgspec.Struct, array_like=True, frozen=True):
     """Of a batch that is on its way."""
     offsets: dict[str, tuple[int, int]]
     """Of a batch that is done, as in :class:`danube.model.stage_api.StageCommit`."""
+    label: str = ""
+    """That the last batch was committed with."""
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(ProducerRecord)

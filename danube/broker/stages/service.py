@@ -207,12 +207,14 @@ class Stages:
             raise InvalidArgumentError(
                 f"batch {request.batch_id} of producer {request.producer!r} names stage {twice[0]:016x} twice"
             )
+        if len(request.label) > MAX_NAME_LENGTH:
+            raise InvalidArgumentError(f"the label of a commit has more than {MAX_NAME_LENGTH} characters")
         known = await self._ledger.known(request.producer)
         outcome: list[StageCommit] = []
 
         async def work() -> None:
             async with known.lock:
-                outcome.append(await self._committer.commit(known, request.batch_id, request.stage_ids))
+                outcome.append(await self._committer.commit(known, request.batch_id, request.stage_ids, request.label))
 
         try:
             await to_the_end(self._broker.nursery, work)

@@ -90,6 +90,8 @@ class Written(WriterCommitMessage):
 
     producer: str
     stages: tuple[StagedBatch, ...]
+    query: str = ""
+    """Id of the streaming query; a new checkpoint has a new one."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -133,30 +135,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage the rows of a task."""
         context = _task()
-        producer = self._options.producer_id or f"spark-{_property(context, _QUERY_ID)}"
+        query = _property(context, _QUERY_ID)
+        producer = self._options.producer_id or f"spark-{query}"
         batch_id = int(_property(context, _BATCH_ID))
-        return Written(producer, stage_rows(self._options, producer, batch_id, iterator))
+        return Written(producer, stage_rows(self._options, producer, batch_id, iterator), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make all rows of a micro-batch visible, once.
 
         Raises:
-            FailedPreconditionError: the query begins anew under a producer id that has written before; or stages have
+            FailedPreconditionError: another query has written this batch under the producer id; or stages have
                 expired, or the broker has lost them. Nothing was written.
         """
-        producers = {message.producer for message in messages if isinstance(message, Written)}
-        if self._options.producer_id:
-            producers.add(self._options.producer_id)
-        for producer in producers:
-            # The first batch is committed without rows, too, so that the next check never misses its moment.
-            last = _commit(self._options, producer, batchId, _stages(messages), even_empty=batchId == 0)
-            if batchId == 0 and last:
-                # The one case in which "committed before" is certainly not what is meant: rows would vanish silently.
-                raise FailedPreconditionError(
-                    f"producer {producer!r} has committed {last + 1} batches, and now comes batch 0: the query has a"
-                    f" new checkpoint. Its rows were not written, because their batch ids are taken: give it another"
-                    f" producerId"
-                )
+        for producer, query in {(each.producer, each.query) for each in messages if isinstance(each, Written)}:
+            _commit(self._options, producer, batchId, _stages(messages), query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Drop what was staged for a micro-batch.
@@ -251,18 +243,21 @@ def _targets(client: Client, topic: str) -> list[str]:
 
 
 def _commit(
-    options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch], *, even_empty: bool = False
-) -> int | None:
-    """Commit stages; return the producer's last batch if this one was committed before, else None."""
-    if not stages and not even_empty:
-        # Nothing to show, and nothing to remember: written again it is nothing again.
-        return None
+    options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch], query: str = ""
+) -> None:
+    if not stages:
+        return  # nothing to show, and nothing to remember: written again it is nothing again
     with broker_client(options.servers, patience_s=EXECUTOR_PATIENCE_S) as client:
-        if client.commit_stages(producer, batch_id, stages).committed:
-            return None
-        last = client.last_batch(producer)
-    logger.warning("batch %d of producer %s was committed before (the last one is %s)", batch_id, producer, last)
-    return last
+        outcome = client.commit_stages(producer, batch_id, stages, label=query)
+    if outcome.committed:
+        return
+    if outcome.label != query:
+        # Taken for a repetition, rows of a new checkpoint would vanish without a word.
+        raise FailedPreconditionError(
+            f"producer {producer!r} has committed its batch {batch_id} in another query: this one has a new checkpoint."
+            " Its rows were not written, because their batch ids are taken: give it another producerId"
+        )
+    logger.warning("batch %d of producer %s was committed before", batch_id, producer)
 
 
 def _abort(options: WriteOptions, producer: str, batch_id: int) -> None:
