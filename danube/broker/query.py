@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from danube.broker.records import members
-from danube.history import PartRecord
+from danube.history import PartRecord, to_log_part
 from danube.model import Durability, query_api, validate_topic
 from danube.model.errors import (
     FailedPreconditionError,
@@ -186,23 +186,7 @@ class Queries:
     def _part(self, record: PartRecord) -> query_api.LogPart:
         catalogue, part = self._broker.history.catalogue, record.part
         known = catalogue.objects.get(record.ref) or catalogue.commits.get(record.ref)
-        return query_api.LogPart(
-            record.storage,
-            record.object,
-            known.size_bytes if known is not None else 0,
-            part.base_offset,
-            part.end_offset,
-            part.first_time_us,
-            part.last_time_us,
-            part.batches,
-            part.start,
-            part.end,
-            part.crc,
-            part.index_start,
-            part.index_count,
-            part.index_crc,
-            part.epoch,
-        )
+        return to_log_part(record.storage, record.object, known.size_bytes if known is not None else 0, part)
 
     async def offset_at(self, request: query_api.FindOffset, _context: Context) -> query_api.FoundOffset:
         """Return the first offset that was appended at or after a time."""

@@ -11,7 +11,7 @@ from danube.history.catalogue import HistoryCatalogue
 from danube.history.history import History, Keepable, Told
 from danube.history.janitor import StorageReport
 from danube.history.manifest import Bucket, Subscriptions, read_bucket
-from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory
+from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory, to_log_part
 from danube.history.reader import SegmentReader
 from danube.history.remote import (
     RemoteJournal,
@@ -61,5 +61,6 @@ __all__ = [
     "highest_epoch",
     "read_bucket",
     "survey_bucket",
+    "to_log_part",
     "verify_chains",
 ]

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from danube.history.manifest import Bucket
+from danube.history.parts import to_log_part
 from danube.history.segment import SegmentPart
 from danube.model.errors import InvalidArgumentError, TopicNotFoundError
 from danube.model.names import partition_name, split_partition, validate_topic
 from danube.model.policies import Durability
-from danube.model.query_api import LogPart, LogParts, LogState, gaps_of, name_matcher
+from danube.model.query_api import LogParts, LogState, gaps_of, name_matcher
 
 __all__ = ["DirectBucket"]
 
@@ -76,23 +77,7 @@ class DirectBucket:
         high = max(start, min(limit, state.end_offset))
         low = min(max(start, state.start_offset), high)
         found = [
-            LogPart(
-                state.storage,
-                key,
-                0,
-                part.base_offset,
-                part.end_offset,
-                part.first_time_us,
-                part.last_time_us,
-                part.batches,
-                part.start,
-                part.end,
-                part.crc,
-                part.index_start,
-                part.index_count,
-                part.index_crc,
-                part.epoch,
-            )
+            to_log_part(state.storage, key, 0, part)
             for key, part in self._parts(state.topic_id)
             if part.end_offset > low and part.base_offset < high
         ]

@@ -29,7 +29,8 @@ import trio
 from danube.history._direct_bucket import DirectBucket
 from danube.history._direct_run import DirectPart, DirectRun, FooterCache, Piece, Span
 from danube.history.manifest import read_bucket
-from danube.history.segment import SegmentPart, cut_batches
+from danube.history.parts import from_log_part
+from danube.history.segment import cut_batches
 from danube.log import StoredBatch
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import (
@@ -77,27 +78,7 @@ def open_direct(
 def direct_parts(found: LogParts) -> list[DirectPart]:
     """Return the parts that a broker has told of, for reading them directly."""
     return [
-        DirectPart(
-            found.topic,
-            part.storage,
-            part.object,
-            part.object_bytes,
-            SegmentPart(
-                found.topic_id,
-                part.base_offset,
-                part.end_offset,
-                part.first_time_us,
-                part.last_time_us,
-                part.batches,
-                part.start,
-                part.end,
-                part.crc,
-                part.index_start,
-                part.index_count,
-                part.index_crc,
-                part.epoch,
-            ),
-        )
+        DirectPart(found.topic, part.storage, part.object, part.object_bytes, from_log_part(found.topic_id, part))
         for part in found.parts
     ]
 

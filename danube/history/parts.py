@@ -9,8 +9,22 @@ from typing import NamedTuple
 import msgspec
 
 from danube.history.segment import SegmentPart
+from danube.model.query_api import LogPart
 
-__all__ = ["ObjectRecord", "ObjectRef", "PartRecord", "TopicHistory"]
+__all__ = ["ObjectRecord", "ObjectRef", "PartRecord", "TopicHistory", "from_log_part", "to_log_part"]
+
+# What an engine is told of a part is what a footer says of it, without the topic, behind where its object is.
+assert LogPart.__struct_fields__[3:] == SegmentPart.__struct_fields__[1:]
+
+
+def to_log_part(storage: str, key: str, object_bytes: int, part: SegmentPart) -> LogPart:
+    """Say of a part what engines are told."""
+    return LogPart(storage, key, object_bytes, *msgspec.structs.astuple(part)[1:])
+
+
+def from_log_part(topic_id: int, part: LogPart) -> SegmentPart:
+    """Return the part that an engine was told of."""
+    return SegmentPart(topic_id, *msgspec.structs.astuple(part)[3:])
 
 
 class ObjectRef(NamedTuple):
