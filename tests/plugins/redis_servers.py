@@ -30,7 +30,11 @@ class RedisServer:
     def __init__(self, directory: Path, *options: str) -> None:
         self.port = free_port()
         self.directory = directory
+        self._bus_port = free_port()
         self.options = options
+        if "--cluster-enabled" in options:
+            # A cluster's server has a second port: unless told, 10,000 above the first, which may be beyond 65,535.
+            self.options += ("--cluster-port", str(self._bus_port))
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, prefix: str = "test", user: str = "", query: str = "") -> str:
@@ -62,6 +66,10 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def meet(self, other: RedisServer) -> None:
+        """Make a cluster of this server and another one; both have to run in cluster mode."""
+        assert self.command("CLUSTER", "MEET", "127.0.0.1", str(other.port), str(other._bus_port)) == b"+OK\r\n"
 
     def command(self, *arguments: str) -> bytes:
         """Send one command on a connection of its own; return the beginning of the reply as it came."""
