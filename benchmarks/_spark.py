@@ -32,7 +32,7 @@ SESSIONS = {
     "default": "as Spark makes it",
 }
 """Kinds of sessions: the setting ``session`` of a worker, and what it means. Tuned is what
-``pyspark_danube.session(frozen_daemon=True)`` makes."""
+``pyspark_danube.session(frozen_daemon=True, fast_checkpoints=True)`` makes."""
 
 _PRODUCER = "benchmark"
 _TOPIC = "events"

@@ -80,7 +80,9 @@ def _session(work: Work, *, master: str = "local[2]") -> Iterator[SparkSession]:
     if kind != "default":
         import pyspark_danube
 
-        spark = pyspark_danube.session("benchmark", master=master, frozen_daemon=True, config=config)
+        spark = pyspark_danube.session(
+            "benchmark", master=master, frozen_daemon=True, fast_checkpoints=True, config=config
+        )
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,6 +1,6 @@
 """One Spark session for all files, and one broker.
 
-``spark`` is tuned as users may tune theirs (:func:`pyspark_danube.session` with the frozen daemon), plus what only a
+``spark`` is tuned as users may tune theirs (:func:`pyspark_danube.session` with all that it offers), plus what only a
 test wants: no compilation of hot code, no web interface, silence. Sessions that have to be different (Spark Connect,
 another Java, a driver that gets killed) are processes of their own: :func:`sparks.run_python`.
 """
@@ -36,7 +36,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
     }
-    session = pyspark_danube.session("danube-tests", master="local[2]", frozen_daemon=True, config=config)
+    session = pyspark_danube.session(
+        "danube-tests", master="local[2]", frozen_daemon=True, fast_checkpoints=True, config=config
+    )
     yield session
     session.stop()
 

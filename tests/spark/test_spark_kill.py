@@ -41,7 +41,10 @@ from pathlib import Path
 import pyspark_danube
 
 broker, directory, config, last = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4] == "last"
-spark = pyspark_danube.session("killed", master="local[2]", frozen_daemon=True, config=config)
+fast = sys.argv[6] == "fast"
+spark = pyspark_danube.session(
+    "killed", master="local[2]", frozen_daemon=True, fast_checkpoints=fast, config=config
+)
 spark.dataSource.register(pyspark_danube.DefaultSource)
 spark.range(2).mapInArrow(lambda batches: batches, "id BIGINT").collect()
 print("warm", flush=True)
@@ -65,9 +68,9 @@ for query in queries:
 class Driver:
     """A driver that waits for its turn."""
 
-    def __init__(self, broker: BrokerProcess, directory: Path, config: str, *, last: bool) -> None:
+    def __init__(self, broker: BrokerProcess, directory: Path, config: str, *, last: bool, fast: bool = False) -> None:
         limit = 1_000 if last else PER_BATCH
-        arguments = [broker.url, str(directory), config, "last" if last else "", str(limit)]
+        arguments = [broker.url, str(directory), config, "last" if last else "", str(limit), "fast" if fast else ""]
         self._log = (directory / f"driver-{time.monotonic_ns()}.log").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-c", DRIVER, *arguments],
@@ -163,7 +166,9 @@ def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path) 
                     batch = [b"%d" % payload for payload in range(published, published + PER_ROUND)]
                     publish(client, "/default/in", batch, keys=[f"k{len(p)}-{p[-1]}" for p in batch])
                     published += PER_ROUND
-                    waiting.append(Driver(broker, tmp_path, config, last=number == ROUNDS - 1))
+                    # The ways to write checkpoints take turns: each goes on where the other one was killed.
+                    last_one = number == ROUNDS - 1
+                    waiting.append(Driver(broker, tmp_path, config, last=last_one, fast=number % 2 == 0))
                     driver = waiting[0]
                     driver.go()
                     for name in rounds:

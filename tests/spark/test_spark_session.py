@@ -124,6 +124,7 @@ def test_the_session_says_what_it_has_set(spark: SparkSession, caplog: pytest.Lo
     assert made["spark.sql.session.timeZone"].value == spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert spark.conf.get("spark.python.daemon.module") == "pyspark_danube.daemon"
+    assert made["spark.hadoop.fs.file.impl"].made_by == "danube"
     with caplog.at_level(logging.INFO, "pyspark_danube"):
         again = pyspark_danube.session(config={"spark.sql.session.timeZone": "UTC"})
     assert again is spark

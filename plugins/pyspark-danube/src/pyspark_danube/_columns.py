@@ -47,8 +47,10 @@ COLUMNS: Final[dict[str, DataType]] = {
 }
 """What a message has. ``topic`` is the base name; ``partition`` is 0 for a plain topic; 0 in ``schema_id`` is none."""
 
-SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
-"""All of them."""
+_MAY_BE_NULL: Final = ("key", "attributes", "producer")
+
+SCHEMA: Final = StructType([StructField(name, kind, name in _MAY_BE_NULL) for name, kind in COLUMNS.items()])
+"""All of them. What is never null says so: Spark then looks for no nulls, twice in each row."""
 
 
 class Columns:

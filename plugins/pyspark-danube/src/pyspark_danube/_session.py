@@ -29,6 +29,18 @@ FROZEN_DAEMON: Final = "pyspark_danube.daemon"
 """Module that forks Python workers from a process that has imported everything already."""
 
 _DAEMON_OPTION: Final = "spark.python.daemon.module"
+_CHECKPOINT_OPTIONS: Final = {
+    # Both are needed: Hadoop's FileContext starts a `readlink` for each look at a file, and its file system with
+    # checksums three `chmod` for each file. Without them a rename is still a rename(2).
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+        "a micro-batch is noted in its checkpoint without twenty other processes",
+    ),
+    "spark.hadoop.fs.file.impl": (
+        "org.apache.hadoop.fs.RawLocalFileSystem",
+        "local files are written without companions that hold checksums",
+    ),
+}
 _OPTIONS: Final = {
     "spark.python.unix.domain.socket.enabled": (
         "true",
@@ -69,6 +81,7 @@ def session(
     master: str = "",
     remote: str = "",
     frozen_daemon: bool = False,
+    fast_checkpoints: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return a Spark session (the running one, if there is one) with the settings that a Danube source wants.
@@ -83,6 +96,10 @@ def session(
         frozen_daemon: fork Python workers from a process that has imported NumPy, PyArrow and pandas. A task then
             costs 30 instead of 80 ms, and a worker less memory; Spark advises against importing them before a fork,
             as they may have threads. No trouble was seen, and it is off by default.
+        fast_checkpoints: write checkpoints on local disks directly. Hadoop starts about twenty processes in each
+            micro-batch to set modes and to look for links, which takes longer than all the rest of a small one. Spark's
+            checksums of checkpoint files stay; Hadoop's ``.crc`` files beside local files are not written any more. Off
+            by default, because Hive's catalog and S3A insist on Hadoop's own class for local files.
         config: further Spark options.
 
     Raises:
@@ -106,6 +123,8 @@ def session(
     wanted = dict(_OPTIONS)
     if frozen_daemon:
         wanted[_DAEMON_OPTION] = (FROZEN_DAEMON, "Python workers start with everything imported")
+    if fast_checkpoints:
+        wanted |= _CHECKPOINT_OPTIONS
     if remote.startswith("sc://"):
         wanted = {name: wanted[name] for name in _RUNTIME_OPTIONS}
     running = SparkSession.getActiveSession() if not remote else None
