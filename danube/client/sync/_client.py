@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Literal
 
-from anyio.from_thread import start_blocking_portal
-
 from danube.client import _client
 from danube.client._consuming import READ_AHEAD
 from danube.client._options import Environment
 from danube.client._reader import Start
 from danube.client.sync._admin import AdminCalls
 from danube.client.sync._consumer import Consumer
-from danube.client.sync._loop import Loop
+from danube.client.sync._loop import Loop, run_block
 from danube.client.sync._producer import Producer
 from danube.client.sync._query import QueryCalls
 from danube.client.sync._reader import Reader
@@ -56,8 +54,8 @@ def connect(
         limits=limits,
         environment=environment,
     )
-    with start_blocking_portal(backend) as portal, portal.wrap_async_context_manager(connecting) as client:
-        yield Client(client, Loop(portal))
+    with run_block(connecting, backend) as (client, loop):
+        yield Client(client, loop)
 
 
 class Client(AdminCalls, StageCalls, QueryCalls):
@@ -138,7 +136,8 @@ class Client(AdminCalls, StageCalls, QueryCalls):
             try:
                 yield consumer
             finally:
-                self._loop.call(consumer._hand_over)
+                if not self._loop.over:
+                    self._loop.call(consumer._hand_over)
 
     @contextmanager
     def reader(

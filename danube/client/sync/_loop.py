@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, TypeVar
+import atexit
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from typing import Any, Literal, TypeVar
 
-from anyio.from_thread import BlockingPortal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-__all__ = ["Loop"]
+from danube.model.errors import ClosedError
+
+__all__ = ["Loop", "run_block"]
 
 T = TypeVar("T")
+
+
+@contextmanager
+def run_block(block: AbstractAsyncContextManager[T], backend: Literal["asyncio", "trio"]) -> Iterator[tuple[T, Loop]]:
+    """Run an asynchronous ``with`` block in an event loop in a thread of its own.
+
+    A process may end without having left the block: what entered it was never closed, or a signal has ended the main
+    thread. The loop is then cancelled before the interpreter takes itself apart. Later nobody could: its thread, a
+    daemon, is stopped by then, and to leave the block would wait for it for ever.
+    """
+    with ExitStack() as loop_stack:
+        portal = loop_stack.enter_context(start_blocking_portal(backend))
+        with ExitStack() as block_stack:
+            entered = block_stack.enter_context(portal.wrap_async_context_manager(block))
+            owner = os.getpid()
+            loop = Loop(portal)
+
+            def end() -> None:
+                if os.getpid() == owner:  # a fork has no such thread
+                    loop.over = True
+                    block_stack.pop_all()
+                    portal.call(portal.stop, True)
+                    loop_stack.close()
+
+            atexit.register(end)
+            try:
+                yield entered, loop
+            finally:
+                atexit.unregister(end)
 
 
 class Loop:
@@ -18,19 +52,26 @@ class Loop:
 
     def __init__(self, portal: BlockingPortal) -> None:
         self.portal = portal
+        self.over = False
+        """Whether the process ends, and the loop with it."""
 
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object, **options: object) -> T:
-        """Run an asynchronous call in the loop; if the waiting thread is interrupted, the call is cancelled."""
+        """Run an asynchronous call in the loop; if the waiting thread is interrupted, the call is cancelled.
+
+        Raises:
+            ClosedError: the process is ending; what else the call itself raises.
+        """
 
         async def call() -> T:
             return await function(*args, **options)
 
-        future = self.portal.start_task_soon(call)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        with self._until_it_is_over():
+            future = self.portal.start_task_soon(call)
+            try:
+                return future.result()
+            except BaseException:
+                future.cancel()
+                raise
 
     def call(self, function: Callable[..., T], *args: object) -> T:
         """Run a plain function in the loop."""
@@ -38,8 +79,24 @@ class Loop:
         async def call() -> T:
             return function(*args)
 
-        return self.portal.start_task_soon(call).result()
+        with self._until_it_is_over():
+            return self.portal.start_task_soon(call).result()
 
-    def enter(self, block: AbstractAsyncContextManager[T]) -> AbstractContextManager[T]:
-        """Return the blocking form of an asynchronous ``with`` block."""
-        return self.portal.wrap_async_context_manager(block)
+    @contextmanager
+    def _until_it_is_over(self) -> Iterator[None]:
+        try:
+            yield
+        except (CancelledError, RuntimeError) as error:  # cancelled with the loop, or too late for it
+            if not self.over:
+                raise
+            raise ClosedError("the process is ending, and its connections with it") from error
+
+    @contextmanager
+    def enter(self, block: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        """Be the blocking form of an asynchronous ``with`` block. When the process ends it has been left already."""
+        with ExitStack() as stack:
+            try:
+                yield stack.enter_context(self.portal.wrap_async_context_manager(block))
+            finally:
+                if self.over:
+                    stack.pop_all()
