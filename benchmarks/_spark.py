@@ -28,11 +28,10 @@ __all__ = [
 
 SESSIONS = {
     "tuned": "tuned",
-    "unchecked": "tuned, and Java does not check each access to Arrow's buffers",
     "default": "as Spark makes it",
 }
 """Kinds of sessions: the setting ``session`` of a worker, and what it means. Tuned is what
-``pyspark_danube.session(frozen_daemon=True, fast_checkpoints=True)`` makes."""
+``pyspark_danube.session()`` makes with all that it offers."""
 
 _PRODUCER = "benchmark"
 _TOPIC = "events"

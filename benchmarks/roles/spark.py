@@ -47,7 +47,6 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %p %c: %m%n
 """
-_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 _SUMS = ("count(*) AS n", "sum(crc32(payload)) AS crc", "sum(offset) AS offsets", "count(key) AS keys")
 
 
@@ -65,8 +64,6 @@ def _session(work: Work, *, master: str = "local[2]") -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = paths
     kind = str(work.settings.get("session", "tuned"))
     java = f"-Dlog4j2.configurationFile={log.as_uri()}"
-    if kind == "unchecked":
-        java = f"{java} {_UNCHECKED}"
     config = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -81,7 +78,12 @@ def _session(work: Work, *, master: str = "local[2]") -> Iterator[SparkSession]:
         import pyspark_danube
 
         spark = pyspark_danube.session(
-            "benchmark", master=master, frozen_daemon=True, fast_checkpoints=True, config=config
+            "benchmark",
+            master=master,
+            frozen_daemon=True,
+            fast_checkpoints=True,
+            unchecked_arrow=True,
+            config=config,
         )
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

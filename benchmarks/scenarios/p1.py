@@ -17,7 +17,6 @@ SCENARIO = Scenario(
     arms=(
         scan_arm("tuned", COUNT, ROW_BYTES),
         scan_arm("uneven", COUNT, ROW_BYTES, uneven=True),
-        scan_arm("unchecked", COUNT, ROW_BYTES, session="unchecked"),
         scan_arm("default", COUNT, ROW_BYTES, session="default"),
     ),
     targets=(

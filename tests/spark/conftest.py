@@ -37,7 +37,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(directory / "local"),
     }
     session = pyspark_danube.session(
-        "danube-tests", master="local[2]", frozen_daemon=True, fast_checkpoints=True, config=config
+        "danube-tests",
+        master="local[2]",
+        frozen_daemon=True,
+        fast_checkpoints=True,
+        unchecked_arrow=True,
+        config=config,
     )
     yield session
     session.stop()
