@@ -18,7 +18,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -76,9 +77,23 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _die_with_parent() -> None:
+def _begin_child(mask: set[int]) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[set[int]]:
+    """Let Ctrl-C and SIGTERM wait until the block is left; gives the signals that were blocked before.
+
+    Python runs hooks around a fork, and an exception that a signal raises in one of them is printed and forgotten.
+    """
+    before = set(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM}))
+    try:
+        yield {int(number) for number in before}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Worker:
@@ -172,7 +187,7 @@ class Processes:
     ) -> tuple[subprocess.Popen[bytes], Path]:
         self._started += 1
         log = self._logs / f"{self._started:03}-{name}.log"
-        with log.open("wb") as errors:
+        with log.open("wb") as errors, _no_interrupts() as mask:
             child = subprocess.Popen(
                 command,
                 stdin=stdin,
@@ -181,9 +196,9 @@ class Processes:
                 cwd=_ROOT,
                 env=os.environ | dict(environment or {}),
                 start_new_session=True,  # Ctrl-C reaches the harness alone, which then ends the children in order
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(_begin_child, mask),
             )
-        self._children.append(child)
+            self._children.append(child)
         return child, log
 
     def worker(self, work: Work) -> Worker:
