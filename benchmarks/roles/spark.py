@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import statistics
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -394,7 +395,7 @@ def _fill(work: Work, control: Control) -> Outcome:
         with client.producer(work.topic, name=str(work.settings["name"]), durability="disk") as producer:
             began = control.ready()
             for first in range(0, work.count, step):
-                payloads: Sequence[bytes] = make_payloads(min(step, work.count - first), work.size + uneven // 2, first)
+                payloads = _incompressible(min(step, work.count - first), work.size + uneven // 2, first)
                 if uneven:
                     payloads = [
                         payload[: len(payload) - (first + place) * 7919 % uneven]
@@ -403,6 +404,16 @@ def _fill(work: Work, control: Control) -> Outcome:
                 value += sum(map(zlib.crc32, payloads))
                 producer.send_many(payloads)
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=work.count, checksum=value)
+
+
+def _incompressible(count: int, size: int, first: int) -> list[bytes]:
+    """Make payloads of bytes that occur nowhere else.
+
+    Those of the other scenarios are cut out of four kilobytes; Parquet would compress that to next to nothing, read it
+    out of the processor's cache, and be a disk that nobody has.
+    """
+    noise = random.Random(first).randbytes(count * size)
+    return [noise[at : at + size] for at in range(0, count * size, size)]
 
 
 ROLES: dict[str, Callable[[Work, Control], Outcome]] = {
