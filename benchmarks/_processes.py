@@ -89,9 +89,9 @@ def _no_interrupts() -> Iterator[set[int]]:
 
     Python runs hooks around a fork, and an exception that a signal raises in one of them is printed and forgotten.
     """
-    before = set(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM}))
+    before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM}))
     try:
-        yield {int(number) for number in before}
+        yield before
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from danube.client import _stages
@@ -76,7 +75,7 @@ class StageCalls:
         self, producer: str, batch_id: int, stages: Sequence[StagedBatch], *, label: str = ""
     ) -> StageCommit:
         """Make stages visible: all of them or none, once; see :meth:`danube.client.Client.commit_stages`."""
-        return self._loop.run(partial(self._client.commit_stages, label=label), producer, batch_id, stages)
+        return self._loop.run(self._client.commit_stages, producer, batch_id, stages, label=label)
 
     def abort_stages(self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = ()) -> bool:
         """Drop stages, and return whether the batch is committed after all."""

@@ -133,9 +133,9 @@ def session(
         wanted |= _CHECKPOINT_OPTIONS
     if unchecked_arrow:
         for name in _JAVA_OPTIONS:
-            # These add to what is there; nobody's options are lost.
+            # In front of what is there: nobody's options are lost, and of two that contradict each other theirs count.
             theirs = given.pop(name, defaults.pop(name, ""))
-            wanted[name] = (f"{theirs} {_UNCHECKED}".strip(), "Java reads Arrow's buffers without checking each access")
+            wanted[name] = (f"{_UNCHECKED} {theirs}".strip(), "Java reads Arrow's buffers without checking each access")
     if remote.startswith("sc://"):
         wanted = {name: wanted[name] for name in _RUNTIME_OPTIONS}
     running = SparkSession.getActiveSession() if not remote else None
