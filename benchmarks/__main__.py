@@ -10,9 +10,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from benchmarks._plot import plot
+from benchmarks._processes import interrupt
 from benchmarks._render import compare, render
 from benchmarks._results import Options, RunResult, load
 from benchmarks._targets import judge
@@ -101,10 +101,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def _install_tools() -> None:
     missing = {program: package for program, package in TOOLS.items() if not shutil.which(program)}
     if not missing or not shutil.which("apt-get"):
@@ -162,7 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     if given.install_tools:
         _install_tools()
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
     try:
         result = run_all(options, given.work_dir)
     except KeyboardInterrupt:

@@ -27,7 +27,7 @@ from typing import IO, Any, Self
 import msgspec
 import psutil
 
-__all__ = ["Outcome", "Processes", "Work", "Worker", "WorkerError", "free_port"]
+__all__ = ["Outcome", "Processes", "Work", "Worker", "WorkerError", "free_port", "interrupt"]
 
 _PR_SET_PDEATHSIG = 1
 _ROOT = Path(__file__).resolve().parents[1]
@@ -96,6 +96,15 @@ def _no_interrupts() -> Iterator[set[int]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+_interrupts: list[int] = []
+
+
+def interrupt(signal_number: int, _frame: object) -> None:
+    """Handle a signal that ends the run; :class:`Worker` raises it again if something has swallowed the exception."""
+    _interrupts.append(signal_number)
+    raise KeyboardInterrupt
+
+
 class Worker:
     """One ``python -m benchmarks.worker`` process."""
 
@@ -139,6 +148,8 @@ class Worker:
         return msgspec.convert(self.wait_for("result", timeout_s)["outcome"], Outcome)
 
     def _read_line(self, deadline: float, awaited: str) -> bytes:
+        if _interrupts:
+            raise KeyboardInterrupt
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         while b"\n" not in self._buffer:
