@@ -83,7 +83,7 @@ class Consumer(Receiver[Feed]):
             first, self._told = not self._told, True
         if first:
             # While the loop's thread gets round to it, further acknowledgements gather.
-            self._loop.portal.start_task_soon(self._hand_over)
+            self._loop.soon(self._hand_over)
 
     def _hand_over(self) -> None:
         with self._lock:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
@@ -16,6 +18,14 @@ from danube.model.errors import ClosedError
 __all__ = ["Loop", "run_block"]
 
 T = TypeVar("T")
+
+EXIT_LINGER_S = 5.0
+"""How long a thread that waits for the loop goes on waiting when the process ends, before it is told so.
+
+Only daemons are left by then. One that was told at once would run into the interpreter's end with its exception in
+hand, and Python aborts a process whose daemon prints at that moment. One that was never told would hold up the end if
+something joins it (an ``atexit`` handler older than the connection).
+"""
 
 
 @contextmanager
@@ -35,7 +45,7 @@ def run_block(block: AbstractAsyncContextManager[T], backend: Literal["asyncio",
 
             def end() -> None:
                 if os.getpid() == owner:  # a fork has no such thread
-                    loop.over = True
+                    loop.ended_by = threading.get_ident()
                     block_stack.pop_all()
                     portal.call(portal.stop, True)
                     loop_stack.close()
@@ -52,14 +62,20 @@ class Loop:
 
     def __init__(self, portal: BlockingPortal) -> None:
         self.portal = portal
-        self.over = False
+        self.ended_by: int | None = None
+        """The thread that ended the loop because the process ends (the one that runs what is left to do at exit)."""
+
+    @property
+    def over(self) -> bool:
         """Whether the process ends, and the loop with it."""
+        return self.ended_by is not None
 
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object, **options: object) -> T:
         """Run an asynchronous call in the loop; if the waiting thread is interrupted, the call is cancelled.
 
         Raises:
-            ClosedError: the process is ending; what else the call itself raises.
+            ClosedError: the process is ending (threads other than the one that ends it hear of it only after
+                EXIT_LINGER_S); what else the call itself raises.
         """
 
         async def call() -> T:
@@ -82,6 +98,11 @@ class Loop:
         with self._until_it_is_over():
             return self.portal.start_task_soon(call).result()
 
+    def soon(self, function: Callable[[], object]) -> None:
+        """Have a plain function run in the loop, without waiting for it."""
+        with self._until_it_is_over():
+            self.portal.start_task_soon(function)
+
     @contextmanager
     def _until_it_is_over(self) -> Iterator[None]:
         try:
@@ -89,6 +110,8 @@ class Loop:
         except (CancelledError, RuntimeError) as error:  # cancelled with the loop, or too late for it
             if not self.over:
                 raise
+            if self.ended_by != threading.get_ident():
+                time.sleep(EXIT_LINGER_S)  # most never wake: the interpreter stops them here
             raise ClosedError("the process is ending, and its connections with it") from error
 
     @contextmanager
