@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,7 +58,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def leave_open(broker: BrokerProcess, *arguments: str, ending: str = "") -> tuple[int, str, str]:
     """Run a process that leaves its connection open; what it ended with, and what it said on both streams."""
     ended = subprocess.run(
-        [sys.executable, "-c", LEFT_OPEN % ending, broker.url, *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore", "-c", LEFT_OPEN % ending, broker.url, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     return ended.returncode, ended.stdout, ended.stderr
 
@@ -79,3 +83,29 @@ def test_a_process_that_leaves_its_connection_open_ends(
 def test_a_thread_that_is_joined_at_exit_hears_of_the_end(broker: BrokerProcess, backend: str) -> None:
     said = "one\nthread: closed\nmain: closed\n"
     assert leave_open(broker, backend, f"/default/join-{backend}", "join") == (0, said, "")
+
+
+FORKED = """
+if not os.fork():
+    for call in (client.list_topics, consumer.receive):
+        try:
+            call()
+        except ClosedError as error:
+            say(error.message)
+    with connect(sys.argv[1], backend=sys.argv[2]) as own:
+        with own.producer(topic) as producer:
+            producer.send(b"two")
+    sys.exit(5)
+status = os.wait()[1]
+say(consumer.receive().payload.decode())
+raise SystemExit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="allowed in CI: this system cannot fork")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_forked_process_is_refused_and_ends(broker: BrokerProcess, backend: str) -> None:
+    """It has inherited the connection, and not the thread of its event loop; the first process goes on with both."""
+    refused = "the connection belongs to the process that this one was forked from; open one in this process\n"
+    said = f"one\n{refused}{refused}two\n"
+    assert leave_open(broker, backend, f"/default/forked-{backend}", ending=FORKED) == (5, said, "")

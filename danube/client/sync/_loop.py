@@ -7,11 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Literal, TypeVar
+from weakref import WeakSet
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 from danube.model.errors import ClosedError
 
@@ -34,55 +36,56 @@ def run_block(block: AbstractAsyncContextManager[T], backend: Literal["asyncio",
 
     A process may end without having left the block: what entered it was never closed, or a signal has ended the main
     thread. The loop is then cancelled before the interpreter takes itself apart. Later nobody could: its thread, a
-    daemon, is stopped by then, and to leave the block would wait for it for ever.
+    daemon, is stopped by then, and to leave the block would wait for it for ever. A process that was forked has no such
+    thread at all: there nothing is left, and every call is refused.
     """
-    with ExitStack() as loop_stack:
-        portal = loop_stack.enter_context(start_blocking_portal(backend))
-        with ExitStack() as block_stack:
-            entered = block_stack.enter_context(portal.wrap_async_context_manager(block))
-            owner = os.getpid()
-            loop = Loop(portal)
-
-            def end() -> None:
-                if os.getpid() == owner:  # a fork has no such thread
-                    loop.ended_by = threading.get_ident()
-                    block_stack.pop_all()
-                    portal.call(portal.stop, True)
-                    loop_stack.close()
-
-            atexit.register(end)
+    loop = Loop(backend)
+    cancel = True
+    try:
+        with loop.enter(block) as entered:
+            atexit.register(loop.end)
             try:
                 yield entered, loop
             finally:
-                atexit.unregister(end)
+                atexit.unregister(loop.end)
+        cancel = False
+    finally:
+        if not loop.over:
+            loop.stop(cancel=cancel)
 
 
 class Loop:
-    """The event loop in its thread."""
+    """An event loop in a thread, which runs from the beginning; to be stopped."""
 
-    def __init__(self, portal: BlockingPortal) -> None:
-        self.portal = portal
-        self.ended_by: int | None = None
+    def __init__(self, backend: Literal["asyncio", "trio"]) -> None:
+        started: Future[BlockingPortal] = Future()
+        # A daemon: the interpreter would otherwise wait for it before anything at exit is called that could end it.
+        self._thread = threading.Thread(target=self._run, args=(backend, started), name="danube-client", daemon=True)
+        self._thread.start()
+        self._portal = started.result()
+        self._ended_by: int | None = None
         """The thread that ended the loop because the process ends (the one that runs what is left to do at exit)."""
+        self._forked = False
+        _loops.add(self)
 
     @property
     def over(self) -> bool:
-        """Whether the process ends, and the loop with it."""
-        return self.ended_by is not None
+        """Whether the loop has ended with the process, or was left behind in the one that this was forked from."""
+        return self._forked or self._ended_by is not None
 
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object, **options: object) -> T:
         """Run an asynchronous call in the loop; if the waiting thread is interrupted, the call is cancelled.
 
         Raises:
             ClosedError: the process is ending (threads other than the one that ends it hear of it only after
-                EXIT_LINGER_S); what else the call itself raises.
+                EXIT_LINGER_S), or was forked; what else the call itself raises.
         """
 
         async def call() -> T:
             return await function(*args, **options)
 
         with self._until_it_is_over():
-            future = self.portal.start_task_soon(call)
+            future = self._portal.start_task_soon(call)
             try:
                 return future.result()
             except BaseException:
@@ -96,30 +99,78 @@ class Loop:
             return function(*args)
 
         with self._until_it_is_over():
-            return self.portal.start_task_soon(call).result()
+            return self._portal.start_task_soon(call).result()
 
     def soon(self, function: Callable[[], object]) -> None:
         """Have a plain function run in the loop, without waiting for it."""
         with self._until_it_is_over():
-            self.portal.start_task_soon(function)
+            self._portal.start_task_soon(function)
+
+    @contextmanager
+    def enter(self, block: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        """Be the blocking form of an asynchronous ``with`` block. When the loop is over it has been left already."""
+        with ExitStack() as stack:
+            try:
+                with self._until_it_is_over():
+                    entered = stack.enter_context(self._portal.wrap_async_context_manager(block))
+                yield entered
+            finally:
+                if self.over:
+                    stack.pop_all()
+
+    def stop(self, *, cancel: bool) -> None:
+        """End the loop and its thread, when all that runs in it has ended or, with ``cancel``, was cancelled."""
+        with suppress(RuntimeError):  # it has ended by itself, and its thread has told why
+            self._portal.call(self._portal.stop, cancel)
+        self._thread.join()
+
+    def end(self) -> None:
+        """End the loop because the process ends."""
+        if not self._forked:
+            self._ended_by = threading.get_ident()
+            self.stop(cancel=True)
+
+    def forked(self) -> None:
+        """Take note that this is another process, without the thread."""
+        self._forked = True
+
+    @staticmethod
+    def _run(backend: str, started: Future[BlockingPortal]) -> None:
+        async def run() -> None:
+            async with BlockingPortal() as portal:
+                started.set_result(portal)
+                await portal.sleep_until_stopped()
+
+        try:
+            anyio.run(run, backend=backend)
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
 
     @contextmanager
     def _until_it_is_over(self) -> Iterator[None]:
+        if self._forked:
+            raise ClosedError(
+                "the connection belongs to the process that this one was forked from; open one in this process"
+            )
         try:
             yield
         except (CancelledError, RuntimeError) as error:  # cancelled with the loop, or too late for it
             if not self.over:
                 raise
-            if self.ended_by != threading.get_ident():
+            if self._ended_by != threading.get_ident():
                 time.sleep(EXIT_LINGER_S)  # most never wake: the interpreter stops them here
             raise ClosedError("the process is ending, and its connections with it") from error
 
-    @contextmanager
-    def enter(self, block: AbstractAsyncContextManager[T]) -> Iterator[T]:
-        """Be the blocking form of an asynchronous ``with`` block. When the process ends it has been left already."""
-        with ExitStack() as stack:
-            try:
-                yield stack.enter_context(self.portal.wrap_async_context_manager(block))
-            finally:
-                if self.over:
-                    stack.pop_all()
+
+_loops: WeakSet[Loop] = WeakSet()
+
+
+def _mark_forked() -> None:
+    for loop in _loops:
+        loop.forked()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_mark_forked)
