@@ -143,6 +143,44 @@ def test_import_of_files_is_stored_once(
         import_table(spark, "/default/imported", **arguments)
 
 
+def test_import_from_a_database(spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path) -> None:
+    """By JDBC, from the database that comes with Spark: in several tasks, with NULLs, decimals and times."""
+    java = spark._jvm  # type: ignore[attr-defined] # no public way to set a property of a running JVM
+    java.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
+    options = {
+        "url": f"jdbc:derby:{tmp_path / 'shop'};create=true;user=shop;password=planted",
+        "driver": "org.apache.derby.jdbc.EmbeddedDriver",
+    }
+    rows = spark.range(300).selectExpr(
+        "id",
+        "concat('user-', id % 7) AS customer",
+        "CAST(id / 4 AS DECIMAL(10, 2)) AS total",
+        "timestamp_seconds(1700000000 + id) AS placed",
+        "CASE WHEN id % 3 = 0 THEN 'gift' END AS note",
+    )
+    rows.write.format("jdbc").options(**options, dbtable="shop.orders").save()
+
+    client.create_topic("/default/imported-jdbc", partitions=2)
+    parts = {"partitionColumn": "id", "lowerBound": "0", "upperBound": "300", "numPartitions": "3"}
+    arguments: dict[str, Any] = {"servers": broker.url, "format": "jdbc", "key": "customer"}
+    for _ in range(2):
+        given: dict[str, Any] = {"options": options | parts | {"dbtable": "shop.orders"}, "producer_id": "jdbc"}
+        assert import_table(spark, "/default/imported-jdbc", batch_id=1, **given, **arguments) == 300
+    typed = "key STRING, id BIGINT, customer STRING, total DECIMAL(10, 2), placed TIMESTAMP, note STRING"
+    stored = read(spark, broker, "/default/imported-jdbc", typed).selectExpr("key", *rows.columns)
+    assert stored.count() == 300
+    assert stored.drop("key").exceptAll(rows).isEmpty()
+    assert stored.where("key <> customer").isEmpty()
+
+    # A query instead of a table, and what a wrong one is answered with.
+    dear = options | {"query": 'SELECT "id", "total" FROM shop.orders WHERE "total" > 70'}
+    assert import_table(spark, "/default/imported-jdbc", options=dear, **(arguments | {"key": "id"})) == 19
+    with pytest.raises(DanubeError) as caught, plain_errors():
+        import_table(spark, "/default/imported-jdbc", options=options | {"dbtable": "shop.ordres"}, **arguments)
+    assert "ORDRES" in str(caught.value)
+    assert "planted" not in str(caught.value)
+
+
 def test_import_of_a_stream_of_files(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
 ) -> None:
