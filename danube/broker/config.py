@@ -133,7 +133,8 @@ def parse_size(value: int | str) -> int:
     match = _SIZE.fullmatch(value)
     if not match:
         raise ConfigurationError(f"{value!r} is not a size; write a number of bytes or for example 64MiB")
-    return int(float(match[1]) * _UNITS[(match[2] or "").lower()[:1]])
+    number, unit = match[1], _UNITS[(match[2] or "").lower()[:1]]
+    return int(float(number) * unit) if "." in number else int(number) * unit
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -49,6 +50,11 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
+def _digits(number: float) -> str:
+    """Write all of a number, without an exponent: whoever reads it again wants the same one."""
+    return str(int(number)) if number == int(number) else f"{Decimal(repr(number)):f}"
+
+
 def _parse_size(text: str) -> int:
     from danube.broker.config import parse_size
 
@@ -58,8 +64,8 @@ def _parse_size(text: str) -> int:
 def _show_size(size: float) -> str:
     for unit, factor in _SIZES:
         if size >= factor and size % factor == 0:
-            return f"{size // factor:.0f}{unit}"
-    return f"{size:.15g}B"
+            return f"{_digits(size // factor)}{unit}"
+    return f"{_digits(size)}B"
 
 
 def _parse_duration(text: str) -> float:
@@ -70,8 +76,8 @@ def _parse_duration(text: str) -> float:
 def _show_duration(seconds: float) -> str:
     for unit, factor in _DURATIONS:
         if seconds >= factor and seconds % factor == 0:
-            return f"{seconds // factor:.0f}{unit}"
-    return f"{seconds:.15g}s"
+            return f"{_digits(seconds // factor)}{unit}"
+    return f"{_digits(seconds)}s"
 
 
 # --- Rates -----------------------------------------------------------------------------------------------------------
@@ -107,7 +113,7 @@ def parse_rate(text: str) -> dict[str, float]:
 def _show_rate(rate: Rate) -> str:
     parts = []
     if rate.messages_per_s:
-        parts.append(f"{rate.messages_per_s:.15g}/s")
+        parts.append(f"{_digits(rate.messages_per_s)}/s")
     if rate.bytes_per_s:
         parts.append(f"{_show_size(rate.bytes_per_s)}/s")
     return ",".join(parts) or _NONE

@@ -21,7 +21,7 @@ policies_app = typer.Typer(
 )
 
 _BROKER: Final = "broker"
-_TARGET_HELP: Final = "broker, a namespace, or /namespace/topic."
+_TARGET_HELP: Final = "broker, a namespace (with a slash before it if you like), or /namespace/topic."
 
 _Target = Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)]
 
@@ -77,8 +77,10 @@ def unset_policies(
 
 
 def _address(target: str) -> str:
-    """Return a target as the broker calls it."""
-    return "" if target == _BROKER else target
+    """Return a target as the broker calls it; ``/broker`` is a namespace of that name."""
+    if target == _BROKER:
+        return ""
+    return target[1:] if target.startswith("/") and "/" not in target[1:] else target
 
 
 def _show(report: PolicyReport, output: Output) -> None:

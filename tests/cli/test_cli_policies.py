@@ -107,7 +107,7 @@ def test_nothing_is_given_twice():
 
 
 _seconds = st.integers(0, 10**8) | st.integers(0, 10**6).map(lambda ms: ms / 1000)
-_rates = st.builds(Rate, st.integers(0, 10**9).map(float), st.integers(0, 2**40).map(float))
+_rates = st.builds(Rate, st.integers(0, 10**9).map(float) | st.floats(1e-9, 1e12), st.integers(0, 2**60).map(float))
 
 
 @settings(deadline=None)
@@ -117,7 +117,7 @@ _rates = st.builds(Rate, st.integers(0, 10**9).map(float), st.integers(0, 2**40)
         max_producers=st.none() | st.integers(0, 10**6),
         max_message_bytes=st.none() | st.integers(1, 2**40),
         message_ttl_s=st.none() | _seconds.map(float),
-        retention=st.none() | st.builds(Retention, _seconds.map(float), st.integers(0, 2**50), st.booleans()),
+        retention=st.none() | st.builds(Retention, _seconds.map(float), st.integers(0, 2**62), st.booleans()),
         publish_rate=st.none() | _rates,
         dispatch_rate=st.none() | _rates,
     )
@@ -152,6 +152,13 @@ def test_levels(broker):
     run(broker, "policies", "unset", "broker", "max_producers", "max_consumers")
     assert json.loads(run(broker, "policies", "show", "-o", "json").stdout)["target"] == "broker"
     assert run(broker, "policies", "show", "broker", "-o", "raw").stdout.startswith("max_producers\t-\t-\n")
+
+
+def test_a_namespace_may_be_called_broker(broker):
+    run(broker, "namespaces", "create", "broker")
+    run(broker, "policies", "set", "/broker", "max_producers=3")
+    assert table(run(broker, "policies", "show", "/broker"))["max_producers"] == ("3", "namespace")
+    assert table(run(broker, "policies", "show", "broker"))["max_producers"] == ("-", "-")
 
 
 def test_targets_that_do_not_exist(broker):
