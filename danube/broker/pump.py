@@ -214,7 +214,7 @@ class Pump(ABC):
             goal = consumer.caught_up_at
             if goal is None:
                 continue
-            if machine.position >= goal and not machine.waiting_messages():
+            if machine.position >= goal and not machine.goes_on():
                 consumer.send(api.CaughtUp(goal))
                 consumer.caught_up_at = None
             else:

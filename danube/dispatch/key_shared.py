@@ -330,6 +330,10 @@ class KeySharedMachine(KeyedMachine):
         """Count the messages that wait for redelivery or for the owner of their key."""
         return len(self._lines.of) - len(self._flights.of) - len(self._aside)
 
+    def goes_on(self) -> bool:
+        """See :meth:`Machine.goes_on`."""
+        return self.waiting_messages() > 0 and any(map(self._lines.goes_on, self._lines.busy()))
+
     def delayed_messages(self) -> int:
         """Count the messages that were read and are not due yet."""
         return self._delayed.messages()

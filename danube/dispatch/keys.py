@@ -108,6 +108,10 @@ class Lines:
             key.target = ring.owner(key.place, key.name)
         return key.target
 
+    def goes_on(self, key: Key) -> bool:
+        """Return whether something of a key waits, not behind poison, and there is a consumer for it."""
+        return key.sent < len(key.line) and self.due(key.line[key.sent]) != math.inf and self.target(key) is not None
+
     # --- where waiting lines are found -------------------------------------------------------------------------------
 
     def register(self, key: Key) -> None:

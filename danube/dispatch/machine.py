@@ -335,6 +335,13 @@ class Machine(ABC):
         """Count the messages that wait for redelivery or for the owner of their key."""
         return 0
 
+    def goes_on(self) -> bool:
+        """Return whether something that was read will be delivered by itself: after a pause, with credit, or a move.
+
+        Not what needs somebody's doing: messages of keys that no consumer takes, or that poison blocks.
+        """
+        return self.waiting_messages() > 0
+
     def delayed_messages(self) -> int:
         """Count the messages that were read and are not due yet."""
         return 0

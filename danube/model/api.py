@@ -311,7 +311,7 @@ class ActiveChanged(_Tagged, tag=4):
 
 
 class CaughtUp(_Tagged, tag=5):
-    """Everything that was in the topic at ``end_offset`` has been delivered to the subscription."""
+    """Everything that was in the topic at ``end_offset`` has been delivered, apart from what needs somebody's doing."""
 
     end_offset: int
 

@@ -306,6 +306,7 @@ async def test_a_message_that_no_filter_matches_is_held_or_skipped(tmp_path: Pat
         async with raw_consumer(channel, TOPIC, kind="key_shared", key_filters=["k[0-9]", "k1", "?2"]) as consumer:
             consumer.credit(1_000)
             assert await deliveries(consumer, 2) == [(1, 1), (2, 1)]
+            assert (await consumer.reply_of(api.CaughtUp)).end_offset == 10  # what is held is not waited for
             consumer.send(api.Ack([1, 3]))
             await consumer.flush()
             explanation = await explained(client)

@@ -432,6 +432,10 @@ class KeyShared(RuleBasedStateMachine):
         assert facts.in_flight_messages == len(model.flying)
         assert facts.waiting_messages == len(window) - len(model.flying) - len(model.aside)
         blocking = {offset for offset, due in model.due.items() if due == float("inf")}
+        fronts = {key: line[model.sent(line)] for key, line in model.lines.items() if model.sent(line) < len(line)}
+        assert self.machine.goes_on() == any(
+            offset not in blocking and self.matching(key) for key, offset in fronts.items()
+        )
         assert facts.poisoned_messages == len(model.aside | blocking)
         assert facts.delayed_messages == len(model.delayed)
         assert facts.dropped_messages == model.dropped
