@@ -280,15 +280,18 @@ class Storage:
         started = trio.current_time()
         deadline = started + (limits.storage_operation_timeout_s + extra_s if timeout_s is None else timeout_s)
         tried = 0
+        error: DanubeError | None = None
         while True:
             with trio.CancelScope(deadline=deadline) as waiting:
                 await self._line.acquire()
             if waiting.cancelled_caught:
+                if error is not None:  # what went wrong before says more than that the time is up
+                    self._give_up(counts, error, tried)
                 counts.calls += 1
                 counts.failures += 1
                 raise StorageTimeoutError(
                     f"{self.url}: {operation} {subject}: no free place within {deadline - started:.1f} s (limit"
-                    f" storage_max_concurrency = {self._places}){_tries(tried)}"
+                    f" storage_max_concurrency = {self._places})"
                 )
             tried += 1
             begun = trio.current_time()
@@ -299,7 +302,7 @@ class Storage:
                     counts.calls += 1
                     self._consecutive_failures, self._failing_since_s = 0, None
                     return result
-                error: DanubeError = StorageTimeoutError(
+                error = StorageTimeoutError(
                     f"{self.url}: {operation} {subject}: no answer within {trio.current_time() - begun:.1f} s"
                 )
             except DanubeError as caught:

@@ -287,6 +287,16 @@ async def test_waiting_in_line_counts_against_the_deadline(autojump_clock):
             await storage.head("b", timeout_s=5)
 
 
+async def test_time_that_ends_in_line_tells_what_went_wrong_before(autojump_clock):
+    """The lack of a place for one more attempt is not what a person has to know."""
+    storage = storage_over(ScriptedBackend(StorageUnavailableError("nobody there"), 20), max_concurrency=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: storage.put("a", b"", timeout_s=30))
+        with pytest.raises(StorageUnavailableError, match="nobody there"):
+            await storage.head("b", timeout_s=5)
+    assert (storage.stats().in_flight, storage.stats().waiting) == (0, 0)
+
+
 async def test_cancelling_frees_the_place(autojump_clock):
     storage = storage_over(MemoryBackend(latency_s=20), max_concurrency=1)
     for _ in range(3):
