@@ -170,12 +170,12 @@ FURTHER: tuple[Plant, ...] = (
 
 FOUND_BY: dict[str, tuple[int, str]] = {
     "drop_a_sync": (4, "P1: it came again after its acknowledgement was durable"),
-    "acknowledge_before_the_commit": (4, "P1: was acknowledged and is not there"),
-    "skip_the_check_of_the_torn_tail": (14, "life 2 of broker ended: CorruptBatchError"),
+    "acknowledge_before_the_commit": (30, "P1: was acknowledged and is not there"),
+    "skip_the_check_of_the_torn_tail": (50, "StuckError: offsets [3, 7) are damaged"),
     "advance_the_cursor_over_a_hole": (0, "P5: the cursor has passed messages that nobody has acknowledged"),
     "lose_a_wake_up": (19, "StuckError: messages from offset 905 on are about to be delivered"),
     "lose_the_cursor": (1, "P1: it came again after its acknowledgement was durable"),
-    "store_a_retry_again": (5, "P11: is there twice"),
+    "store_a_retry_again": (6, "P11: is there twice"),
     "seal_without_a_batch": (7, "somebody spins"),
     "release_before_the_upload": (0, "somebody spins"),
     "skip_at_the_hand_over": (0, "P2: 191 should follow"),
