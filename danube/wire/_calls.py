@@ -31,6 +31,7 @@ ERROR_TRAILER = "danube-error"
 """The trailer that carries the stable code of an error, beside ``grpc-status``."""
 
 _MAX_WINDOW = 2**31 - 1
+_GRPC_TYPE = re.compile(r"application/grpc(\+[a-z0-9.+-]{1,40})?", re.ASCII)
 _NOT_METADATA = frozenset({"content-type", "te", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "user-agent"})
 
 
@@ -93,15 +94,16 @@ class Calls(Receiving):
             target = pseudo if name[0] == ":" or name in _NOT_METADATA or name == "content-length" else metadata
             target[name] = f"{target[name]},{value}" if name in target else value
         path = pseudo.get(":path", "")
-        content_type = pseudo.get("content-type", "")
+        # Without parameters: what answers repeat of it must be text that any header can carry.
+        content_type = pseudo.get("content-type", "").partition(";")[0].strip()
         limit = self._message_limit(path)
         stream = WireStream(stream_id, self._h2.streams[stream_id], self._window_size, self._send_window, limit)
         stream.checked = "content-length" in pseudo
         if pseudo.get(":method") != "POST":
             self._answer_http(stream, 405, f"gRPC calls use POST, not {pseudo.get(':method')}")
             return
-        if not content_type.startswith("application/grpc"):
-            self._answer_http(stream, 415, f"content-type must begin with application/grpc, not {content_type!r}")
+        if not _GRPC_TYPE.fullmatch(content_type):
+            self._answer_http(stream, 415, f"content-type must be application/grpc+CODEC, not {content_type!r}")
             return
         self._streams[stream_id] = stream
         timeout_s = None

@@ -284,6 +284,11 @@ class ServerConnection:
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 
+    def broken(self, what: str) -> None:
+        """Log the exception that is being handled, and cut this connection: it costs nobody else anything."""
+        log.exception("connection %d of %s: %s", self.connection_id, self.peer, what)
+        self._cut(what)
+
     def drain(self) -> None:
         """Announce that no new streams are taken."""
         self.protocol.goaway("the broker is shutting down; reconnect")

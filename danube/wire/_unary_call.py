@@ -106,7 +106,11 @@ class UnaryCall:
         except Exception as error:  # noqa: BLE001 - a bug in one call costs that call, not who answers others beside it
             self.fail(error)
             return
-        self._connection.protocol.answer(self._request.stream_id, self._request.content_type, data)
+        request = self._request
+        try:
+            self._connection.protocol.answer(request.stream_id, request.content_type, data)
+        except Exception:  # noqa: BLE001 - it is logged there; whoever answers others beside it goes on
+            self._connection.broken(f"an answer to {request.path} could not be sent")
         self._finish()
 
     def fail(self, error: Exception) -> None:
@@ -124,7 +128,12 @@ class UnaryCall:
         status, code, message = to_wire(error)
         request = self._request
         connection = self._connection
-        connection.protocol.send_trailers(request.stream_id, status, message, code, content_type=request.content_type)
+        try:
+            connection.protocol.send_trailers(
+                request.stream_id, status, message, code, content_type=request.content_type
+            )
+        except Exception:  # noqa: BLE001 - it is logged there; whoever answers others beside it goes on
+            connection.broken(f"the end of {request.path} could not be sent")
         connection.wake_writer()
 
     def _finish(self) -> None:

@@ -283,7 +283,12 @@ def test_a_client_that_meets_http1_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "status", "text"),
-    [({"content_type": "text/html"}, b"415", b"text/html"), ({":method": "GET"}, b"405", b"not GET")],
+    [
+        ({"content_type": "text/html"}, b"415", b"text/html"),
+        ({"content_type": "application/grpc-web+proto"}, b"415", b"grpc-web"),
+        ({"content_type": "application/grpc+\xe9"}, b"415", b"application/grpc+CODEC"),
+        ({":method": "GET"}, b"405", b"not GET"),
+    ],
 )
 def test_http2_that_is_not_grpc_gets_a_sentence(changed: dict[str, str], status: bytes, text: bytes) -> None:
     server, raw = greeted_server()

@@ -330,6 +330,47 @@ async def test_rapid_resets_end_the_connection(autojump_clock: trio.testing.Mock
             call.reply(Number(0))
 
 
+async def test_nothing_of_a_content_type_but_the_codec_is_repeated(autojump_clock: trio.testing.MockClock) -> None:
+    """Parameters may be any text. Answers that repeated them could not be encoded, in whoever had to answer."""
+    calls = Calls()
+    headers = {"content_type": "application/grpc+msgpack; charset=\xe9"}
+    async with raw_peer(calls) as (peer, server):
+        for stream_id in (1, 3, 5, 7):  # the same block each time: its meaning is remembered
+            await peer.send(peer.request(stream_id, 1, grpc_timeout="2S", **headers))
+        for _, call in calls.kept[:2]:
+            call.reply(Number(0))
+        frames = [frame for frame in await peer.frames() if frame[0] == HEADERS]
+        found = [dict(peer.decoder.decode(frame[3])) for frame in frames]
+        assert [each["content-type"] for each in found if "content-type" in each] == ["application/grpc+msgpack"] * 2
+        await trio.sleep(3.1)
+        assert await peer.statuses() == {5: "4", 7: "4"}
+        assert server.connections == 1
+
+
+async def test_an_answer_that_cannot_be_sent_costs_its_connection_only(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls()
+    async with raw_peer(calls) as (peer, server):
+        for stream_id in (1, 3):
+            await peer.send(peer.request(stream_id, 1, grpc_timeout="2S"))
+        (connection,) = server._connections
+
+        def broken(*_args: object, **_options: object) -> None:
+            raise RuntimeError("planted")
+
+        monkeypatch.setattr(connection.protocol, "answer", broken)
+        monkeypatch.setattr(connection.protocol, "send_trailers", broken)
+        calls.kept[0][1].reply(Number(0))
+        calls.kept[1][1].fail(TopicNotFoundError("nobody hears this"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.connections == 0
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "an answer to /t/add could not be sent",
+        "the end of /t/add could not be sent",
+    ]
+
+
 async def test_deadlines(autojump_clock: trio.testing.MockClock) -> None:
     calls = Calls()
     async with raw_peer(calls, Limits(max_streams_per_connection=2)) as (peer, _server):
