@@ -185,7 +185,10 @@ class Broker:
                             config.drain_timeout_s,
                         )
                 journal_nursery.cancel_scope.cancel()
-            await self._checkpoint()
+            try:
+                await self._checkpoint()
+            except DanubeError as error:
+                _log.error("the last checkpoint cannot be stored; the next start reads more of the journal: %s", error)
 
     @asynccontextmanager
     async def _open_storages(self) -> AsyncIterator[tuple[dict[str, Storage], dict[str, Storage]]]:
@@ -256,9 +259,9 @@ class Broker:
             task_status.started(self.addresses)
             await self._drain_wanted.wait()
             self.composing.drain()
-            # Streams that have something in flight end when it has settled; the others end at once.
+            # Streams and calls that have something in flight end when it has settled; the others end at once.
             for server in servers:
-                await server.drain(0)
+                await server.drain(0, self.config.drain_timeout_s)
             nursery.cancel_scope.cancel()
 
     async def _listen(self, server: Server, addresses: Sequence[str], shown: list[str], nursery: trio.Nursery) -> None:
@@ -280,8 +283,8 @@ class Broker:
         visitor = RecoveryVisitor(
             names,
             subscriptions,
-            await catalogue.load_snapshots("topics"),
-            await catalogue.load_snapshots("cursors"),
+            await catalogue.snapshots.load("topics"),
+            await catalogue.snapshots.load("cursors"),
             self.config.limits,
         )
         report = await self.journal.recover(visitor)
@@ -341,7 +344,7 @@ class Broker:
                 note("cursors", subscription.subscription_id, subscription.snapshot())
             if not count % _SNAPSHOTS_PER_TURN:
                 await trio.lowlevel.checkpoint()
-        await self.catalogue.save_snapshots(changed)
+        await self.catalogue.snapshots.save(changed)
         self._saved = known
 
     def adopt(self, topic: Topic) -> None:

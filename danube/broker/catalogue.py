@@ -6,26 +6,27 @@ Keys::
     /namespaces/{namespace}                    NamespaceRecord
     /topics/{namespace}/{topic}                TopicRecord; a partitioned topic is one record
     /subscriptions/{topic id}/{subscription}   SubscriptionRecord
-    /snapshots/topics/{topic id}               offsets and producers, as of a journal checkpoint
-    /snapshots/cursors/{subscription id}       a cursor, as of a journal checkpoint
+    /snapshots/...                             see danube.broker.snapshots
 
 A topic incarnation has an id of its own: what is deleted and created again never meets its old data or cursors.
 The store is the truth; the dictionaries here are the copy that every lookup uses. All changes pass through one lock,
-so that a check and the change that follows it cannot be torn apart by another task.
+so that a check and the change that follows it cannot be torn apart by another task. What is stored is always known
+here as well: who waits for a change may go away, but not between the two.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 import trio
 
 from danube.broker.records import NamespaceRecord, SubscriptionRecord, TopicRecord
-from danube.metadata import MetadataStore, Put
+from danube.broker.snapshots import Snapshots
+from danube.metadata import MetadataStore
 from danube.model import (
     Durability,
     Limits,
@@ -47,7 +48,6 @@ from danube.model.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from danube.model.limits import KIB
 from danube.model.names import split_partition
 from danube.model.policies import change_policy
 
@@ -55,8 +55,6 @@ __all__ = ["Catalogue"]
 
 _log = logging.getLogger("danube.broker")
 
-_SNAPSHOTS_PER_TRANSACTION = 100
-_SNAPSHOT_BYTES_PER_TRANSACTION = 512 * KIB
 BUILT_IN_NAMESPACES = ("default", "system")
 
 _encode = msgspec.msgpack.encode
@@ -70,6 +68,15 @@ def _subscription_key(topic_id: int, subscription: str) -> str:
     return f"/subscriptions/{topic_id:016x}/{subscription}"
 
 
+def _together() -> trio.CancelScope:
+    """Return a scope for a change of the store and the change of memory that goes with it.
+
+    Shielded, and bounded by what the store takes for one change. If it fails with a doubt (an answer was lost), memory
+    counts: the record may be stored, but nothing was ever served from it, so the next attempt writes over it.
+    """
+    return trio.CancelScope(shield=True)
+
+
 class Catalogue:
     """Namespaces, topics and subscriptions of one broker. Create it with :meth:`load`."""
 
@@ -79,6 +86,8 @@ class Catalogue:
         self._rng = rng
         self._clock_us = clock_us
         self._lock = trio.Lock()
+        self.snapshots = Snapshots(store)
+        """What checkpoints of the journal have stored."""
         self._namespaces: dict[str, NamespaceRecord] = {}
         self.unknown: Callable[[str], DanubeError | None] = lambda topic: None
         """Returns why it is not known whether a topic exists that is not here; None if it does not."""
@@ -128,8 +137,9 @@ class Catalogue:
                     f" {self._limits.max_namespaces} is reached"
                 )
             record = NamespaceRecord(self._clock_us())
-            await self._store.put(f"/namespaces/{name}", _encode(record), expected_revision=0)
-            self._namespaces[name] = record
+            with _together():
+                await self._store.put(f"/namespaces/{name}", _encode(record))
+                self._namespaces[name] = record
 
     async def delete_namespace(self, name: str) -> None:
         """Delete a namespace that holds no topic."""
@@ -144,8 +154,9 @@ class Catalogue:
                 raise FailedPreconditionError(
                     f"namespace {name!r} still holds {held} topic(s); delete them first (danube topics list)"
                 )
-            await self._store.delete(f"/namespaces/{name}")
-            del self._namespaces[name]
+            with _together():
+                await self._store.delete(f"/namespaces/{name}")
+                del self._namespaces[name]
 
     # --- Topics ---
 
@@ -224,9 +235,7 @@ class Catalogue:
                 storage,
                 policies if policies is not None else TopicPolicies(),
             )
-            await self._store.put(f"/topics{topic}", _encode(record), expected_revision=0)
-            self._topics[topic] = record
-            return record
+            return await self._put_topic(topic, record)
 
     async def enlarge_topic(self, topic: str, partitions: int) -> TopicRecord:
         """Give a partitioned topic more partitions, and return its new record.
@@ -288,11 +297,10 @@ class Catalogue:
                 )
             for topic_id in record.topic_ids:
                 for subscription, (entry, cursor) in subscriptions.get(topic_id, {}).items():
-                    await self.save_snapshots([("cursors", entry.subscription_id, cursor)])
+                    await self.snapshots.save([("cursors", entry.subscription_id, cursor)])
                     await self._store.put(_subscription_key(topic_id, subscription), _encode(entry))
             # The record comes last: until then nothing of this counts.
-            await self._store.put(f"/topics{topic}", _encode(record), expected_revision=0)
-            self._topics[topic] = record
+            await self._put_topic(topic, record)
 
     async def delete_topic(self, topic: str) -> TopicRecord:
         """Delete a plain or partitioned topic with all that hangs on it, and return what its record was."""
@@ -308,8 +316,9 @@ class Catalogue:
                 raise TopicNotFoundError(f"topic {topic!r} does not exist")
             # The record goes first: what hangs on its ids is unreachable from then on, and swept at the next start
             # if the broker dies in between.
-            await self._store.delete(f"/topics{topic}")
-            del self._topics[topic]
+            with _together():
+                await self._store.delete(f"/topics{topic}")
+                del self._topics[topic]
             try:
                 for topic_id in record.topic_ids:
                     await self._sweep(topic_id)
@@ -320,26 +329,22 @@ class Catalogue:
     async def _sweep(self, topic_id: int) -> None:
         for item in (await self._store.list(f"/subscriptions/{topic_id:016x}/"))[0]:
             record = _SUBSCRIPTION.decode(item.value)
-            await self._store.delete(f"/snapshots/cursors/{record.subscription_id:016x}")
+            await self.snapshots.delete("cursors", record.subscription_id)
             await self._store.delete(item.key)
-        await self._store.delete(f"/snapshots/topics/{topic_id:016x}")
+        await self.snapshots.delete("topics", topic_id)
 
     async def sweep_orphans(self) -> int:
         """Delete what belongs to topics and subscriptions that are gone (a deletion was cut short); return how many."""
         alive = {topic_id for record in self._topics.values() for topic_id in record.topic_ids}
-        orphans = {int(item.key.split("/")[2], 16) for item in (await self._store.list("/subscriptions/"))[0]} | {
-            int(item.key.split("/")[3], 16) for item in (await self._store.list("/snapshots/topics/"))[0]
-        }
-        for topic_id in orphans - alive:
+        orphans = {int(item.key.split("/")[2], 16) for item in (await self._store.list("/subscriptions/"))[0]} - alive
+        orphans |= await self.snapshots.ids("topics") - alive
+        for topic_id in orphans:
             await self._sweep(topic_id)
         # A checkpoint that was under way may have stored the cursor of a subscription that was just deleted.
         known = {
             record.subscription_id for records in (await self.subscriptions()).values() for record in records.values()
         }
-        cursors = set(await self.load_snapshots("cursors")) - known
-        for subscription_id in cursors:
-            await self._store.delete(f"/snapshots/cursors/{subscription_id:016x}")
-        return len(orphans - alive) + len(cursors)
+        return len(orphans) + await self.snapshots.sweep("topics", alive) + await self.snapshots.sweep("cursors", known)
 
     # --- Policies ---
 
@@ -402,8 +407,9 @@ class Catalogue:
             await self._put_topic(topic, record)
 
     async def _put_topic(self, topic: str, record: TopicRecord) -> TopicRecord:
-        await self._store.put(f"/topics{topic}", _encode(record))
-        self._topics[topic] = record
+        with _together():
+            await self._store.put(f"/topics{topic}", _encode(record))
+            self._topics[topic] = record
         return record
 
     async def change_subscription(self, topic_id: int, name: str, record: SubscriptionRecord) -> None:
@@ -437,36 +443,16 @@ class Catalogue:
         start_offset: int,
         policy: SubscriptionPolicy,
     ) -> SubscriptionRecord:
-        """Store a new subscription."""
+        """Store a new subscription; there is no checkpoint after that, so that the caller can bring it to life."""
         record = SubscriptionRecord(self.new_id(), kind, start_offset, self._clock_us(), policy)
-        await self._store.put(_subscription_key(topic_id, name), _encode(record), expected_revision=0)
+        with _together():
+            await self._store.put(_subscription_key(topic_id, name), _encode(record))
         return record
 
     async def delete_subscription(self, topic_id: int, name: str, subscription_id: int) -> None:
         """Forget a subscription and its cursor."""
         await self._store.delete(_subscription_key(topic_id, name))
-        await self._store.delete(f"/snapshots/cursors/{subscription_id:016x}")
-
-    # --- Snapshots (see the journal's checkpoint) ---
-
-    async def load_snapshots(self, kind: str) -> dict[int, bytes]:
-        """Return the snapshots of ``topics`` or ``cursors``, by id."""
-        prefix = f"/snapshots/{kind}/"
-        items, _ = await self._store.list(prefix)
-        return {int(item.key.removeprefix(prefix), 16): item.value for item in items}
-
-    async def save_snapshots(self, snapshots: Sequence[tuple[str, int, bytes]]) -> None:
-        """Replace snapshots, each given as (kind, id, value); many of them in one transaction."""
-        operations: list[Put] = []
-        size = 0
-        for kind, number, value in snapshots:
-            if len(operations) == _SNAPSHOTS_PER_TRANSACTION or size + len(value) > _SNAPSHOT_BYTES_PER_TRANSACTION:
-                await self._store.transact((), operations)
-                operations, size = [], 0
-            operations.append(Put(f"/snapshots/{kind}/{number:016x}", value))
-            size += len(value)
-        if operations:
-            await self._store.transact((), operations)
+        await self.snapshots.delete("cursors", subscription_id)
 
     @staticmethod
     def encode(record: TopicRecord | SubscriptionRecord) -> bytes:

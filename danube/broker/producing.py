@@ -35,6 +35,7 @@ from danube.model.errors import (
     DurabilityMismatchError,
     FailedPreconditionError,
     InvalidArgumentError,
+    LimitExceededError,
     ProducerFencedError,
 )
 
@@ -116,7 +117,7 @@ class Intake:
         table: the producers that are known.
         journal: where batches and sessions are written.
         commits: tells when something was.
-        limits: ``max_producers_per_topic`` and ``max_message_bytes``.
+        limits: ``max_producers_per_topic``, ``max_known_producers_per_topic`` and ``max_message_bytes``.
         policies: of the topic, to begin with.
         wall_clock_us, new_id: seams.
     """
@@ -203,6 +204,14 @@ class Intake:
             raise
 
     def _check_room(self, name: str) -> None:
+        limits, table = self._limits, self._table
+        self._expire(self._clock_us())
+        if len(table) >= limits.max_known_producers_per_topic and table.session_of(name) is None:
+            raise LimitExceededError(
+                f"producer {name!r} cannot be remembered: topic {self._topic.name!r} knows {len(table)} producers"
+                f" (limit max_known_producers_per_topic); each is forgotten {limits.producer_state_expiry_s:g} s after"
+                " its last message (producer_state_expiry_s), so let producers come back under the names they had"
+            )
         present = self._senders
         if name not in present and name not in self._arriving and name not in self._registered:
             more = {each for each in (*self._arriving, *self._registered) if each not in present}
@@ -211,7 +220,7 @@ class Intake:
                 "max_producers",
                 len(present) + len(more) - len(self._internal),
                 "max_producers_per_topic",
-                self._limits.max_producers_per_topic,
+                limits.max_producers_per_topic,
             )
 
     def _check_not_held(self, name: str = "") -> None:
@@ -235,7 +244,6 @@ class Intake:
         """
         topic, table, now_us = self._topic, self._table, self._clock_us()
         topic.check_alive()
-        self._expire(now_us)
         self._check_room(name)
         self._check_not_held()
         session, new = table.register(name, self._new_id(), now_us=now_us)

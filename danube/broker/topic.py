@@ -8,6 +8,7 @@ and keeps nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +23,7 @@ from danube.broker.producing import Intake
 from danube.broker.pump import Pump
 from danube.broker.reader import Reader
 from danube.broker.records import SubscriptionRecord, TopicRecord
-from danube.broker.settling import Settling
+from danube.broker.settling import Settling, to_the_end
 from danube.broker.state import TopicSnapshot, new_cursor
 from danube.broker.subscription import Subscription
 from danube.dispatch import Cursor, ReaderMachine, make_subscription
@@ -354,17 +355,32 @@ class Topic:
         return subscription
 
     async def delete_subscription(self, name: str) -> None:
-        """Delete a subscription and disconnect its consumers."""
-        subscription = self.subscriptions.pop(name, None)
-        if subscription is None:
-            raise SubscriptionNotFoundError(f"topic {self.name!r} has no subscription {name!r}")
-        if self.durability is Durability.REMOTE:
-            deletion = Settling()
-            self._submit_change(SubscriptionDeleted(self.topic_id, name), deletion)
-            await deletion.wait()
-        elif self.durability is not Durability.NONE:
-            await self._broker.catalogue.delete_subscription(self.topic_id, name, subscription.subscription_id)
-        subscription.close(SubscriptionNotFoundError(f"subscription {name!r} of topic {self.name!r} was deleted"))
+        """Delete a subscription and disconnect its consumers. Cancelling gives up the waiting, not the deletion.
+
+        Raises:
+            SubscriptionNotFoundError: there is none of this name.
+            DanubeError: it cannot be deleted now, and is still there.
+        """
+        await to_the_end(self._broker.nursery, partial(self._delete_subscription, name))
+
+    async def _delete_subscription(self, name: str) -> None:
+        async with self._creating:  # one of the same name is not made before all of this one has gone
+            subscription = self.subscriptions.get(name)
+            if subscription is None:
+                raise SubscriptionNotFoundError(f"topic {self.name!r} has no subscription {name!r}")
+            gone = SubscriptionNotFoundError(f"subscription {name!r} of topic {self.name!r} was deleted")
+            if self.durability is Durability.REMOTE:
+                # Here first: a snapshot of the journal must not know of what a commit has deleted.
+                del self.subscriptions[name]
+                subscription.close(gone)
+                deletion = Settling()
+                self._submit_change(SubscriptionDeleted(self.topic_id, name), deletion)
+                await deletion.wait()
+                return
+            if self.durability is not Durability.NONE:
+                await self._broker.catalogue.delete_subscription(self.topic_id, name, subscription.subscription_id)
+            self.subscriptions.pop(name, None)
+            subscription.close(gone)
 
     async def resolve_position(self, position: str | int, time_us: int) -> int:
         """Turn ``earliest``, ``latest``, an offset or (if not 0) a time into an offset within the log."""

@@ -25,6 +25,7 @@ from danube.log._files import FileTable, JournalFile, spare_name
 from danube.log.disk import Disk
 from danube.log.format import encode_file_header
 from danube.log.recovery import Recovery
+from danube.model.errors import DanubeError, DataDirectoryError, DataLossError
 from danube.model.limits import Limits
 
 __all__ = ["FileKeeper", "Owner"]
@@ -33,6 +34,7 @@ _log = logging.getLogger("danube.journal")
 
 _U64: Final = struct.Struct("<Q")
 _DISK_FULL_RETRY_S: Final = 1.0
+_CHECKPOINT_RETRY_S: Final = 5.0
 _RESERVED_FILES: Final = 2
 
 
@@ -222,11 +224,33 @@ class FileKeeper:
             ready = [file for file in self.files.unneeded() if file.last_sequence <= settled]
             if ready and owner.checkpoint is not None:
                 if any(file.last_sequence > self._checkpoint_sequence for file in ready):
-                    await owner.checkpoint()
+                    await self._store_checkpoint(owner.checkpoint)
                     self._checkpoint_sequence = settled
                 await self._free(ready)
             self.waits_for_commits = bool(self.files.unneeded())
             await self._recycle_wanted.wait()
+
+    async def _store_checkpoint(self, store: Callable[[], Awaitable[None]]) -> None:
+        """Store what control entries have said; try for as long as it takes, while the journal grows.
+
+        Raises:
+            DataDirectoryError, DataLossError: the store is broken, and nobody knows what it holds.
+        """
+        while True:
+            try:
+                await store()
+            except (DataDirectoryError, DataLossError):
+                raise
+            except DanubeError as error:
+                _log.error(
+                    "no file of the journal can be freed, because its checkpoint cannot be stored, which is tried again"
+                    " in %g s: %s",
+                    _CHECKPOINT_RETRY_S,
+                    error,
+                )
+                await trio.sleep(_CHECKPOINT_RETRY_S)
+            else:
+                return
 
     async def _free(self, files: Sequence[JournalFile]) -> None:
         """Say durably that files are no longer needed, and only then take them out of the log."""

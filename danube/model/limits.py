@@ -74,6 +74,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Partitions of one topic."""
     max_producers_per_topic: int = 10_000
     """Producers connected to one topic."""
+    max_known_producers_per_topic: int = 20_000
+    """Producers of one topic whose names and sequences are remembered, connected or not."""
     max_subscriptions_per_topic: int = 1_000
     """Subscriptions of one topic."""
     max_readers_per_topic: int = 10_000
