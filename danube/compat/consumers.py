@@ -85,14 +85,17 @@ class Consumers:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read the ids that were given out, drop those whose subscription is gone, and go on so until cancelled."""
         await self.ids.load()
-        await self.ids.sweep()
+        await self._sweep()
         task_status.started()
         while True:
             await trio.sleep(_SWEEP_S)
-            try:
-                await self.ids.sweep()
-            except DanubeError as error:
-                _log.warning("ids of consumers that are gone cannot be dropped now, which is tried again: %s", error)
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        try:
+            await self.ids.sweep()
+        except DanubeError as error:
+            _log.warning("ids of consumers that are gone cannot be dropped now, which is tried again: %s", error)
 
     def is_known(self, consumer_id: int) -> bool:
         """Whether an id is known, and its consumer not known to have gone."""
@@ -104,10 +107,10 @@ class Consumers:
         record = consumer.record
         try:
             topic = self._broker.topic(record.topic)
-        except UnavailableError:
-            return True  # its storage does not answer yet
         except (NotFoundError, InvalidArgumentError):
             return False
+        except DanubeError:
+            return True  # its storage does not answer yet, or not as it should: nobody knows
         if topic.topic_id != record.topic_id or topic.deleted is not None:
             return False
         found = topic.subscriptions.get(record.subscription)
@@ -156,10 +159,12 @@ class Consumers:
         consumer = await self.ids.register(
             ConsumerRecord(topic.topic_id, topic.name, of, kept_id, name, kind, filters), subscription.subscription_id
         )
+        self._check_room(topic, subscription, name)  # somebody else may have come while this one was stored
         consumer.active = True
         consumer.expected_until = trio.current_time() + _EXPECTED_S
         former = consumer.stream
         if former is not None:
+            consumer.stream = None  # what it does in the end is nothing to this consumer any more
             former.end(
                 ConsumerDisplacedError(
                     f"consumer {name!r} of subscription {of!r} has subscribed again; give each consumer a name of its"
@@ -270,6 +275,9 @@ class Consumers:
 
     def ack(self, request: pb.AckRequest, call: UnaryCall) -> None:
         """Acknowledge a message, and answer when that is durable; one that is unknown, or acknowledged, is as well.
+
+        One of a key-shared subscription that comes before its turn (an earlier message of its key is not settled) is
+        answered at once: it takes effect, and is stored, with that one, and is forgotten if that is delivered again.
 
         Raises:
             InvalidArgumentError: it has no ``msg_id``.

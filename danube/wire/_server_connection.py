@@ -295,10 +295,22 @@ class ServerConnection:
         self.wake_writer()
 
     def end_streams(self) -> None:
-        """Cancel the handlers that still run and drop the pending calls; their callers are told to reconnect."""
+        """Cancel the handlers that still run, and calls that nobody serves yet; their callers are told to reconnect."""
         error = BrokerDrainingError("the broker is shutting down; reconnect")
         for stream in self._streams.values():
             stream.abandon(error)
+        for call in list(self._calls.values()):
+            if not call.started:
+                call.drop(error)
+
+    @property
+    def serves_calls(self) -> bool:
+        """Whether there are unary calls to be answered."""
+        return bool(self._calls)
+
+    def drop_calls(self) -> None:
+        """Give up the unary calls that are still to be answered; their callers are told to reconnect."""
+        error = BrokerDrainingError("the broker is shutting down; reconnect")
         for call in list(self._calls.values()):
             call.drop(error)
 

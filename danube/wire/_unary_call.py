@@ -48,7 +48,7 @@ class UnaryCall:
         "_data",
         "_method",
         "_request",
-        "_started",
+        "started",
         "answered",
         "deadline",
         "gone",
@@ -63,7 +63,8 @@ class UnaryCall:
         self._codec = codec
         self._context: Context | None = None
         self._data: bytes | None = None
-        self._started = False
+        self.started = False
+        """Whether somebody serves it, and will answer."""
         self.deadline = deadline
         """When the caller stops waiting, on Trio's clock; infinity if never."""
         self.gone = False
@@ -160,7 +161,7 @@ class UnaryCall:
             return
         method = self._method
         assert method.start is not None
-        self._started = True
+        self.started = True
         try:
             method.start(self._codec.decode(method.request_type, data), self)
         except Exception as error:  # noqa: BLE001 - a bug in one call costs that call, not the connection
@@ -171,7 +172,7 @@ class UnaryCall:
         if error is not None and not self.gone:
             self._tell(error)
         self.gone = True
-        if not self._started:
+        if not self.started:
             self._finish()
 
     def drop(self, error: DanubeError | None) -> None:

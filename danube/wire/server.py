@@ -156,12 +156,14 @@ class Server:
             for connection in list(self._connections):
                 connection.check(now)
 
-    async def drain(self, grace_s: float) -> None:
+    async def drain(self, grace_s: float, settle_s: float = 0.0) -> None:
         """Stop serving without breaking a call that can still end.
 
         No new connections and streams; open streams have ``grace_s`` seconds to end. Those that do not are cancelled
-        and their callers get UNAVAILABLE (``broker-draining``), which tells them to reconnect. Returns when every
-        connection is closed; :meth:`run` returns then, too.
+        and their callers get UNAVAILABLE (``broker-draining``), which tells them to reconnect. Unary calls that a
+        plain function has begun to serve have ``settle_s`` more: they cannot be cancelled, and a caller that is told
+        that one has failed would do again what is done. Returns when every connection is closed; :meth:`run` returns
+        then, too.
         """
         self.draining.set()
         self._accepting.cancel()
@@ -172,6 +174,11 @@ class Server:
                 await self._changed.wait()
         for connection in self._connections:
             connection.end_streams()
+        with trio.move_on_after(settle_s):
+            while any(connection.serves_calls for connection in self._connections):
+                await self._changed.wait()
+        for connection in self._connections:
+            connection.drop_calls()
         # Handlers may shield the settling of what they have begun; the check of timeouts bounds the writing.
         while not all(connection.idle for connection in self._connections):
             await self._changed.wait()

@@ -103,9 +103,9 @@ async def test_a_draining_broker_says_so(tmp_path: Path, monkeypatch: pytest.Mon
         broker, held = admin.running.broker, trio.Event()
         drain = broker._server.drain
 
-        async def slow(grace_s: float) -> None:
+        async def slow(*times_s: float) -> None:
             await held.wait()
-            await drain(grace_s)
+            await drain(*times_s)
 
         monkeypatch.setattr(broker._server, "drain", slow)
         broker.drain()

@@ -92,9 +92,9 @@ async def test_the_admin_port_answers_while_the_other_one_drains(
         broker, held = running.broker, trio.Event()
         drain = broker._server.drain
 
-        async def slow(grace_s: float) -> None:
+        async def slow(*times_s: float) -> None:
             await held.wait()
-            await drain(grace_s)
+            await drain(*times_s)
 
         monkeypatch.setattr(broker._server, "drain", slow)
         async with calling(running, admin_port(running)) as admin:
