@@ -48,10 +48,10 @@ class UnaryCall:
         "_data",
         "_method",
         "_request",
-        "started",
         "answered",
         "deadline",
         "gone",
+        "started",
     )
 
     def __init__(

@@ -21,6 +21,7 @@ from danube.model.errors import (
     ConfigurationError,
     JournalFencedError,
     JournalFullError,
+    LimitExceededError,
     MessageTooLargeError,
     UnavailableError,
 )
@@ -325,6 +326,31 @@ async def test_without_a_checkpoint_nothing_is_recycled(autojump_clock: MockCloc
         log.drop()
         await trio.sleep(10)
         assert d.journal.usage().files == files
+
+
+async def test_a_checkpoint_that_cannot_be_stored_is_tried_again(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with desk() as d:
+        troubles = [UnavailableError("planted"), LimitExceededError("planted")]
+
+        async def checkpoint() -> None:
+            await d.checkpoint()
+            if troubles:
+                raise troubles.pop()
+
+        d.journal.checkpoint = checkpoint
+        log = d.log(1)
+        await fill(d, log)
+        files = d.journal.usage().files
+        log.drop()
+        await trio.sleep(6)
+        assert d.journal.usage().files == files
+        await d.wait_for(d.control())  # the journal goes on
+        await trio.sleep(6)
+        assert d.checkpoints == 3
+        assert d.journal.usage().files < 5
+        assert [record.levelname for record in caplog.records if "checkpoint" in record.message] == ["ERROR"] * 2
 
 
 async def test_a_full_disk_stops_publishes_and_not_acks(autojump_clock: MockClock) -> None:
