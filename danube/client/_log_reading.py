@@ -1,7 +1,8 @@
 """Reading a range of a log from the broker as stored batches: a reader's stream that ends at an offset.
 
 The credit in messages is what is left of the range, so the broker stops by itself at the batch that holds the last
-message; the credit in bytes is a window that moves on as batches are taken, so a slow reader holds up nobody.
+message; the credit in bytes is a window that moves on as batches are taken, so a slow reader holds up nobody. Either of
+them may run out long before the other: messages that compress well weigh next to nothing.
 """
 
 from __future__ import annotations
@@ -126,6 +127,10 @@ class LogReading:
         self._move_to(answer.start_offset)
         self._grant(self._credit_bytes)
 
+    def _lacks_messages(self) -> bool:
+        """Return whether the broker may soon send no more of the range for want of credit in messages."""
+        return self._granted < min(self._end - self._next, _MOST_MESSAGES // 2)
+
     def _grant(self, size_bytes: int) -> None:
         assert self._stream is not None
         messages = min(self._end - self._next - self._granted, _MOST_MESSAGES - self._granted)
@@ -155,7 +160,7 @@ class LogReading:
             self._move_to(reply.base_offset + count)
             self._arrived.append(batch)
             self._charged += reply.charged_bytes
-            if self._next < self._end and self._charged * 4 >= self._credit_bytes:
+            if self._next < self._end and (self._charged * 4 >= self._credit_bytes or self._lacks_messages()):
                 charged, self._charged = self._charged, 0
                 self._grant(charged)
         elif isinstance(reply, api.Delivery):

@@ -251,6 +251,20 @@ def test_json_dates_are_written_as_dates() -> None:
     assert [row["day"] and row["day"].isoformat() for row in rows] == ["2013-01-31", None, None]
 
 
+def test_json_times_may_have_nanoseconds() -> None:
+    at, inner = TimestampType(), ArrayType(StructType([StructField("at", TimestampType())]))
+    texts = ["10:00:00Z", "10:00:00.123456Z", "10:00:00.1234567Z", "10:00:00.123456789Z", "in the morning"]
+    records = [b'{"at": "2013-01-01T%s", "legs": [{"at": "2013-01-01T%s"}]}' % ((text.encode(),) * 2) for text in texts]
+    # A year that nanoseconds do not reach, and a time with nanoseconds beside a date, which is read as text.
+    records += [b'{"at": "2500-01-01T10:00:00Z"}', b'{"at": "2013-01-01T10:00:00.123456789Z", "day": "2013-01-31"}']
+    rows = read([raw(0, records)], columns(payload_format="json", at=at, legs=inner, day=DateType()))
+    fine = "2013-01-01T10:00:00.123456+00:00"
+    seen = [row["at"] and row["at"].isoformat() for row in rows]
+    assert seen == ["2013-01-01T10:00:00+00:00", fine, fine, fine, None, "2500-01-01T10:00:00+00:00", fine]
+    assert [row["legs"] and row["legs"][0]["at"] for row in rows][:5] == [row["at"] for row in rows][:5]
+    assert rows[6]["day"].isoformat() == "2013-01-31"
+
+
 BAD = [
     b"",
     b"5",

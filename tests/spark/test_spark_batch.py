@@ -287,6 +287,38 @@ def test_a_tail_is_that_of_the_topic_that_was_planned(broker: BrokerProcess, cli
         rows_of(broker, tasks, topic)
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_topic_that_goes_under_way_is_loss_and_no_end_if_that_is_asked_for(
+    broker: BrokerProcess, client: Client, topic: str, caplog: pytest.LogCaptureFixture, sealed: bool, again: bool
+) -> None:
+    publish(client, topic, [b"x"] * 100)
+    if sealed:
+        client.seal_topic(topic)
+    tasks = moved(tasks_of(broker, topic))
+    client.delete_topic(topic)
+    if again:
+        publish(client, topic, [b"y"] * 200)
+    with pytest.raises(DanubeError, match="created again" if again else "does not exist"):
+        rows_of(broker, tasks, topic)
+    with caplog.at_level(logging.WARNING, "pyspark_danube"):
+        assert rows_of(broker, tasks, topic, failOnDataLoss="false") == []
+    assert f"{topic}, partition 0: offsets [0, 100) have expired or were lost" in caplog.text
+
+
+def test_of_a_log_that_got_shorter_under_way_the_rest_is_loss(
+    broker: BrokerProcess, client: Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(client, topic, [b"x"] * 100)
+    (task,) = tasks_of(broker, topic)
+    longer = ReadTask([msgspec.structs.replace(one, end=150) for one in task.slices], task.storages)
+    with pytest.raises(DataLossError, match=r"\[100, 150\) are not there"):
+        rows_of(broker, [longer], topic)
+    with caplog.at_level(logging.WARNING, "pyspark_danube"):
+        assert rows_of(broker, [longer], topic, failOnDataLoss="false") == list(range(100))
+    assert f"{topic}, partition 0: offsets [100, 150) have expired or were lost" in caplog.text
+
+
 def test_a_broker_that_is_restarted_under_way_is_waited_for(forgetful: BrokerProcess, topic: str) -> None:
     with connect(forgetful.url) as client:
         publish(client, topic, [bytes(1024)] * 40_000)

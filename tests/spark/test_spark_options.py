@@ -54,6 +54,7 @@ def test_sizes_have_units(given: str, size: int) -> None:
         ("2023-11-14T22:13:20Z", 1_700_000_000_000_000),
         ("2023-11-14T23:13:20.000001+01:00", 1_700_000_000_000_001),
         ("1969-01-01T00:00:00Z", 0),
+        ("253402300799999", 253_402_300_799_999_000),
     ],
 )
 def test_times_are_milliseconds_or_iso(given: str, time_us: int) -> None:
@@ -83,6 +84,11 @@ REFUSED = [
     (ONE | {"startingOffsets": '{"/default/a": {"x": 1}}'}, "must be earliest, latest, or JSON"),
     (ONE | {"startingOffsets": '{"/default/a": {"0": -3}}'}, "neither an offset nor -2"),
     (ONE | {"startingTimestamp": "2023-11-14T22:13:20"}, "a time with its zone"),
+    (
+        ONE | {"startingTimestamp": "1700000000000000"},
+        "startingTimestamp must be milliseconds since the epoch, not micro- or nanoseconds",
+    ),
+    (ONE | {"endingTimestamp": "1700000000000000000000"}, "endingTimestamp must be milliseconds since the epoch"),
     (ONE | {"minPartitions": "0"}, "whole number of at least 1"),
     (ONE | {"targetPartitionBytes": "96x"}, "a number of bytes"),
     (ONE | {"failOnDataLoss": "no"}, "true or false"),

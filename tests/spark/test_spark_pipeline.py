@@ -230,6 +230,25 @@ def test_transform_by_sql(spark: SparkSession, broker: BrokerProcess, client: Cl
     assert set(rows.user) == {f"USER-{n}" for n in range(7)}
 
 
+def test_transform_of_several_topics_begins_where_each_is_told(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
+) -> None:
+    for name in ("left", "right", "whole"):
+        client.create_topic(f"/default/from-{name}")
+        produce(client, f"/default/from-{name}", range(10))
+    client.create_topic("/default/from-all")
+    views = {name: f"/default/from-{name}" for name in ("left", "right", "whole")}
+    sql = " UNION ALL ".join(f"SELECT payload, '{name}' AS key FROM {name}" for name in views)
+    arguments: dict[str, Any] = {"servers": broker.url, "checkpoint": str(tmp_path / "checkpoint"), "once": True}
+    starting = json.dumps({"/default/from-left": {"0": 8}, "/default/from-right": {"0": 5}})
+    follow(transform(spark, views, "/default/from-all", sql, starting=starting, **arguments))
+    rows = read(spark, broker, "/default/from-all").toPandas()
+    assert rows.groupby("key").size().to_dict() == {"left": 2, "right": 5, "whole": 10}
+    for wrong, said in (('{"/default/from-lift": {"0": 1}}', "did you mean '/default/from-left'"), ("{", "not JSON")):
+        with pytest.raises(InvalidArgumentError, match=said):
+            transform(spark, views, "/default/from-all", sql, starting=wrong, **arguments)
+
+
 def test_transform_of_messages_and_its_errors(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
 ) -> None:
@@ -381,3 +400,29 @@ def test_plans_of_streams_show_no_credentials(spark: SparkSession, capfd: pytest
     shown = capfd.readouterr()
     assert "/default/orders" in shown.out
     assert "planted-secret" not in shown.out + shown.err + str(refused.value)
+
+
+def test_plans_of_exports_show_no_credentials(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pyspark_danube.pipeline._delta import DeltaSource
+
+    spark.dataSource.register(DeltaSource)
+    # No "secret" or "password" in it: Spark looks for such words in values, too.
+    storage = json.dumps({"account_key": "planted-value"})
+    writer = spark.readStream.format("rate").load().writeStream.format("danube_delta").trigger(availableNow=True)
+    options = {"path": str(tmp_path / "table"), "checkpointLocation": str(tmp_path / "checkpoint")}
+    query = writer.options(**options, storageOptions=storage).start()
+    query.awaitTermination()
+    query.explain(True)
+    shown = capfd.readouterr()
+    assert "danube_delta" in shown.out
+    assert "planted-value" not in shown.out + shown.err
+
+    # What Spark does to the options of any node of a plan before it shows them.
+    given = {"storageOptions": storage, "catalog": '{"uri": "postgresql://me:planted-value@host/db"}', "table": "a.b"}
+    java: Any = spark
+    conf = java._jsparkSession.sessionState().conf()
+    redacted = conf.redactOptions(java._jvm.PythonUtils.toScalaMap(given)).toString()
+    assert "planted-value" not in redacted
+    assert "a.b" in redacted

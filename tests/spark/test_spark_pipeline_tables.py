@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from danube.model.errors import FailedPreconditionError
+
 pytestmark = pytest.mark.spark
 
 KINDS = ["delta", "iceberg"]
@@ -132,6 +134,15 @@ def test_a_table_with_other_columns_is_refused(lake: Lake) -> None:
     with pytest.raises(PySparkException, match=r"FailedPreconditionError: .*no column 'n' of type string, but n long"):
         lake.run(schema="n STRING, name STRING", checkpoint=lake.source.parent / "second")
     assert lake.numbers() == list(range(10))
+
+
+def test_a_delta_table_with_partitions_is_refused(tmp_path: Path) -> None:
+    from pyspark_danube.pipeline._delta import DeltaSource
+
+    schema = pa.schema([("n", pa.int64()), ("day", pa.string())])
+    DeltaTable.create(str(tmp_path), schema, partition_by=["day"])
+    with pytest.raises(FailedPreconditionError, match=r"partitioned by day.*without partitions"):
+        DeltaSource({"path": str(tmp_path)}).table().ensure(schema)
 
 
 def test_options_are_checked(spark: Any, tmp_path: Path) -> None:

@@ -129,6 +129,17 @@ def test_a_thousand_tiny_topics_are_one_task_and_one_huge_part_is_many() -> None
     assert pack([], STORAGES, target_bytes=MIB) == []
 
 
+def test_a_span_in_a_gap_is_no_task_and_moves_no_cut() -> None:
+    lost = source(0, 40, 60, [], sealed=100)
+    there = source(1, 0, 100, [(0, 100, 10_000)])
+    tasks = pack([lost, there], STORAGES, target_bytes=5_000)
+    assert [[(one.name, one.start, one.end) for one in task.slices] for task in tasks] == [
+        [("t1", 0, 50)],
+        [("t1", 50, 100)],
+    ]
+    assert pack([lost], STORAGES, target_bytes=5_000) == []
+
+
 def test_cuts_keep_to_the_edges_of_parts() -> None:
     parts = [(0, 100, 100_000), (100, 202, 102_000), (202, 300, 98_000)]
     tasks = pack([source(0, 0, 300, parts)], STORAGES, target_bytes=100_000)

@@ -222,6 +222,35 @@ def test_an_attempt_too_many_is_dropped(broker: BrokerProcess, client: Client) -
     assert payloads(client, topic) == expected(100)
 
 
+def test_of_two_writes_that_take_the_same_batch_id_the_second_says_so(broker: BrokerProcess, client: Client) -> None:
+    topic = "/default/k-overlap"
+    client.create_topic(topic)
+    schema = StructType([StructField("payload", StringType())])
+    options = write_options({"servers": broker.url, "topic": topic, "producerId": "k-overlap"})
+    first, second = (
+        pickle.loads(pickle.dumps(writer))
+        for writer in [batch_writer(options, schema, overwrite=False) for _ in range(2)]
+    )
+    mine, other = (
+        writer.write(iter([pa.record_batch({"payload": [name]})])) for writer, name in ((first, "a"), (second, "b"))
+    )
+    first.commit([mine])
+    first.commit([mine])  # its own repetition is none of somebody else
+    with pytest.raises(FailedPreconditionError, match=r"at the same time.*were not written. Write them again"):
+        second.commit([other])
+    again = batch_writer(options, schema, overwrite=False)
+    again.commit([again.write(iter([pa.record_batch({"payload": ["b"]})]))])
+    assert payloads(client, topic) == [b"a", b"b"]
+    # Whoever gives batch ids cannot be told that a batch without one was a repetition of theirs.
+    numbered = batch_writer(
+        write_options({"servers": broker.url, "topic": topic, "producerId": "k-overlap", "batchId": "1"}),
+        schema,
+        overwrite=False,
+    )
+    with pytest.raises(FailedPreconditionError, match="in a write without a batchId"):
+        numbered.commit([other])
+
+
 def test_a_commit_is_repeated_until_its_outcome_is_known(tmp_path: Path) -> None:
     schema = StructType([StructField("payload", StringType())])
     rows = [pa.record_batch({"payload": [f"{number}" for number in range(100)]})]

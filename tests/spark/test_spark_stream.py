@@ -27,7 +27,7 @@ from pyspark_danube._stream import StreamReader
 from sparks import publish
 
 from danube.client.sync import Client, connect
-from danube.model.errors import ConfigurationError, DataLossError
+from danube.model.errors import ConfigurationError, DataLossError, TopicNotFoundError
 from danube.model.policies import Retention
 
 if TYPE_CHECKING:
@@ -248,6 +248,24 @@ def test_a_deleted_topic_is_a_loss(broker: BrokerProcess, client: Client, again:
         eventually(lambda: strict.latestOffset(end, ReadAllAvailable()) == {})
     with pytest.raises(DataLossError, match="was deleted"):
         strict.partitions(start, end)
+
+
+def test_a_query_whose_topic_was_deleted_is_started_again(broker: BrokerProcess, client: Client) -> None:
+    stays, goes = "/default/s-again-stays", "/default/s-again-goes"
+    for name in (stays, goes):
+        publish(client, name, numbered(10))
+    options = {"topics": f"{stays}, {goes}", "failOnDataLoss": "false"}
+    begun = source(broker, **options)
+    at = begun.latestOffset(begun.initialOffset(), ReadAllAvailable())
+    client.delete_topic(goes)
+    publish(client, stays, numbered(1, 10))
+    again = source(broker, **options)
+    after = again.latestOffset(at, ReadAllAvailable())
+    assert goes not in after
+    assert rows_of(again, at, after) == [(0, 10, b"10")]
+    # Without a checkpoint it is a name that is not there.
+    with pytest.raises(TopicNotFoundError, match=goes):
+        source(broker, **options).initialOffset()
 
 
 def test_expired_messages_are_a_loss(broker: BrokerProcess, client: Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from brokers import BrokerProcess
@@ -12,10 +13,13 @@ from sparks import publish
 
 from danube.client.sync import Client, connect
 from danube.model.errors import ConnectionLostError, DataLossError, TopicNotFoundError, UnavailableError
+from danube.model.policies import Retention
+from danube.model.query_api import LogState
 
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
 from pyspark_danube._options import read_options
+from pyspark_danube._plan import GUESSED_MESSAGE_BYTES
 from pyspark_danube._positions import LogKey
 from pyspark_danube._watch import Watch
 from pyspark_danube._weights import Weights
@@ -58,9 +62,37 @@ def test_a_watch_sees_new_partitions_and_topics(broker: BrokerProcess, client: C
     eventually(lambda: LogKey("/default/grow-b", 0) in watch.logs.states)
 
 
+def test_a_topic_that_keeps_nothing_is_no_news(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, "/default/mixed-kept", [b"a"])
+    publish(client, "/default/mixed-lossy", [b"a"], durability="none")
+    calls = 0
+    log_state = Client.log_state
+
+    def counted(self: Client, *args: Any, **options: Any) -> list[LogState]:
+        nonlocal calls
+        calls += options.get("pattern") == "/default/mixed-.*"
+        return log_state(self, *args, **options)
+
+    monkeypatch.setattr(Client, "log_state", counted)
+    watch = watch_of(broker, topicsPattern="/default/mixed-.*")
+    publish(client, "/default/mixed-lossy", [b"b"] * 10, durability="none")
+    time.sleep(0.5)
+    assert calls <= 3  # where it begins, the wait, and one more for a change that came in between
+    assert list(watch.logs.states) == [LogKey("/default/mixed-kept", 0)]
+    publish(client, "/default/mixed-kept", [b"b"])
+    eventually(lambda: watch.logs.states[LogKey("/default/mixed-kept", 0)].end_offset == 2)
+
+
 def test_a_missing_topic_is_told_at_once(broker: BrokerProcess) -> None:
     with pytest.raises(TopicNotFoundError, match="/default/nowhere"):
-        watch_of(broker, topic="/default/nowhere", failOnDataLoss="false")
+        watch_of(broker, topic="/default/nowhere")
+    # What may have been deleted since is no mistake of a query that goes on, only of one that begins.
+    loose = watch_of(broker, topic="/default/nowhere", failOnDataLoss="false")
+    assert loose.logs.states == {}
+    with pytest.raises(TopicNotFoundError, match="/default/nowhere"):
+        loose.begin()
 
 
 def test_a_deleted_topic_fails_the_watch_or_leaves_the_others(broker: BrokerProcess, client: Client) -> None:
@@ -112,3 +144,21 @@ def test_messages_are_weighed_by_parts_and_the_tail_by_what_is_known(client: Cli
     runs = Weights().runs(client, log, 500, 1_100)
     assert [(start, end) for start, end, _ in runs] == [(0, 1_000), (1_000, 1_100)]
     assert all(100 < weight < 110 for _, _, weight in runs)
+
+
+def test_what_is_not_there_any_more_is_weighed_by_a_guess_and_again(client: Client) -> None:
+    topic = "/default/unweighed"
+    publish(client, topic, [b"x" * 100] * 100)
+    (log,) = client.log_state([topic])
+    client.seal_topic(topic)
+    publish(client, topic, [b"x" * 1_000] * 100)
+    client.change_retention(topic, Retention(max_bytes=1), now=True)
+    weights = Weights()
+    # The state is older than the retention.
+    assert weights.runs(client, log, 0, 100) == [(0, 100, GUESSED_MESSAGE_BYTES)]
+    (log,) = client.log_state([topic])
+    ((_, _, weight),) = weights.runs(client, log, 100, 200)
+    assert 1_000 < weight < 1_010
+    client.delete_topic(topic)
+    publish(client, topic, [b"y"])
+    assert Weights().runs(client, log, 199, 200) == [(199, 200, GUESSED_MESSAGE_BYTES)]

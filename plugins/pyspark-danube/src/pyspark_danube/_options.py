@@ -275,8 +275,14 @@ def _offsets(name: str, value: str) -> At:
 
 def _time(name: str, value: str) -> At:
     text = value.strip()
-    if re.fullmatch(r"\d+", text):
-        return At("time", int(text) * 1000)
+    if re.fullmatch(r"[0-9]+", text):
+        milliseconds = int(text)
+        if milliseconds > _LAST_MS:
+            raise ConfigurationError(
+                f"option {name} must be milliseconds since the epoch, not micro- or nanoseconds: {value!r} lies beyond"
+                " the year 9999"
+            )
+        return At("time", milliseconds * 1000)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -291,6 +297,8 @@ def _time(name: str, value: str) -> At:
 
 
 _MICROSECOND: Final = datetime.resolution
+_LAST_MS: Final = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1000 + 999
+"""The last time that a date can be made of; now in microseconds is beyond it."""
 
 
 def _storage_url(name: str, value: str) -> str:

@@ -118,12 +118,13 @@ class _JsonDecoder:
         self._schema = pa.schema([field.with_nullable(True) for field in fields])
         self._fail_fast = fail_fast
         # Arrow reads a date as a number of days; people write 2013-01-31.
-        written = [
-            pa.field(field.name, pa.string()) if pa.types.is_date(field.type) else field for field in self._schema
-        ]
-        self._options = pyarrow.json.ParseOptions(
-            explicit_schema=pa.schema(written), newlines_in_values=True, unexpected_field_behavior="ignore"
+        written = pa.schema(
+            [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in self._schema]
         )
+        self._options = _parse_options(written)
+        finer = pa.schema([field.with_type(_in_nanoseconds(field.type)) for field in written])
+        self._finer_options = None if finer == written else _parse_options(finer)
+        """For times with more than six digits of a second, which others write: they are cut off."""
 
     def columns(self, payloads: pa.Array) -> list[pa.Array]:
         """Return a column for each field."""
@@ -153,11 +154,39 @@ class _JsonDecoder:
                 if stripped[:1] != b"{" or stripped[-1:] != b"}":
                     raise ValueError("it is not a JSON object")
         text = b"\n".join(rows)
-        reading = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
-        table = pyarrow.json.read_json(pa.BufferReader(text), read_options=reading, parse_options=self._options)
+        try:
+            table = _read(text, self._options)
+        except ValueError:
+            # Not in nanoseconds from the start: those reach from 1677 to 2262 only.
+            if self._finer_options is None:
+                raise
+            table = _read(text, self._finer_options)
         if table.num_rows != len(rows):
             raise ValueError("it is not one JSON object")
-        return table.select(self._schema.names).cast(self._schema)
+        # Not "safe", which would refuse to cut off nanoseconds; everything else has its type already, or is text.
+        return table.select(self._schema.names).cast(self._schema, safe=False)
+
+
+def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    """Return a type with its times, inner ones too, in nanoseconds."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ns", kind.tz)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_nanoseconds(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_nanoseconds(field.type)) for field in kind])
+    return kind
+
+
+def _parse_options(schema: pa.Schema) -> pyarrow.json.ParseOptions:
+    return pyarrow.json.ParseOptions(
+        explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="ignore"
+    )
+
+
+def _read(text: bytes, options: pyarrow.json.ParseOptions) -> pa.Table:
+    reading = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+    return pyarrow.json.read_json(pa.BufferReader(text), read_options=reading, parse_options=options)
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -32,7 +32,17 @@ from pyspark_danube._positions import LogKey, Span
 if TYPE_CHECKING:
     from danube.model.query_api import LogState
 
-__all__ = ["ReadTask", "Slice", "Source", "check_named", "choose_spans", "data_loss", "pack", "resolve"]
+__all__ = [
+    "GUESSED_MESSAGE_BYTES",
+    "ReadTask",
+    "Slice",
+    "Source",
+    "check_named",
+    "choose_spans",
+    "data_loss",
+    "pack",
+    "resolve",
+]
 
 GUESSED_MESSAGE_BYTES: Final = 256
 """What a message of a topic is taken to have if nothing of it was sealed yet."""
@@ -209,7 +219,9 @@ def pack(
         target_bytes: what a task should read at most, about.
         min_tasks: least number of tasks, if there are so many messages.
     """
-    runs = [(source, run) for source in sources for run in source.runs()]
+    # Of a span in a gap nothing is left to read; without such sources a cut's number is its source's place in the list.
+    readable = [(source, found) for source in sources if (found := source.runs())]
+    runs = [(source, run) for source, found in readable for run in found]
     total = sum((end - start) * weight for _, (start, end, weight) in runs)
     messages = sum(end - start for _, (start, end, _) in runs)
     wanted = min(max(-(-int(total) // target_bytes), min_tasks), messages)
@@ -219,7 +231,7 @@ def pack(
     # Where each cut lies: the source's place in the list, and the offset in it.
     cuts = _cuts(runs, [share * number for number in range(1, wanted)], share)
     tasks: list[list[Slice]] = [[]]
-    for number, source in enumerate(sources):
+    for number, (source, _) in enumerate(readable):
         position = source.span.start
         for cut in [cut for at, cut in cuts if at == number]:
             if cut > position:

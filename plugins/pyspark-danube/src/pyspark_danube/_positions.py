@@ -204,7 +204,8 @@ def admit(
 ) -> Positions:
     """Return how far the next batch goes: to the end, or as far as the limits allow.
 
-    A limit in bytes goes by estimates, and a batch with anything to read holds at least one message.
+    A limit in bytes goes by estimates, and is exceeded by one message of each log at most: every log that has any
+    moves on, so that a busy one never starves a quiet one, whose share may have less bytes than its next message.
 
     Args:
         begin: where reading goes on.
@@ -234,13 +235,10 @@ def _within_bytes(
     if sum(sizes.values()) <= max_bytes:
         return granted
     budgets = share(sizes, max_bytes)
-    fitting = {
-        key: min(advance(weights[key], begin[key].offset, budgets.get(key, 0)) - begin[key].offset, count)
+    return {
+        key: max(1, min(advance(weights[key], begin[key].offset, budgets.get(key, 0)) - begin[key].offset, count))
         for key, count in asked.items()
     }
-    if not any(fitting.values()):
-        fitting[max(asked, key=lambda key: (sizes[key], key))] = 1
-    return fitting
 
 
 def _name(key: LogKey) -> str:

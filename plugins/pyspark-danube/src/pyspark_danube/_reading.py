@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from danube.history.direct import DirectStorage, direct_parts, open_direct
-from danube.model.errors import DataLossError, StorageNotFoundError
+from danube.model.errors import DataLossError, FailedPreconditionError, StorageNotFoundError, TopicNotFoundError
 from pyspark_danube._arrow import ArrowRows
 from pyspark_danube._connecting import EXECUTOR_PATIENCE_S, enter_client
 from pyspark_danube._logs import BrokerLogs, BucketLogs, Logs, report_losses
@@ -114,7 +114,33 @@ class _Reading:
                     raise  # still where it was said to be, and not there
         position = max(position, sealed, wanted.start)
         if position < wanted.end:
-            yield from self._broker().read_log(wanted.name, position, wanted.end, topic_id=wanted.topic_id)
+            yield from self._tail(wanted, position)
+
+    def _tail(self, wanted: Slice, position: int) -> Iterator[RawBatch]:
+        """Read what the broker has; without what was lost since it was planned, if that is no reason to fail."""
+        end = wanted.end
+        while position < end:
+            try:
+                for batch in self._broker().read_log(wanted.name, position, end, topic_id=wanted.topic_id):
+                    yield batch
+                    position = max(position, batch.end_offset)
+                return
+            except (DataLossError, FailedPreconditionError, TopicNotFoundError) as error:
+                if self._options.fail_on_data_loss:
+                    raise
+                left = self._end_now(wanted)
+                if left >= end:
+                    raise  # all of it is there: something else is wrong
+                logger.info("%s; going on with what is left of it", error.message)
+                end = left
+
+    def _end_now(self, wanted: Slice) -> int:
+        """Return where the broker's log ends that was planned; 0 if it is no more."""
+        try:
+            states = self._broker().log_state([wanted.name])
+        except TopicNotFoundError:
+            return 0
+        return next((state.end_offset for state in states if state.topic_id == wanted.topic_id), 0)
 
     def _sealed(self, parts: list[DirectPart], start: int, end: int) -> Iterator[RawBatch]:
         producers = "producer" in self._columns.names
@@ -126,14 +152,27 @@ class _Reading:
                 yield from self._storage(name).read_all(spans, producers=producers)
 
     def _ask_again(self, wanted: Slice, position: int, sealed: int) -> tuple[int, list[DirectPart]]:
-        """Return where reading goes on, and the parts there are now."""
+        """Return where reading goes on, and the parts there are now.
+
+        Raises:
+            DataLossError, TopicNotFoundError, FailedPreconditionError: the topic is gone, or another one has its name,
+                and ``failOnDataLoss`` is true.
+        """
         logs: Logs
         if self._options.servers:
             logs = BrokerLogs(self._broker())
         else:
             logs = BucketLogs(self._storage(next(iter(self._urls))), self._options.cluster)
-        found = logs.log_parts(wanted.name, position, sealed)
+        try:
+            found = logs.log_parts(wanted.name, position, sealed)
+        except (TopicNotFoundError, FailedPreconditionError) as error:
+            if self._options.fail_on_data_loss:
+                raise
+            logger.info("%s; nothing is left of what was to be read", error.message)
+            return wanted.end, []
         if found.topic_id != wanted.topic_id:
+            if not self._options.fail_on_data_loss:
+                return wanted.end, []
             raise DataLossError(
                 f"topic {wanted.topic}, partition {wanted.partition}: it was deleted and created again while the query"
                 f" was running; what it had from offset {position} on is gone; run the query again"

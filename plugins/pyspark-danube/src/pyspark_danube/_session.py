@@ -48,10 +48,11 @@ _OPTIONS: Final = {
     ),
     "spark.sql.session.timeZone": ("UTC", "timestamps read as they are stored"),
     "spark.sql.execution.arrow.pyspark.enabled": ("true", "toPandas() and createDataFrame() by columns, not by rows"),
-    # By itself Spark hides options with "url", "secret", "password", "token" or "accesskey" in their names.
+    # By itself Spark hides options with "url", "secret", "password", "token" or "accesskey" in their names. It looks
+    # for the pattern in values, too, where the word "catalog" alone would be found too often.
     "spark.sql.redaction.options.regex": (
-        "(?i)url|storage[.]options[.]",
-        "plans of streams, in explain() and in errors, do not show credentials of a storage",
+        "(?i)url|storage[.]?options|^catalog$",
+        "plans of streams, in explain() and in errors, do not show credentials of a storage or a catalogue",
     ),
 }
 _JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")

@@ -77,11 +77,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             ConfigurationError: offsets are given for a topic or partition that is not there.
-            TopicNotFoundError: a topic does not exist.
+            TopicNotFoundError: a topic does not exist, whatever ``failOnDataLoss`` says: nothing of it is lost yet.
+            FailedPreconditionError: a topic keeps nothing.
             ConnectionLostError: no broker answers.
         """
         watch = self._watching()
-        states = watch.refresh().states
+        states = watch.begin().states
         check_named(self._options, states)
         starts = resolve(
             self._options.starting,

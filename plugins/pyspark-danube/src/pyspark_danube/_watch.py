@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from danube.model.errors import DanubeError, DataLossError, TopicNotFoundError
 from danube.model.policies import Durability
@@ -39,6 +39,8 @@ _PATIENCE_S = 300.0
 """How long the broker may be away before the query fails."""
 _PAUSE_S = 1.0
 """Between two attempts when the broker is away, or a topic is."""
+_NEVER: Final = 2**63 - 1
+"""An end that no log reaches: of one that keeps nothing, and so has no news."""
 
 logger = logging.getLogger("pyspark_danube")
 
@@ -65,25 +67,31 @@ class Watch:
 
         Raises:
             ConnectionLostError: no broker answers.
-            TopicNotFoundError: a topic with a name does not exist; a pattern need not match anything yet.
-            FailedPreconditionError: a topic with a name keeps nothing.
+            TopicNotFoundError: a topic with a name does not exist, and none may be deleted; a pattern need not match
+                anything yet.
+            FailedPreconditionError: a topic with a name keeps nothing, and none may be deleted.
         """
+        self._options = options
         self._topics = list(options.topics)
         self._pattern = options.topics_pattern
         self._may_vanish = not options.fail_on_data_loss
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._logs = Logs(0, {})
+        self._ends: dict[str, int] = {}
+        """What is known already of each plain topic or partition that the broker has named, also of those that are no
+        logs: what is not in here is news, and is told at once."""
         self._failure: DanubeError | None = None
         self._stack = ExitStack()
         self.client: Client = enter_client(
             self._stack, options.servers, reconnect_timeout_s=patience_s, request_timeout_s=min(30.0, patience_s)
         )
         """The connection, for other questions."""
-        if self._topics:
-            self._replace(log_states(BrokerLogs(self.client), options).values())
+        if self._may_vanish:
+            # A query that goes on after its topic was deleted also goes on when it is started again.
+            self.refresh()
         else:
-            self._replace(self._ask())
+            self.begin()
         threading.Thread(target=self._run, name="danube-watch", daemon=True).start()
 
     @property
@@ -98,6 +106,18 @@ class Watch:
                 raise self._failure
             return self._logs
 
+    def begin(self) -> Logs:
+        """Ask the broker now, for a query that has read nothing yet: a topic that is not there is a mistake then.
+
+        Raises:
+            TopicNotFoundError: a topic with a name does not exist; the message has the nearest one.
+            FailedPreconditionError: a topic with a name keeps nothing.
+            DanubeError: the broker does not answer.
+        """
+        if not self._topics:
+            return self.refresh()
+        return self._replace(log_states(BrokerLogs(self.client), self._options).values())
+
     def refresh(self) -> Logs:
         """Ask the broker now.
 
@@ -111,7 +131,8 @@ class Watch:
         while True:
             began = time.monotonic()
             try:
-                known = {state.name: state.end_offset for state in self.logs.states.values()}
+                with self._lock:
+                    known = self._ends
                 self._replace(self._ask(known))
                 away_since = None
             except DanubeError as error:
@@ -151,8 +172,15 @@ class Watch:
 
         Two answers may overtake each other; the next one, which comes at once then, puts that right.
         """
-        new = {LogKey(state.topic, state.partition): state for state in states if state.durability != Durability.NONE}
+        new: dict[LogKey, LogState] = {}
+        ends: dict[str, int] = {}
+        for state in states:
+            kept = state.durability != Durability.NONE
+            ends[state.name] = state.end_offset if kept else _NEVER
+            if kept:
+                new[LogKey(state.topic, state.partition)] = state
         with self._lock:
+            self._ends = ends
             if new != self._logs.states:
                 self._logs = Logs(self._logs.version + 1, new)
             return self._logs

@@ -1,20 +1,25 @@
 """How many bytes the messages of a log have, for limits in bytes: estimates, from sizes that are known anyway.
 
 Of sealed parts the broker knows size and count. Of the tail nothing is known before it is read: it is taken to be like
-the last sealed part, or, in a log without one, like its first batch.
+the last sealed part, or, in a log without one, like its first batch; where that is not there either, a guess has to do.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from danube.model.batch import STAMP_SIZE
+from danube.model.errors import DataLossError, FailedPreconditionError, TopicNotFoundError
+from pyspark_danube._plan import GUESSED_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from danube.client.sync import Client
     from danube.model.query_api import LogState
 
 __all__ = ["Weights"]
+
+logger = logging.getLogger("pyspark_danube")
 
 
 class Weights:
@@ -45,7 +50,15 @@ class Weights:
     def _tail(self, client: Client, log: LogState, at: int) -> float:
         weight = self._tails.get(log.topic_id)
         if weight is None:
-            batches = list(client.read_log(log.name, at, at + 1))
+            try:
+                batches = list(client.read_log(log.name, at, at + 1, topic_id=log.topic_id))
+            except (DataLossError, FailedPreconditionError, TopicNotFoundError) as error:
+                logger.debug("nothing of %s can be weighed at offset %d: %s", log.name, at, error.message)
+                batches = []
+            if not batches:
+                # Expired, in a gap, or of a topic that is no more: whether that is a loss is decided when it is planned
+                # and read. The guess is not kept, so that the next limit goes by what is there then.
+                return GUESSED_MESSAGE_BYTES
             weight = max((STAMP_SIZE + len(batch.part)) / batch.record_count for batch in batches)
             self._tails[log.topic_id] = weight
         return weight

@@ -11,7 +11,9 @@ several times for the same batch (the driver was killed before it had noted the 
 
 Who writes a stream is its producer id: the option ``producerId``, else the id of the query, which is kept in the
 checkpoint. The batch id is Spark's. A batch write has an identity only if the user gives it one (``producerId`` and
-``batchId``); without one it is still all or nothing, but written again it is there twice.
+``batchId``); without one it is still all or nothing, but written again it is there twice. With a ``producerId`` alone
+it takes the next batch id, and so may another one that runs at the same time: its commit carries a label of its own, so
+that the one that comes second hears that its rows are not there.
 
 Both classes are pickled and sent to the executors, or made anew for each call: they hold options and no connections.
 """
@@ -108,6 +110,8 @@ class BatchWriter(DataSourceArrowWriter):
         else:
             last = client.last_batch(self._producer)
             self._batch_id = 0 if last is None else last + 1
+        # Whoever gives a batch id wants its repetition, by any writer, to change nothing: that one has no label.
+        self._label = "" if options.batch_id is not None else f"write-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage the rows of a task."""
@@ -117,9 +121,20 @@ class BatchWriter(DataSourceArrowWriter):
         """Make all rows visible.
 
         Raises:
-            FailedPreconditionError: stages have expired, or the broker has lost them. Nothing was written.
+            FailedPreconditionError: another write has taken the batch id; or stages have expired, or the broker has
+                lost them. Nothing was written.
         """
-        _commit(self._options, self._producer, self._batch_id, _stages(messages))
+        taken = (
+            f"another write of producer {self._producer!r} ran at the same time and has taken batch {self._batch_id}:"
+            " the rows of this one were not written. Write them again, and give writes that overlap a producerId each"
+        )
+        if self._options.batch_id is not None:
+            taken = (
+                f"producer {self._producer!r} has gone on to batch {self._batch_id} or a later one in a stream, or in a"
+                " write without a batchId: nothing tells whether the rows of this write are there, and it has written"
+                " none. Look for them, and give a producer's batches either all of them a batchId or none"
+            )
+        _commit(self._options, self._producer, self._batch_id, _stages(messages), self._label, taken)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drop what was staged."""
@@ -148,7 +163,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 expired, or the broker has lost them. Nothing was written.
         """
         for producer, query in {(each.producer, each.query) for each in messages if isinstance(each, Written)}:
-            _commit(self._options, producer, batchId, _stages(messages), query)
+            taken = (
+                f"producer {producer!r} has committed its batch {batchId} in another query: this one has a new"
+                " checkpoint. Its rows were not written, because their batch ids are taken: give it another producerId"
+            )
+            _commit(self._options, producer, batchId, _stages(messages), query, taken)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Drop what was staged for a micro-batch.
@@ -243,20 +262,18 @@ def _targets(client: Client, topic: str) -> list[str]:
 
 
 def _commit(
-    options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch], query: str = ""
+    options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch], label: str, taken: str
 ) -> None:
+    """Commit a batch; ``taken`` is what is said if the batch id belongs to somebody with another label."""
     if not stages:
         return  # nothing to show, and nothing to remember: written again it is nothing again
     with broker_client(options.servers, patience_s=EXECUTOR_PATIENCE_S) as client:
-        outcome = client.commit_stages(producer, batch_id, stages, label=query)
+        outcome = client.commit_stages(producer, batch_id, stages, label=label)
     if outcome.committed:
         return
-    if outcome.label != query:
-        # Taken for a repetition, rows of a new checkpoint would vanish without a word.
-        raise FailedPreconditionError(
-            f"producer {producer!r} has committed its batch {batch_id} in another query: this one has a new checkpoint."
-            " Its rows were not written, because their batch ids are taken: give it another producerId"
-        )
+    if outcome.label != label:
+        # Taken for a repetition, rows of somebody else would vanish without a word.
+        raise FailedPreconditionError(taken)
     logger.warning("batch %d of producer %s was committed before", batch_id, producer)
 
 

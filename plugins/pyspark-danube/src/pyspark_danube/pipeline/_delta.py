@@ -66,6 +66,12 @@ class _Delta(LakeTable):
         except TableNotFoundError:
             DeltaTable.create(self._url, schema, mode="ignore", storage_options=self._storage)
             table = self._open()
+        if by := table.metadata().partition_columns:
+            # Delta takes the value of such a column from the name of a file's partition, never from the file.
+            raise FailedPreconditionError(
+                f"the Delta table {self._url} is partitioned by {', '.join(by)}, and an export writes files of no"
+                " partition; export to a table without partitions, and from there into this one"
+            )
         there = {field.name: field.type for field in table.schema().fields}
         for field in Schema.from_arrow(schema).fields:
             if there.get(field.name) != field.type:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["default_checkpoint", "read_options", "start_stream", "stream_topics", "write_stream"]
+__all__ = ["default_checkpoint", "is_offsets_json", "read_options", "start_stream", "stream_topics", "write_stream"]
 
 POSITION = "topic STRING, partition INT, offset BIGINT, publish_time TIMESTAMP, key STRING"
 """What stands before the columns of typed payloads."""
@@ -41,7 +41,12 @@ def read_options(
 
 
 def _is_offset(value: str) -> bool:
-    return value in ("earliest", "latest") or value.lstrip().startswith("{")
+    return value in ("earliest", "latest") or is_offsets_json(value)
+
+
+def is_offsets_json(value: str) -> bool:
+    """Return whether a position is offsets as JSON, by topic and partition."""
+    return value.lstrip().startswith("{")
 
 
 def stream_topics(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING
 
 from danube.model.errors import InvalidArgumentError
 from danube.model.names import validate_topic
 from pyspark_danube.pipeline._messages import rows_to_messages
-from pyspark_danube.pipeline._topics import start_stream, stream_topics, write_stream
+from pyspark_danube.pipeline._topics import is_offsets_json, start_stream, stream_topics, write_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,12 +54,14 @@ def transform(
         producer_id: by default the query's own id.
         once: end when everything that was there at the start is done.
         every_s: seconds from one look at the topics to the next.
-        starting: ``earliest``, ``latest``, offsets as JSON, or a time, for a new checkpoint.
+        starting: ``earliest``, ``latest``, offsets as JSON, or a time, for a new checkpoint. Of topics that the JSON
+            does not name everything is read.
         output_mode: ``append``; or ``update``, to get each changed result of an aggregation.
         options: further options of the data source.
 
     Raises:
-        InvalidArgumentError: a schema is for a view that there is not, or a column is missing.
+        InvalidArgumentError: a schema is for a view that there is not, offsets are for a topic that is not read, or a
+            column is missing.
     """
     schemas = schemas or {}
     for view in schemas:
@@ -66,14 +69,39 @@ def transform(
             near = difflib.get_close_matches(view, sources, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sources)}"
             raise InvalidArgumentError(f"there is a schema for {view!r}, but no such view; {hint}")
+    starts = _starts(set(sources.values()), starting)
     for view, source in sources.items():
-        rows = stream_topics(session, servers, source, starting=starting, schema=schemas.get(view, ""), options=options)
+        rows = stream_topics(
+            session, servers, source, starting=starts[source], schema=schemas.get(view, ""), options=options
+        )
         rows.createOrReplaceTempView(view)
     results = session.sql(sql)
     if "payload" not in results.columns:
         results = rows_to_messages(results, key=key)
     writer = write_stream(results, servers, topic, producer_id).outputMode(output_mode)
     return start_stream(writer, checkpoint, once=once, every_s=every_s)
+
+
+def _starts(topics: Set[str], starting: str) -> dict[str, str]:
+    """Return where each topic begins.
+
+    Each is a source of its own, which refuses offsets of what it does not read: of JSON it gets what is about itself.
+
+    Raises:
+        InvalidArgumentError: offsets are given for a topic that is not read, or the JSON is none.
+    """
+    if not is_offsets_json(starting):
+        return dict.fromkeys(topics, starting)
+    try:
+        named = json.loads(starting)
+    except ValueError as error:
+        raise InvalidArgumentError(f"the offsets to begin at, {starting!r}, are not JSON: {error}") from None
+    for topic in named:
+        if topic not in topics:
+            near = difflib.get_close_matches(topic, topics, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(topics))}"
+            raise InvalidArgumentError(f"offsets are given for {topic!r}, which is not read; {hint}")
+    return {topic: json.dumps({topic: named[topic]}) if topic in named else "earliest" for topic in topics}
 
 
 def view_name(topic: str) -> str:
