@@ -8,14 +8,26 @@ from __future__ import annotations
 import hashlib
 import hmac
 import shutil
+import socket
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
 
-__all__ = ["KEY", "REGION", "SECRET", "command", "make_bucket", "program", "send_signed", "spare_ports", "storage_url"]
+__all__ = [
+    "KEY",
+    "REGION",
+    "SECRET",
+    "choose_ports",
+    "command",
+    "free_ports",
+    "make_bucket",
+    "program",
+    "send_signed",
+    "storage_url",
+]
 
 KEY = "testkey"
 SECRET = "testsecret"
@@ -29,11 +41,22 @@ def program() -> str | None:
     return str(beside) if beside.exists() else shutil.which("weed")
 
 
-def spare_ports(free_port: Callable[[], int]) -> dict[str, int]:
-    """Options for the ports that are not asked for anything, from a source of free ones."""
-    ports = {f"-{part}.port.grpc": free_port() for part in _PARTS}
-    ports |= {f"-{part}.port": free_port() for part in _PARTS if part != "s3"}
-    return ports | {"-debug.port": free_port()}
+def free_ports(count: int) -> list[int]:
+    """TCP ports of the loopback interface that nobody uses at the moment, each of them another one."""
+    with ExitStack() as stack:
+        # One that was let go may be found again: all are held until the last one is known.
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def choose_ports() -> tuple[int, dict[str, int]]:
+    """A free port for S3, and options for the ports that are not asked for anything."""
+    options = [f"-{part}.port.grpc" for part in _PARTS]
+    options += [*(f"-{part}.port" for part in _PARTS if part != "s3"), "-debug.port"]
+    port, *others = free_ports(1 + len(options))
+    return port, dict(zip(options, others, strict=True))
 
 
 def command(weed: str, directory: Path, port: int, ports: dict[str, int], *, volume_mb: int = 128) -> list[str]:

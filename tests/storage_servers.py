@@ -194,7 +194,7 @@ class SeaweedServer(_S3Server):
     def __init__(self, directory: Path, *, volume_mb: int = 128) -> None:
         super().__init__(directory)
         self.volume_mb = volume_mb
-        self._ports = _seaweed.spare_ports(free_port)
+        self.port, self._ports = _seaweed.choose_ports()
 
     def command(self) -> list[str]:
         objects = self.directory / "objects"

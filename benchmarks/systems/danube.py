@@ -94,8 +94,8 @@ class Danube(System):
         ]
         helpers = []
         if self._storage == "s3":
-            s3_port = free_port()
-            helpers.append(_start_seaweed(processes, directory, s3_port))
+            seaweed, s3_port = _start_seaweed(processes, directory)
+            helpers.append(seaweed)
             lines.append(f"storage = {json.dumps(_seaweed.storage_url(s3_port, _BUCKET, 'history'))}")
         elif self._storage:
             lines.append(f"storage = {json.dumps(self._storage)}")
@@ -122,16 +122,18 @@ class Danube(System):
         return f"/default/{name}"
 
 
-def _start_seaweed(processes: Processes, directory: Path, port: int) -> psutil.Process:
+def _start_seaweed(processes: Processes, directory: Path) -> tuple[psutil.Process, int]:
+    """Give the process and the port on which it serves S3."""
     weed = _seaweed.program()
     assert weed is not None, "unavailable() is asked first"
     objects = directory / "seaweed"
     objects.mkdir()
-    command = _seaweed.command(weed, objects, port, _seaweed.spare_ports(free_port), volume_mb=_VOLUME_MB)
+    port, others = _seaweed.choose_ports()
+    command = _seaweed.command(weed, objects, port, others, volume_mb=_VOLUME_MB)
     environment = {"AWS_ACCESS_KEY_ID": _seaweed.KEY, "AWS_SECRET_ACCESS_KEY": _seaweed.SECRET}
     process = processes.server(command, "seaweed", port, timeout_s=60.0, environment=environment)
     try:
         _seaweed.make_bucket(port, _BUCKET)
     except OSError as error:
         raise WorkerError(f"SeaweedFS does not make a bucket: {error}") from error
-    return process
+    return process, port

@@ -23,7 +23,7 @@ from danube.wire.client import Channel, ClientStream
 SMALL = {"max_message_bytes": 512 * KIB, "max_batch_bytes": 1 * MIB}
 """Limits that allow for small journal files, so that a broker starts in milliseconds."""
 
-PATIENCE_S = 10.0
+PATIENCE_S = 20.0
 
 _encode = msgspec.msgpack.encode
 _PUBLISH_REPLY = msgspec.msgpack.Decoder(api.PublishReply)
@@ -249,7 +249,7 @@ async def read_all(client: danube.Client, topic: str, subscription: str = "audit
     return found
 
 
-async def wait_until(condition: Any, timeout_s: float = 5.0) -> None:
+async def wait_until(condition: Any, timeout_s: float = 15.0) -> None:
     """Look every few milliseconds whether ``condition()`` (which may be asynchronous) holds."""
     with trio.fail_after(timeout_s):
         while True:

@@ -17,6 +17,9 @@ TOPIC = "/default/t"
 TYPES = ("exclusive", "failover", "shared", "key_shared")
 
 
+LATER_S = 1.0
+
+
 def in_s(seconds: float) -> int:
     return round((time.time() + seconds) * 1e6)
 
@@ -34,7 +37,7 @@ async def offsets(consumer: RawConsumer, count: int) -> list[int]:
 
 async def publish(producer: RawProducer) -> None:
     """Two messages that are due later, two that are due at once, one that was due long ago."""
-    producer.send(0, b"a", b"b", deliver_at_us=in_s(0.4))
+    producer.send(0, b"a", b"b", deliver_at_us=in_s(LATER_S))
     producer.send(2, b"c", b"d")
     producer.send(4, b"e", deliver_at_us=in_s(-100))
     await producer.acked(3)
@@ -56,7 +59,7 @@ async def test_what_is_not_due_is_overtaken(tmp_path: Path, kind: str) -> None:
             explanation = await client.explain_subscription(TOPIC, "s")
             assert explanation.state == "waiting-for-delivery-time"
             assert await offsets(consumer, 2) == [0, 1]
-            assert 0.35 <= trio.current_time() - began < 0.8
+            assert trio.current_time() - began >= LATER_S - 0.05
             consumer.send(api.Ack([0, 2]))
             await consumer.flush()
             (info,) = await client.describe_subscription(TOPIC, "s")
@@ -69,7 +72,7 @@ async def test_a_restart_forgets_no_delivery_time(tmp_path: Path) -> None:
             await client.create_topic(TOPIC)
             async with raw_producer(channel, TOPIC) as producer, raw_consumer(channel, TOPIC) as consumer:
                 began = time.time()
-                producer.send(0, b"later", deliver_at_us=in_s(1.0))
+                producer.send(0, b"later", deliver_at_us=in_s(2.0))
                 producer.send(1, b"now")
                 await producer.acked(2)
                 consumer.credit(100)
@@ -80,7 +83,7 @@ async def test_a_restart_forgets_no_delivery_time(tmp_path: Path) -> None:
         async with running.channel() as channel, raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(100)
             assert await offsets(consumer, 1) == [0]
-            assert time.time() - began >= 0.95
+            assert time.time() - began >= 1.95
 
 
 async def test_who_connects_later_gets_what_was_due_meanwhile(tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ async def test_who_connects_later_gets_what_was_due_meanwhile(tmp_path: Path) ->
                 consumer.credit(100)
                 await publish(producer)
                 await offsets(consumer, 3)
-            await trio.sleep(0.5)
+            await trio.sleep(LATER_S + 0.1)
         async with raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(100)
             found = [(await consumer.reply_of(api.Delivery)).base_offset for _ in range(3)]
@@ -101,7 +104,7 @@ async def test_who_connects_later_gets_what_was_due_meanwhile(tmp_path: Path) ->
 async def test_a_delayed_message_is_read_from_the_disk_when_it_is_due(tmp_path: Path) -> None:
     async with running_broker(tmp_path, limits={"cache_bytes": 20_000}) as running, running.client() as client:
         async with client.producer(TOPIC) as producer:
-            await producer.send(b"later", deliver_after_s=0.5)
+            await producer.send(b"later", deliver_after_s=LATER_S)
             for _ in range(5):
                 await producer.send(bytes(30_000))
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
@@ -114,7 +117,7 @@ async def test_a_delayed_message_is_read_from_the_disk_when_it_is_due(tmp_path: 
 async def test_a_key_waits_for_no_delayed_message(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         async with client.producer(TOPIC) as producer:
-            await producer.send(b"first", key="k", deliver_after_s=0.3)
+            await producer.send(b"first", key="k", deliver_after_s=LATER_S)
             await producer.send(b"second", key="k")
         async with client.consumer(TOPIC, subscription="s", type="key_shared", start="earliest") as consumer:
             for expected in (b"second", b"first"):
@@ -138,8 +141,8 @@ async def test_what_is_too_old_is_settled_instead_of_delivered(tmp_path: Path) -
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         async with client.producer(TOPIC) as producer:
             await producer.send_many([b"old"] * 10)
-            await trio.sleep(0.3)
-            await client.change_policies(TOPIC, message_ttl_s=0.2)
+            await trio.sleep(1.7)
+            await client.change_policies(TOPIC, message_ttl_s=1.5)
             await producer.send(b"new")
         async with raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(100)
@@ -192,6 +195,7 @@ async def test_a_ttl_ends_poison_that_blocks(tmp_path: Path) -> None:
             await consumer.flush()
             await client.change_policies(TOPIC, message_ttl_s=0.2)
             await wait_until(lambda: _floor_is(client, 1))
+            await client.change_policies(TOPIC, message_ttl_s=60.0)
             await producer.send(b"next")
             assert await offsets(consumer, 1) == [1]
 

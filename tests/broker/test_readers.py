@@ -113,10 +113,11 @@ async def test_it_passes_over_what_is_gone(tmp_path: Path) -> None:
             await client.unload_topic(TOPIC)
             await client.change_policies(TOPIC, retention={"max_bytes": 1})
             await wait_until(lambda: _starts_later(client))
-            start = (await client.describe_topic(TOPIC)).start_offset
+            await client.change_policies(TOPIC, retention=None)
             await fill(client, 10, first=200)
         async with running.channel() as channel, raw_reader(channel, 0) as reader:
-            assert reader.opened.start_offset == start
+            start = reader.opened.start_offset
+            assert start > 0
             reader.credit(1_000)
             assert await offsets(reader, 210) == list(range(start, 210))
 

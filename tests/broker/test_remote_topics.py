@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -346,9 +347,10 @@ async def test_a_creation_that_was_cut_off_is_taken_back(tmp_path: Path, bucket:
             await trio.sleep_forever()
 
         backend.put = hang
-        with trio.move_on_after(0.3):
-            await client.create_topic("/default/second", durability="remote")
-        assert running.broker.catalogue.find("/default/second") is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(client.create_topic, "/default/second", durability="remote"))
+            await wait_until(lambda: running.broker.catalogue.find("/default/second"))
+            nursery.cancel_scope.cancel()
         await running.restart(crash=True)
         assert [topic.topic for topic in await client.list_topics()] == [TOPIC]
         await client.create_topic("/default/second", durability="remote")

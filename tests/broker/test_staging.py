@@ -351,7 +351,11 @@ async def test_a_peer_that_says_nonsense_leaves_nothing(tmp_path: Path, requests
 
 async def test_limits_of_what_is_staged(tmp_path: Path) -> None:
     limits = {"max_stages": 2, "max_staged_bytes": 200 * KIB, "max_stage_producers": 1}
-    async with running_broker(tmp_path, limits=limits) as broker, broker.client(request_timeout_s=0.5) as client:
+    async with (
+        running_broker(tmp_path, limits=limits) as broker,
+        broker.client() as client,
+        broker.client(request_timeout_s=1.0) as hasty,
+    ):
         await client.create_topic(TOPIC)
         with pytest.raises(LimitExceededError, match="max_staged_bytes"):
             await stage(client, 0, [bytes(201 * KIB)])
@@ -359,7 +363,7 @@ async def test_limits_of_what_is_staged(tmp_path: Path) -> None:
         first = await stage(client, 0, [bytes(100 * KIB)])
         async with client.stage(TOPIC, producer="job", batch_id=0):
             with pytest.raises(LimitExceededError, match="max_stages = 2"):
-                await stage(client, 0, [b"x"])
+                await stage(hasty, 0, [b"x"])
         await client.commit_stages("job", 0, [first])
         await wait_until(lambda: nothing_staged(client))
         await stage(client, 1, [bytes(150 * KIB)])

@@ -193,7 +193,7 @@ def test_raw_is_the_payload_and_a_newline():
     assert printer([]) == b""
 
 
-@pytest.mark.parametrize(("stuck_s", "acked"), [(0.05, [0, 1]), (2.0, [])])
+@pytest.mark.parametrize(("stuck_s", "acked"), [(0.05, [0, 1]), (10.0, [])])
 def test_a_signal_waits_for_output_under_way_but_not_for_ever(stuck_s, acked, monkeypatch):
     client = two_batches()
 
@@ -206,4 +206,4 @@ def test_a_signal_waits_for_output_under_way_but_not_for_ever(stuck_s, acked, mo
     began = time.monotonic()
     consume(client)
     assert client.acked == acked
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 8

@@ -175,6 +175,16 @@ def wait_for_messages(broker, topic, count):
     raise AssertionError(f"{topic} did not reach {count} messages")
 
 
+def wait_for_backlog(broker, topic, subscription, count):
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        (row,) = json.loads(quick(broker, "subscriptions", "describe", topic, subscription, "-o", "json").stdout)
+        if row["backlog_messages"] == count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{topic} {subscription} did not come to a backlog of {count} messages")
+
+
 def test_bench(broker):
     shown = json.loads(quick(broker, "bench", "publish", "-n", "5000", "-o", "json").stdout)
     assert shown["messages"] == 5_000
@@ -245,7 +255,7 @@ def test_consume_goes_on_after_the_broker_was_killed(mortal_broker):
         mortal_broker, "consume", "/default/both", "-s", "s", "--start", "earliest", "-n", "2", stdout=subprocess.PIPE
     )
     assert consumer.stdout.readline() == b"before\n"
-    time.sleep(0.2)  # the acknowledgement is on its way when the line is there; give it the time to arrive
+    wait_for_backlog(mortal_broker, "/default/both", "s", 0)  # the acknowledgement is on its way when the line is there
     mortal_broker.kill()
     mortal_broker.start()
     quick(mortal_broker, "produce", "/default/both", "-m", "after")

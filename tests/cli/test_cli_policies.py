@@ -6,7 +6,7 @@ import json
 
 import pytest
 from brokers import BrokerProcess
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -110,7 +110,6 @@ _seconds = st.integers(0, 10**8) | st.integers(0, 10**6).map(lambda ms: ms / 100
 _rates = st.builds(Rate, st.integers(0, 10**9).map(float) | st.floats(1e-9, 1e12), st.integers(0, 2**60).map(float))
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         TopicPolicies,

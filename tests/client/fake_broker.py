@@ -38,6 +38,13 @@ _consume = msgspec.msgpack.Decoder(api.ConsumeRequest).decode
 M = api.Method
 
 
+async def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Look every few milliseconds whether something has happened that nobody announces."""
+    with anyio.fail_after(timeout_s):
+        while not condition():  # noqa: ASYNC110
+            await anyio.sleep(0.005)
+
+
 class Stored:
     def __init__(self, base_offset: int, part: bytes, header: BatchHeader, producer: str) -> None:
         self.base_offset = base_offset

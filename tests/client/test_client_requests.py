@@ -224,7 +224,7 @@ def test_the_blocking_facade_has_all_of_it(broker: BrokerProcess, topic: str) ->
                 renew_leases=True,
             ) as consumer,
         ):
-            producer.send(b"later", key="a", deliver_after_s=0.3)
+            producer.send(b"later", key="a", deliver_after_s=1.5)
             producer.send_many([b"0"], key="a1")
             producer.send_nowait(b"not for us", key="b").result()
             first = consumer.receive(timeout_s=10)

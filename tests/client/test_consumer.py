@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 import trio
 import trio.lowlevel
-from fake_broker import FakeBroker, running_broker
+from fake_broker import FakeBroker, running_broker, wait_until
 
 import danube
 from danube.client import Consumer, Message
@@ -150,15 +150,17 @@ async def test_credit_bounds_what_is_read_ahead() -> None:
     async with running_broker() as broker, danube.connect(broker.url) as client:
         store(broker, *(numbered(index, index + 10) for index in range(0, 1_000, 10)))
         async with client.consumer(TOPIC, subscription="s", start="earliest", credit_messages=40) as consumer:
-            await trio.sleep(0.05)
+            await wait_until(lambda: len(consumer._feeds[0].queue) >= 4)
+            await trio.sleep(0.02)
             assert len(consumer._feeds[0].queue) == 4
             assert [message.payload for message in await take(consumer, 1_000)] == numbered(0, 1_000)
-            await trio.sleep(0.02)
             granted = broker.topic(TOPIC).subscriptions["s"].consumer.credits  # type: ignore[union-attr]
+            await wait_until(lambda: sum(messages for messages, _ in granted) >= 1_040)
             assert granted[0] == (40, 16 * 2**20)
             assert sum(messages for messages, _ in granted) == 1_040
         async with client.consumer(TOPIC, subscription="t", start="earliest", credit_bytes=250) as consumer:
-            await trio.sleep(0.05)
+            await wait_until(lambda: len(consumer._feeds[0].queue) >= 3)
+            await trio.sleep(0.02)
             assert len(consumer._feeds[0].queue) == 3
             assert len(await take(consumer, 1_000)) == 1_000
 
@@ -182,7 +184,7 @@ async def test_partitions_are_merged_fairly() -> None:
         for index in range(3):
             store(broker, *([b"%d" % index] for _ in range(20)), topic=f"{TOPIC}-part-{index}")
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
-            await trio.sleep(0.05)
+            await wait_until(lambda: all(len(feed.queue) >= 20 for feed in consumer._feeds))
             messages = await take(consumer, 60)
             order = [message.partition for message in messages]
             assert sorted(order[:3]) == [0, 1, 2]
@@ -249,10 +251,10 @@ async def test_a_non_reliable_topic_keeps_what_has_arrived() -> None:
         broker.topic(TOPIC).durability = Durability.NONE
         store(broker, numbered(0, 5))
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
-            await trio.sleep(0.02)
+            await wait_until(lambda: bool(consumer._feeds[0].queue))
             broker.topic(TOPIC).batches.clear()
             await broker.cut()
-            await trio.sleep(0.05)
+            await wait_until(lambda: len(broker.opens) == 2)
             assert [message.payload for message in await take(consumer, 5)] == numbered(0, 5)
 
 
@@ -262,10 +264,9 @@ async def test_losses_on_the_way_are_counted() -> None:
             stream = broker.topic(TOPIC).subscriptions["s"].consumer.stream  # type: ignore[union-attr]
             stream.send_nowait(stream.encode(api.Gap(3, 8)))
             stream.send_nowait(stream.encode(api.ActiveChanged(False)))
-            await trio.sleep(0.02)
+            await wait_until(lambda: not consumer.active)
             assert consumer.dropped_messages == 5
             assert consumer.gaps == [(TOPIC, 3, 8)]
-            assert not consumer.active
             stream.send_nowait(stream.encode(api.ActiveChanged(True)))
             await consumer.wait_active()
 
@@ -391,8 +392,10 @@ async def test_several_tasks_share_a_consumer() -> None:
                     seen.append((await consumer.receive()).payload)
                     await trio.lowlevel.checkpoint()
 
-            with trio.move_on_after(0.3):
-                async with trio.open_nursery() as nursery:
-                    for _ in range(5):
-                        nursery.start_soon(work)
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(work)
+                await wait_until(lambda: len(seen) >= 200)
+                await trio.sleep(0.02)  # and nothing comes twice
+                nursery.cancel_scope.cancel()
         assert sorted(seen, key=int) == numbered(0, 200)

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import trio
 import trio.lowlevel
-from fake_broker import FakeBroker, FakeTopic, running_broker
+from fake_broker import FakeBroker, FakeTopic, running_broker, wait_until
 
 import danube
 from danube.client import Client, Environment, Producer
@@ -85,7 +85,8 @@ async def test_several_batches_are_in_flight() -> None:
         broker.hold_acks = trio.Event()
         async with client.producer(TOPIC, max_in_flight_batches=4, batch_max_bytes=200) as producer:
             pending = [producer.send_nowait(b"x" * 90) for _ in range(20)]
-            await trio.sleep(0.05)
+            await wait_until(lambda: len(producer._lanes[0].outbox.flight) >= 4)
+            await trio.sleep(0.02)
             assert len(producer._lanes[0].outbox.flight) == 4
             assert not pending[0].done
             broker.hold_acks.set()

@@ -11,12 +11,13 @@ from broker.broker_harness import RunningBroker
 from compat_harness import DISK, NONE, Caller, calling, compat_broker
 
 import danube
+from danube.broker.composite import Composer
 from danube.compat.codec import PROTO
 from danube.compat.errors import for_clients
 from danube.compat.producers import Producers
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Rate
-from danube.model.batch import BatchFlags
+from danube.model.batch import BatchFlags, CompositeRecord
 from danube.model.errors import (
     AlreadyExistsError,
     DanubeError,
@@ -495,13 +496,25 @@ async def test_a_full_journal_tells_clients_to_try_again(tmp_path: Path) -> None
         await running.broker.delete_topic(TOPIC)
 
 
-async def test_a_caller_that_goes_away_loses_nothing_for_others(tmp_path: Path) -> None:
+async def test_a_caller_that_goes_away_loses_nothing_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Composer.add
+    scope = trio.CancelScope()
+
+    def add_and_cancel(composer: Composer, record: CompositeRecord, *rest: Any) -> None:
+        add(composer, record, *rest)
+        if record.payload == b"goes":
+            scope.cancel()
+
+    monkeypatch.setattr(Composer, "add", add_and_cancel)
     async with compat_broker(tmp_path, sync_delay_ms=50.0) as running, calling(running) as caller:
         producer_id = (await caller.create(TOPIC)).producer_id
         async with trio.open_nursery() as nursery:
             nursery.start_soon(sending(caller, TOPIC, producer_id, b"stays", 1))
-            with trio.move_on_after(0.01):
+            with scope:
                 await caller.send(TOPIC, producer_id, b"goes", 2)
+            assert scope.cancelled_caught
         messages = await consumed(running, 2)
         assert {message.payload for message in messages} == {b"stays", b"goes"}
 

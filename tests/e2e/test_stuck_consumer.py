@@ -25,7 +25,7 @@ ANSWERS = 60
 KEYS = 100
 CREDIT = 50
 """Of the consumer that sticks, if its process lives."""
-ANSWER_S = 1.0
+ANSWER_S = 5.0
 """By far enough for one answer, and far less than any timeout that could be waited for."""
 
 
@@ -53,11 +53,17 @@ async def stuck(client: Client, topic: str) -> ConsumerInfo | None:
     return next((one for row in rows for one in row.consumers if row.subscription == "s" and one.name == "stuck"), None)
 
 
+async def is_ready(client: Client, topic: str) -> bool:
+    """Whether it sticks with something: one that has asked for nothing is in nobody's way."""
+    one = await stuck(client, topic)
+    return one is not None and one.credit_messages > 0
+
+
 @pytest.mark.parametrize("way", ["idle", "stopped"])
 @pytest.mark.parametrize("kind", ["shared", "key_shared"])
 async def test_a_stuck_consumer_disturbs_nobody(broker: BrokerProcess, kind: str, way: str) -> None:
     topic = f"/default/{kind}-{way}"
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with connect(broker.url) as client, consumer_group(broker.url, topic, "s", kind) as group:
             await client.create_topic(topic)
             if way == "idle":
@@ -65,7 +71,7 @@ async def test_a_stuck_consumer_disturbs_nobody(broker: BrokerProcess, kind: str
                 await check_others(client, group)
             else:
                 with consumer_process(broker, topic, kind) as process:
-                    await until(lambda: stuck(client, topic))
+                    await until(lambda: is_ready(client, topic))
                     process.send_signal(signal.SIGSTOP)
                     await check_others(client, group)
 
@@ -94,14 +100,18 @@ async def check_others(client: Client, group: Group) -> None:
     # What sticks is not lost either: once its time is over, the others have it.
     await client.change_subscription_policy(topic, "s", ack_timeout_s=0.3, redelivery_delay_s=0.0)
     everything = COUNT + ANSWERS
-    await group.until(lambda it: len(it.acked) >= everything)
-    await group.flush()
-    assert await backlog(client, topic, "s") == 0
-    assert sorted(numbers(group.acked)) == list(range(everything))
+    await until(lambda: backlog_is(client, topic, 0))
+    await group.until(lambda it: len(set(numbers(it.acked))) == everything)
+    # Others whose machine stands still for so long may get some of theirs again.
+    assert set(numbers(group.acked)) == set(range(everything))
     assert {one.consumer for one in group.acked} == {"a", "b", "c"}
     if group.kind == "key_shared":
         for key, found in by_key(group.acked).items():
-            assert found == sorted(found), key
+            assert list(dict.fromkeys(found)) == sorted(set(found)), key
+
+
+async def backlog_is(client: Client, topic: str, count: int) -> bool:
+    return await backlog(client, topic, "s") == count
 
 
 def theirs(group: Group, held: ConsumerInfo) -> int:

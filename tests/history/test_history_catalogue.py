@@ -100,7 +100,6 @@ async def test_enter_and_find() -> None:
         assert catalogue.objects[ref(1)].references == 2
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), min_size=1, max_size=12), st.randoms())
 def test_times_are_found_although_clocks_step_back(times: list[tuple[int, int]], random: Random) -> None:
     topic = TopicHistory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from danube.model import batch as b
@@ -33,7 +33,6 @@ def encode(items: list[bytes] | list[Record], codec: Codec = Codec.NONE, sequenc
 
 
 @given(payloads | records, codecs)
-@settings(deadline=None)
 def test_records_come_back_as_they_were(items: list[bytes] | list[Record], codec: Codec) -> None:
     part = encode(items, codec)
     header = b.check_part(part)
@@ -44,7 +43,6 @@ def test_records_come_back_as_they_were(items: list[bytes] | list[Record], codec
 
 
 @given(payloads, codecs, st.data())
-@settings(deadline=None)
 def test_no_flipped_bit_passes(items: list[bytes], codec: Codec, data: st.DataObject) -> None:
     part = bytearray(encode(items, codec))
     position = data.draw(st.integers(0, len(part) - 1))
@@ -54,7 +52,6 @@ def test_no_flipped_bit_passes(items: list[bytes], codec: Codec, data: st.DataOb
 
 
 @given(payloads, st.data())
-@settings(deadline=None)
 def test_no_truncation_passes(items: list[bytes], data: st.DataObject) -> None:
     part = encode(items)
     cut = data.draw(st.integers(0, len(part) - 1))
@@ -63,7 +60,6 @@ def test_no_truncation_passes(items: list[bytes], data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(deadline=None)
 def test_garbage_is_only_ever_a_corrupt_batch(garbage: bytes) -> None:
     sealed = garbage + b.crc32c(garbage).to_bytes(4, "little")  # a right checksum over nonsense
     with pytest.raises((CorruptBatchError, MessageTooLargeError)):
@@ -85,7 +81,6 @@ def test_stamps_come_back_and_flipped_bits_do_not(topic: int, base: int, time_us
 
 
 @given(records, st.data())
-@settings(deadline=None)
 def test_a_slice_holds_exactly_its_records(items: list[Record], data: st.DataObject) -> None:
     part = encode(items, Codec.LZ4)
     header = b.check_part(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from danube.broker.opened import OpenedBatch
@@ -66,7 +66,6 @@ def delivered(part: bytes, ranges: list[int] | None = None) -> Batch:
 
 
 @given(composites)
-@settings(deadline=None)
 def test_records_come_back_with_their_producers(items: list[CompositeRecord]) -> None:
     part = encode_composite(items, publish_time_us=1_000, schema_id=3, schema_version=4)
     header = check_part(part)
@@ -77,7 +76,6 @@ def test_records_come_back_with_their_producers(items: list[CompositeRecord]) ->
 
 
 @given(composites, st.data())
-@settings(deadline=None)
 def test_the_client_shows_the_producer_of_each_message(items: list[CompositeRecord], data: st.DataObject) -> None:
     batch = delivered(encode_composite(items, publish_time_us=1_000))
     assert [message.producer for message in batch] == [item.producer for item in items]

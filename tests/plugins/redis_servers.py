@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from brokers import free_port
+
+from benchmarks._seaweed import free_ports
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -28,9 +29,8 @@ class RedisServer:
     """A server on a free port that can be killed and started again on its port and directory."""
 
     def __init__(self, directory: Path, *options: str) -> None:
-        self.port = free_port()
+        self.port, self._bus_port = free_ports(2)
         self.directory = directory
-        self._bus_port = free_port()
         self.options = options
         if "--cluster-enabled" in options:
             # A cluster's server has a second port: unless told, 10,000 above the first, which may be beyond 65,535.

@@ -129,13 +129,14 @@ async def test_a_connection_that_ends_or_says_nothing() -> None:
     silence = Silence.CLOSE
     async with (
         serve(lambda request: silence) as server,
-        open_backend(url(server.endpoint, "&read_timeout_s=0.3")) as backend,
+        open_backend(url(server.endpoint, "&read_timeout_s=30")) as backend,
+        open_backend(url(server.endpoint, "&read_timeout_s=0.3")) as hasty,
     ):
         for call in calls(backend).values():
             with pytest.raises(StorageUnavailableError):
                 await call()
         silence = Silence.STALL
-        for call in calls(backend).values():
+        for call in calls(hasty).values():
             with trio.fail_after(5), pytest.raises(StorageTimeoutError):
                 await call()
 

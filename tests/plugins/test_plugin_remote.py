@@ -154,10 +154,14 @@ async def test_a_cancelled_put_leaves_nothing() -> None:
         await remote.put("large", data)
         whole_s = trio.current_time() - began
         for share in (0.0, 0.01, 0.1, 0.3, 0.5):
-            await remote.delete(["large"])
-            with trio.move_on_after(share * whole_s) as scope:
-                await remote.put("large", data)
-            assert scope.cancelled_caught
+            # On a machine that was busy before, this put may be many times as fast as the measured one.
+            while True:
+                await remote.delete(["large"])
+                with trio.move_on_after(share * whole_s) as scope:
+                    await remote.put("large", data)
+                if scope.cancelled_caught:
+                    break
+                share /= 2
             await until(lambda: one.memory_held == 0)
             assert (await one.backend.list()).objects == []
         await remote.put("large", data)
@@ -207,7 +211,7 @@ async def test_too_large_an_object_is_refused_by_the_name_of_the_limit() -> None
 
 async def test_a_caller_that_sends_nothing_is_cut_off_and_its_memory_goes_to_the_next() -> None:
     async with (
-        serving(storage_server_memory_bytes=4 * MIB, storage_server_stall_timeout_s=0.3) as one,
+        serving(storage_server_memory_bytes=4 * MIB, storage_server_stall_timeout_s=1.0) as one,
         open_backend(one.url()) as remote,
         connect_channel("127.0.0.1", one.port) as channel,
         channel.open_stream(api.Method.PUT) as silent,
@@ -215,9 +219,9 @@ async def test_a_caller_that_sends_nothing_is_cut_off_and_its_memory_goes_to_the
         silent.send_nowait(silent.encode(api.PutObject("space", "k", 4 * MIB)))
         assert await silent.receive() is not None
         assert one.memory_held == 4 * MIB
-        with trio.fail_after(5):
+        with trio.fail_after(10):
             await remote.put("k", bytes(4 * MIB))
-        with pytest.raises(StorageTimeoutError, match=r"sent nothing for 0\.3 s"):
+        with pytest.raises(StorageTimeoutError, match="sent nothing for 1 s"):
             await silent.receive()
 
 

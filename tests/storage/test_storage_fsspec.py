@@ -256,12 +256,22 @@ async def test_foreign_messages_lose_their_secrets():
 # The bridge
 
 
+async def call_and_cancel(begun, function):
+    """Call a coroutine function of asyncio, and cancel the call when ``begun`` is set."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call_asyncio, fsspec.asyn.get_loop(), function)
+        assert await trio.to_thread.run_sync(begun.wait, 10)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_cancelled_coroutine_has_ended_when_the_call_returns():
     loop = fsspec.asyn.get_loop()
+    begun = threading.Event()
     steps = []
 
     async def upload():
         steps.append("begun")
+        begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -269,9 +279,7 @@ async def test_a_cancelled_coroutine_has_ended_when_the_call_returns():
             steps.append("cleaned up")
             raise
 
-    with trio.move_on_after(0.05) as scope:
-        await call_asyncio(loop, upload)
-    assert scope.cancelled_caught
+    await call_and_cancel(begun, upload)
     assert steps == ["begun", "cleaned up"]
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -281,21 +289,22 @@ async def test_a_cancelled_coroutine_has_ended_when_the_call_returns():
 
 async def test_a_coroutine_that_does_not_let_itself_be_cancelled_is_left(monkeypatch):
     monkeypatch.setattr(_asyncio_bridge, "_CANCEL_GRACE_S", 0.05)
-    finished = threading.Event()
+    begun, finished = threading.Event(), threading.Event()
+    go_on = asyncio.Event()
 
     async def stubborn():
+        begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            await asyncio.sleep(0.2)
+            await go_on.wait()
         finished.set()
 
-    start = trio.current_time()
-    with trio.move_on_after(0.02):
-        await call_asyncio(fsspec.asyn.get_loop(), stubborn)
-    assert trio.current_time() - start < 0.19
+    with trio.fail_after(10):
+        await call_and_cancel(begun, stubborn)
     assert not finished.is_set()
-    assert await trio.to_thread.run_sync(finished.wait, 5)
+    fsspec.asyn.get_loop().call_soon_threadsafe(go_on.set)
+    assert await trio.to_thread.run_sync(finished.wait, 10)
 
 
 async def test_results_errors_and_foreign_cancellation_come_through_the_bridge():
