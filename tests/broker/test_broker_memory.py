@@ -36,8 +36,8 @@ async def test_an_idle_broker_and_a_thousand_idle_connections(tmp_path: Path) ->
             assert info.connections == 1_000
             loaded = rss_mb(broker)
         print(f"idle {idle:.1f} MB, {own:.1f} its own; with 1,000 connections {loaded:.1f} MB")  # noqa: T201 - -rP
-        # 54 and 39 MB were measured; how many pages of files the first one counts is for the kernel to decide.
-        assert own <= 43
+        # 54 and 39 to 42 MB were measured; how many pages of files the first one counts is for the kernel to decide.
+        assert own <= 46
         assert idle <= 60
         assert loaded <= 120
 
