@@ -31,6 +31,8 @@ ERROR_TRAILER = "danube-error"
 """The trailer that carries the stable code of an error, beside ``grpc-status``."""
 
 _MAX_WINDOW = 2**31 - 1
+_MAX_TABLE_BYTES = 4096
+"""Of the table for headers that are sent."""
 _GRPC_TYPE = re.compile(r"application/grpc(\+[a-z0-9.+-]{1,40})?", re.ASCII)
 _NOT_METADATA = frozenset({"content-type", "te", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "user-agent"})
 
@@ -69,6 +71,10 @@ class Calls(Receiving):
         return True
 
     def _on_settings(self, event: h2.events.RemoteSettingsChanged) -> None:
+        encoder = self._h2.encoder
+        if encoder.header_table_size > _MAX_TABLE_BYTES:
+            # The peer says how much it can remember, not how much is remembered here, and searched for each header.
+            encoder.header_table_size = _MAX_TABLE_BYTES
         before, self._send_window = self._send_window, self._h2.remote_settings.initial_window_size
         delta = self._send_window - before
         if not delta:

@@ -18,6 +18,7 @@ from urllib.parse import unquote_to_bytes
 from danube.model.errors import InvalidArgumentError, Status
 
 __all__ = [
+    "MAX_MESSAGE_BYTES",
     "PREFIX",
     "PREFIX_SIZE",
     "decode_message",
@@ -30,6 +31,8 @@ __all__ = [
 PREFIX = struct.Struct(">BI")
 PREFIX_SIZE = PREFIX.size
 
+MAX_MESSAGE_BYTES = 2048
+"""Of a ``grpc-message``, percent-encoded."""
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
@@ -65,8 +68,17 @@ def format_timeout(seconds: float) -> str:
 
 
 def encode_message(text: str) -> str:
-    """Percent-encode a ``grpc-message``: everything but printable ASCII, and the percent sign itself."""
-    return _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], text.encode("utf-8", "replace")).decode("ascii")
+    """Percent-encode a ``grpc-message``: everything but printable ASCII, and the percent sign itself.
+
+    What is longer than :data:`MAX_MESSAGE_BYTES` is cut off: a peer takes only so much of headers, and may be the one
+    who has sent the text.
+    """
+    cut = text if len(text) <= MAX_MESSAGE_BYTES else text[: MAX_MESSAGE_BYTES - 1] + "…"
+    while True:
+        found = _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], cut.encode("utf-8", "replace")).decode("ascii")
+        if len(found) <= MAX_MESSAGE_BYTES:
+            return found
+        cut = cut[: len(cut) * 2 // 3] + "…"
 
 
 def decode_message(text: str) -> str:

@@ -44,7 +44,7 @@ _CONTINUATION = 9
 class Outgoing:
     """The send side of a connection. ``end`` closes a stream whose queue has run empty."""
 
-    __slots__ = ("_chunks", "_end", "_h2", "_ready", "_whole_bytes")
+    __slots__ = ("_chunks", "_end", "_h2", "_ready", "_whole_bytes", "sent_data")
 
     def __init__(self, h2: H2Connection, end: Callable[[WireStream], None]) -> None:
         self._h2 = h2
@@ -52,6 +52,8 @@ class Outgoing:
         self._chunks: list[bytes | memoryview] = []
         self._ready: deque[WireStream] = deque()
         self._whole_bytes = 0
+        self.sent_data = False
+        """Whether DATA was sent since somebody has last set this to False."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks) or (bool(self._ready) and self._h2.outbound_flow_control_window > 0)
@@ -90,6 +92,7 @@ class Outgoing:
         if self._whole_bytes > MAX_WHOLE_BYTES:
             return False
         self._whole_bytes += size
+        self.sent_data = True
         h2.outbound_flow_control_window = room - size
         pack = FRAME_HEADER.pack
         stream_id = stream.stream_id
@@ -174,6 +177,7 @@ class Outgoing:
     def _frame(self, stream: WireStream, size: int) -> None:
         stream.queued -= size
         stream.send_window -= size
+        self.sent_data = True
         self._h2.outbound_flow_control_window -= size
         flags = 0
         if stream.ending and not stream.queued and stream.trailers is None:

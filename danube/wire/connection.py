@@ -175,7 +175,11 @@ class GrpcConnection(RepeatedCalls):
                     return
         elif kind == FrameType.PING:
             if not flags & FrameType.ACK:
-                self._charge(self._pings, 1)
+                # As gRPC servers do: clients probe their bandwidth with a PING for each answer, which is no flood.
+                if self._outgoing.sent_data:
+                    self._outgoing.sent_data = False
+                else:
+                    self._charge(self._pings, 1)
         elif kind == FrameType.SETTINGS:
             if not flags & FrameType.ACK:
                 self._charge(self._settings, 1)

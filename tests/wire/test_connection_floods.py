@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
+import hpack
 import pytest
 from wire_harness import (
     ACK,
@@ -19,14 +21,17 @@ from wire_harness import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
+    Pair,
     RawClient,
     frame,
     greeted_server,
     parse_frames,
 )
 
+from danube.model.errors import Status
 from danube.model.limits import Limits
 from danube.wire._abuse import TokenBucket
+from danube.wire._events import ConnectionTerminated, TrailersReceived
 from danube.wire.connection import GrpcConnection
 
 LIMITS = Limits(
@@ -158,3 +163,55 @@ def test_a_token_bucket_refills() -> None:
     assert not bucket.take(1, 0.5)
     assert bucket.take(1, 3.0)
     assert sum(bucket.take(1, 1000.0) for _ in range(100)) in (10, 11)
+
+
+def test_a_peer_that_probes_its_bandwidth_is_no_flood() -> None:
+    """One PING for each answer, as grpc-go sends them."""
+    pair = Pair(Limits(max_pings_per_minute=20))
+    for _ in range(100):
+        stream_id = pair.open()
+        pair.client.end_stream(stream_id)
+        pair.pump()
+        pair.server.send_response_headers(stream_id, "application/grpc")
+        pair.server.send_message(stream_id, b"answer")
+        pair.server.send_trailers(stream_id, Status.OK)
+        pair.server.finish(stream_id)
+        pair.pump()
+        pair.client.ping(b"probing.")
+        pair.pump()
+    for _ in range(30):
+        pair.client.ping(b"flooding")
+    _, at_server = pair.pump()
+    assert isinstance(at_server[-1], ConnectionTerminated)
+    assert "max_pings_per_minute" in at_server[-1].message
+
+
+def test_the_peer_does_not_say_how_much_is_remembered() -> None:
+    """Of headers that are sent: each is looked for in all that is remembered."""
+    server, raw = greeted_server()
+    server.receive(frame(SETTINGS, 0, 0, struct.pack(">HL", 1, 2**32 - 1)), 0.0)
+    for stream_id in range(1, 601, 2):
+        server.receive(raw.request(stream_id, END_STREAM), 0.0)
+        server.send_trailers(stream_id, Status.INTERNAL, f"number {stream_id}")
+        server.finish(stream_id)
+    assert len(server._h2.encoder.header_table.dynamic_entries) < 100
+    found = server.data_to_send()
+    decoder = hpack.Decoder()
+    decoder.max_allowed_table_size = 2**32 - 1
+    statuses = [dict(decoder.decode(body)) for kind, _, _, body in parse_frames(found) if kind == HEADERS]
+    assert [each["grpc-message"] for each in statuses] == [f"number {number}" for number in range(1, 601, 2)]
+
+
+@pytest.mark.parametrize("text", ["x" * 20_000, "字" * 5_000, "%" * 3_000, "\ud800" * 3_000])
+def test_a_long_error_fits_into_what_any_peer_takes(text: str) -> None:
+    pair = Pair()
+    stream_id = pair.open()
+    pair.client.end_stream(stream_id)
+    pair.pump()
+    pair.server.send_trailers(stream_id, Status.INVALID_ARGUMENT, text)
+    pair.server.finish(stream_id)
+    at_client, _ = pair.pump()
+    (ended,) = [event for event in at_client if isinstance(event, TrailersReceived)]
+    assert ended.status is Status.INVALID_ARGUMENT
+    assert ended.message[:150] == text[:150].encode("utf-8", "replace").decode()
+    assert ended.message.endswith("…")
