@@ -10,7 +10,7 @@ from danube.broker.query import Queries
 from danube.broker.storage_admin import StorageAdministration, sealed_part_of
 from danube.log import TopicLog
 from danube.model import TopicPolicies, api, partition_name, validate_name, validate_topic
-from danube.model.errors import SubscriptionNotFoundError, TopicNotFoundError
+from danube.model.errors import DanubeError, SubscriptionNotFoundError, TopicNotFoundError
 from danube.model.policies import check_policy
 from danube.model.version import __version__
 from danube.wire import Context, Method, Service, UnaryHandler
@@ -97,8 +97,15 @@ class Administration:
         return api.Done()
 
     async def list_topics(self, request: api.ListTopics, _context: Context) -> api.TopicList:
-        """List topics, partitioned ones once."""
-        return api.TopicList([self._topic_info(name) for name, _ in self._broker.catalogue.topics(request.namespace)])
+        """List topics, partitioned ones once. Of those that cannot be reached now only what is known is shown."""
+        found = []
+        for name, record in self._broker.catalogue.topics(request.namespace):
+            try:
+                found.append(self._topic_info(name))
+            except DanubeError:
+                # Its storage is away, or it is being created or deleted: `describe` says which. Others can be listed.
+                found.append(_known_of(name, record))
+        return api.TopicList(found)
 
     async def describe_topic(self, request: api.DescribeTopic, _context: Context) -> api.TopicInfo:
         """Describe one topic, one partition, or the sum of a partitioned topic."""
@@ -214,6 +221,14 @@ class Administration:
 
 def _sealed_offset(topic: Topic) -> int:
     return topic.kept.journal_start if isinstance(topic.kept, TopicLog) else topic.end_offset
+
+
+def _known_of(name: str, record: TopicRecord) -> api.TopicInfo:
+    """Return what the catalogue knows of a topic."""
+    topic_id = record.topic_ids[0] if not record.partitions else 0
+    return api.TopicInfo(
+        name, topic_id, record.partitions, record.durability, 0, 0, 0, [], [], record.created_us, record.storage
+    )
 
 
 def _names(topic: str, record: TopicRecord) -> list[str]:

@@ -32,7 +32,7 @@ from danube.broker.seams import Seams, shown_address
 from danube.broker.stages import Stages
 from danube.broker.state import RecoveryVisitor
 from danube.broker.topic import Topic
-from danube.dispatch import Cursor
+from danube.dispatch import Cursor, encode_entry
 from danube.history import History, HistoryCatalogue, Subscriptions
 from danube.log import BatchCache, Entry, Journal
 from danube.model import Durability, TopicPolicies, api, validate_name, validate_topic
@@ -303,6 +303,7 @@ class Broker:
             }
         )
         await self.history.sweep({topic_id for _, record in catalogue.topics() for topic_id in record.topic_ids})
+        clamped: list[tuple[str, int, bytes]] = []
         for name, record in catalogue.topics():
             if record.durability is Durability.REMOTE:
                 continue  # their storages tell of them
@@ -321,8 +322,13 @@ class Broker:
                             topic_name,
                             topic.end_offset,
                         )
+                        clamped.append(
+                            ("cursors", entry.subscription_id, encode_entry(cursor.snapshot(entry.subscription_id)))
+                        )
                     topic.restore_subscription(subscription, entry, cursor)
                 self.adopt(topic)
+        # Before anything new gets the offsets that these had acknowledged: after another crash it would count as that.
+        await catalogue.snapshots.save(clamped)
         for topic_id in report.topics:
             self.journal.drop_topic(topic_id)  # deleted topics
 
@@ -586,11 +592,12 @@ class Broker:
     async def _delete_topic(self, name: str) -> None:
         record = await self.catalogue.delete_topic(name)
         self._topics_changed()
-        for topic_name, _ in members(name, record):
-            topic = self._topics.pop(topic_name, None)
-            if topic is not None:
-                topic.end(TopicNotFoundError(f"topic {topic_name!r} was deleted"))
-                await topic.intake.wait_settled()  # what is on its way counts as needed once it is written
+        # All of them at once: while one settles, a topic of the same name may come to life.
+        gone = [self._topics.pop(topic_name, None) for topic_name, _ in members(name, record)]
+        for topic in filter(None, gone):
+            topic.end(TopicNotFoundError(f"topic {topic.name!r} was deleted"))
+        for topic in filter(None, gone):
+            await topic.intake.wait_settled()  # what is on its way counts as needed once it is written
         if record.durability is Durability.REMOTE:
             await self.remote.deleted(name, record)
         for topic_id in record.topic_ids:

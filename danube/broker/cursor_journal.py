@@ -33,6 +33,10 @@ class CursorJournal:
         self._unsaved = RangeSet()
         """Acknowledged, and waiting for the next entry."""
         self._saving = False
+        self._entries = self._settled = 0
+        """How many entries were submitted, and how many of them are durable."""
+        self._quieting = 0
+        """How many wait until no entry is on its way; no other one is sent meanwhile."""
         self._flushes: list[tuple[AckWaiter, int]] = []
         self._flushing: list[tuple[AckWaiter, int]] = []
         self._lost: DanubeError | None = None
@@ -44,14 +48,14 @@ class CursorJournal:
             return
         for index in range(0, len(ranges), 2):
             self._unsaved.add(ranges[index], ranges[index + 1])
-        if not self._saving and self._lost is None:
-            self._save()
+        if self._lost is None:
+            self._go_on()
 
     def add_for(self, waiter: AckWaiter, ranges: Sequence[int]) -> None:
         """Write down that flat ranges were acknowledged, and answer as :meth:`flush` does when they are durable."""
         if not ranges:
             self.flush(waiter, 0)
-        elif self._kept and not self._saving and self._lost is None:
+        elif self._kept and not self._saving and not self._quieting and self._lost is None:
             self._flushes.append((waiter, 0))  # before the entry goes, so that it need not wait for the next one
             self.add(ranges)
         else:
@@ -67,8 +71,7 @@ class CursorJournal:
             consumer.send(api.AcksFlushed(token))
             return
         self._flushes.append((consumer, token))
-        if not self._saving:
-            self._save()
+        self._go_on()
 
     def forget(self, consumer: AckWaiter) -> None:
         """A consumer has gone: it waits for nothing any more."""
@@ -80,17 +83,44 @@ class CursorJournal:
         return encode_entry(self._cursor.snapshot(self._subscription_id))
 
     def reset(self) -> None:
-        """Write down that the cursor was moved; call it when :meth:`saved` has returned."""
+        """Write down that the cursor was moved; call it when :meth:`quiet` has returned, without a checkpoint."""
         self._unsaved.clear()
         if self._kept:
             self._submit(encode_entry(self._cursor.reset(self._subscription_id)))
 
+    async def quiet(self) -> None:
+        """Wait until no cursor entry is on its way; raise if the last one did not arrive.
+
+        What is acknowledged meanwhile waits: somebody always acknowledges something while a commit is under way, and
+        this would never end.
+        """
+        self._quieting += 1
+        quiet = False
+        try:
+            while self._saving:
+                await self._topic.next_commit()
+            quiet = True
+        finally:
+            self._quieting -= 1
+            if not quiet:
+                self._go_on()
+        self._check()
+
     async def saved(self) -> None:
-        """Wait until no cursor entry is on its way; raise if the last one did not arrive."""
-        while self._saving:
+        """Wait until every cursor entry is durable that is on its way now; raise if one did not arrive."""
+        wanted = self._entries
+        while self._settled < wanted and self._lost is None:
             await self._topic.next_commit()
+        self._check()
+
+    def _check(self) -> None:
         if self._lost is not None:
             raise type(self._lost)(self._lost.message)
+
+    def _go_on(self) -> None:
+        """Write down what has gathered, unless something is on its way: then that goes next."""
+        if (self._unsaved or self._flushes) and not self._saving and not self._quieting:
+            self._save()
 
     def _save(self) -> None:
         ranges = self._unsaved.to_flat()
@@ -98,7 +128,9 @@ class CursorJournal:
         self._submit(encode_entry(self._cursor.delta(self._subscription_id, ranges)))
 
     def _submit(self, payload: bytes) -> None:
+        assert not self._saving
         self._saving = True
+        self._entries += 1
         self._flushing, self._flushes = self._flushes, []
         topic = self._topic
         try:
@@ -126,8 +158,8 @@ class CursorJournal:
             self._not_saved(error)
             return
         self._saving = False
+        self._settled += 1
         flushed, self._flushing = self._flushing, []
         for consumer, token in flushed:
             consumer.send(api.AcksFlushed(token))
-        if self._unsaved or self._flushes:
-            self._save()
+        self._go_on()

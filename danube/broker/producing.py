@@ -552,6 +552,7 @@ class Intake:
         ticket.tell(batch, error)
 
     async def wait_settled(self) -> None:
-        """Wait until no batch is on its way to the journal."""
-        while self._pending:
+        """Wait until the batches have settled that are on their way to the journal now."""
+        waiting = list(self._pending)
+        while any(batch in self._pending for batch in waiting):
             await self._commits.next_commit()

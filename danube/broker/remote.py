@@ -165,18 +165,19 @@ class RemoteTopics:
                 break
             except OwnerFencedError:
                 raise
-            except StorageError as error:
+            except DanubeError as error:
                 self._failures[name] = error
+                # Whatever clients are told to try again has to be tried again here: the metadata may be away for a
+                # moment just as well as the storage.
+                if not isinstance(error, StorageError) and not error.retryable:
+                    _log.error("topics of durability 'remote' in storage %r cannot be served: %s", name, error)
+                    break
                 if self.records(name):
                     _log.error("topics of durability 'remote' wait for storage %r: %s", name, error)
                 else:
                     _log.warning("whether storage %r has topics of durability 'remote' is not known: %s", name, error)
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _MOST_RETRY_S)
-            except DanubeError as error:
-                self._failures[name] = error
-                _log.error("topics of durability 'remote' in storage %r cannot be served: %s", name, error)
-                break
             finally:
                 done.set()
 
@@ -391,7 +392,9 @@ class RemoteTopics:
         record = await self._broker.catalogue.create_topic(name, Durability.REMOTE, partitions, storage, policies)
 
         def bring_to_life() -> None:
-            latest = self._broker.catalogue.find(name) or record  # its policies may have been changed meanwhile
+            latest = self._latest(name, record)
+            if latest is None:
+                return
             for each, number in members(name, record):
                 topic = build_remote_topic(self._broker, each, number, latest, journal, RemoteTopicState(), None)
                 self.by_id[number] = topic
@@ -410,7 +413,9 @@ class RemoteTopics:
         record = await self._broker.catalogue.enlarge_topic(name, partitions)
 
         def bring_to_life() -> None:
-            latest = self._broker.catalogue.find(name) or record
+            latest = self._latest(name, record)
+            if latest is None:
+                return
             for each, number in members(name, record):
                 if number not in self.by_id:
                     topic = build_remote_topic(self._broker, each, number, latest, journal, RemoteTopicState(), None)
@@ -419,6 +424,11 @@ class RemoteTopics:
 
         change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
         await self._submit(journal, record, change, Settling(bring_to_life))
+
+    def _latest(self, name: str, record: TopicRecord) -> TopicRecord | None:
+        """Return what a record is now: its policies may have been changed since. None: the topic was deleted."""
+        latest = self._broker.catalogue.find(name)
+        return latest if latest is not None and latest.topic_ids[0] == record.topic_ids[0] else None
 
     async def changed(self, name: str, record: TopicRecord) -> None:
         """The record of a topic has changed in the catalogue; return when that is durable in its storage.

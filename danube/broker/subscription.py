@@ -23,7 +23,12 @@ from danube.broker.telling import explanation_of, info_of
 from danube.dispatch import Cursor, Delivery, Machine, Span
 from danube.log import StoredBatch
 from danube.model import Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
-from danube.model.errors import ConsumerDisplacedError, DanubeError, InvalidArgumentError
+from danube.model.errors import (
+    ConsumerDisplacedError,
+    DanubeError,
+    InvalidArgumentError,
+    SubscriptionNotFoundError,
+)
 
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
@@ -91,9 +96,13 @@ class Subscription(Pump):
         """Connect a consumer; one of the same name that is still there is displaced.
 
         Raises:
+            TopicNotFoundError, SubscriptionNotFoundError: it was deleted while it was being opened.
             SubscriptionBusyError: exclusive, and another consumer is connected.
             DataLossError: the subscription stopped because stored data is damaged.
         """
+        self.topic.check_not_deleted()
+        if self.topic.subscriptions.get(self.name) is not self:
+            raise SubscriptionNotFoundError(f"subscription {self.name!r} of topic {self.topic.name!r} was deleted")
         if self.failure is not None:
             raise self.failure
         displaced = self.machine.join(
@@ -300,7 +309,7 @@ class Subscription(Pump):
         Raises:
             JournalFencedError, UnavailableError: it is not durable; the broker is about to end.
         """
-        await self._journal.saved()  # entries reach the journal in order; the reset goes after the deltas
+        await self._journal.quiet()  # entries reach the journal in order; the reset goes after the deltas
         self._ahead.clear()
         self._former_end = 0
         self.machine.seek(offset, trio.current_time())

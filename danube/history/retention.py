@@ -75,7 +75,7 @@ def plan_retention(
                 break
             start = part.end_offset
         if excess > 0 and start >= log.journal_start:
-            start = max(start, log.index.offset_behind_share(excess / log.unsealed_bytes))
+            start = max(start, log.index.offset_keeping(log.unsealed_bytes - excess))
     start = min(start, log.end_offset)
     gone = [part for part in parts if part.end_offset <= start]
     return RetentionPlan(name, log.start_offset, start, sum(part.size_bytes for part in gone), len(gone))

@@ -118,7 +118,7 @@ class RecoveredTopic:
         self.first_time_us = self.first_time_us or stamp.append_time_us
         self.append_time_us = max(self.append_time_us, stamp.append_time_us)
         self.suspect = False  # its offset has just shown whether something is missing before it
-        self.index.add(base, location.file, location.position, stamp.append_time_us)
+        self.index.add(base, location.file, location.position, stamp.append_time_us, stamp.total_size)
         if header.flags & BatchFlags.COMPOSITE:
             return end  # of many producers, who continue no sequence with it
         batches = self.producers.get(header.producer_id)

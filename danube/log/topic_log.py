@@ -137,7 +137,7 @@ class TopicLog:
             self.index.drop_before(self.journal_start)
             journal.release(topic_id, self.journal_start)
         if recovered is not None and self.journal_start < next_offset:
-            self.unsealed_bytes = journal.stored_bytes(topic_id)
+            self.unsealed_bytes = self.index.bytes_from(self.journal_start)
             self.unsealed_since_us = recovered.first_time_us
             self._note_unsealed()
 
@@ -196,7 +196,7 @@ class TopicLog:
         if self._is_remote:
             self.journal_start = batch.end_offset
             return
-        self.index.add(batch.base_offset, entry.file, entry.position, batch.append_time_us)
+        self.index.add(batch.base_offset, entry.file, entry.position, batch.append_time_us, entry.size)
         self.unsealed_bytes = unsealed = self.unsealed_bytes + entry.size
         if unsealed >= self._seal_at:
             if not self.unsealed_since_us:
@@ -393,7 +393,8 @@ class TopicLog:
             self.start_offset = min(up_to_offset, self.end_offset)
             if self.start_offset > self.journal_start:
                 self.sealed_up_to(self.start_offset, 0)
-                self.unsealed_bytes = self._journal.stored_bytes(self.topic_id)
+                # Not what the journal stores: a file keeps all of a topic until it needs nothing of it.
+                self.unsealed_bytes = self.index.bytes_from(self.journal_start)
 
     def drop(self) -> None:
         """The topic is gone: release everything in the journal and in memory."""

@@ -31,7 +31,7 @@ def log_of(start: int, journal_start: int, end: int, *unsealed: tuple[int, int])
     """A log whose journal holds regions, each (base offset, age in seconds) and 100 bytes."""
     index = TopicIndex()
     for number, (base, age_s) in enumerate(unsealed):
-        index.add(base, 1, number * 64 * 1024, NOW_US - age_s * SECOND_US)
+        index.add(base, 1, number * 64 * 1024, NOW_US - age_s * SECOND_US, 100)
     return SimpleNamespace(
         start_offset=start,
         journal_start=journal_start,
@@ -86,3 +86,20 @@ def test_the_strictest_rule_wins_and_the_start_never_goes_back() -> None:
     assert start_of(rules, floors=(36,)) == 36
     assert start_of(Retention(max_age_s=299), log_of(20, 30, 40, (30, 50))) == 20
     assert start_of(Retention(max_age_s=0.001), log_of(0, 30, 40)) == 30
+
+
+def test_a_size_is_kept_round_after_round() -> None:
+    """What the journal stores of a topic goes down by whole files only: each round cut the same share off once more."""
+    index, size = TopicIndex(), 64 * 1024
+    for number in range(192):
+        index.add(number * 10, 1, 4096 + number * size, NOW_US, size)
+    log = SimpleNamespace(
+        start_offset=0, journal_start=0, end_offset=1920, unsealed_bytes=index.bytes_from(0), index=index
+    )
+    for _ in range(20):
+        plan = plan_retention("/default/t", Retention(max_bytes=10 * 2**20), log, None, (), NOW_US)
+        assert plan.new_start_offset == 320  # 160 of 192 batches are left
+        log.start_offset = log.journal_start = plan.new_start_offset
+        index.drop_before(log.journal_start)
+        log.unsealed_bytes = index.bytes_from(log.journal_start)
+        assert log.unsealed_bytes == 10 * 2**20

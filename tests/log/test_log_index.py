@@ -44,7 +44,7 @@ def test_index_leads_to_a_place_at_or_just_before_the_batch(
     batches = batches_of(plan)
     index = TopicIndex()
     for base, location, time in batches:
-        index.add(base, *location, time)
+        index.add(base, *location, time, 1)
     start = 0
     if batches and data.draw(st.booleans()):
         start = batches[data.draw(st.integers(0, len(batches) - 1))][0]
@@ -74,13 +74,36 @@ def test_index_leads_to_a_place_at_or_just_before_the_batch(
         assert place is None or place.file >= second or place.file != first
 
 
+@given(steps, st.data())
+@settings(max_examples=80)
+def test_index_knows_sizes(plan: list[tuple[int, int, bool, int]], data: st.DataObject) -> None:
+    """To a region, of which only the first batch is known."""
+    batches = batches_of(plan)
+    sizes = {base: size for (base, _, _), (_, size, _, _) in zip(batches, plan, strict=True)}
+    index = TopicIndex()
+    for base, location, time in batches:
+        index.add(base, *location, time, sizes[base])
+    if not batches:
+        assert index.bytes_from(0) == index.offset_keeping(0) == 0
+        return
+    start = data.draw(st.sampled_from(list(sizes)))
+    if data.draw(st.booleans()):
+        index.drop_before(start)
+    exact = sum(size for base, size in sizes.items() if base >= start)
+    assert exact <= index.bytes_from(start) < exact + REGION_BYTES + max(sizes.values())
+    kept = index.offset_keeping(exact)
+    assert sum(size for base, size in sizes.items() if base >= kept) >= exact
+    assert kept <= start
+    assert index.bytes_from(index.offset_keeping(exact)) >= exact
+
+
 def test_ten_million_messages_cost_next_to_nothing() -> None:
     tracemalloc.start()
     try:
         index = TopicIndex()
         # Batches of 640 messages of 100 bytes: one for each region.
         for number in range(10_000_000 // 640):
-            index.add(number * 640, 1 + number // 1000, 4096 + number % 1000 * REGION_BYTES, number)
+            index.add(number * 640, 1 + number // 1000, 4096 + number % 1000 * REGION_BYTES, number, REGION_BYTES)
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
