@@ -64,6 +64,9 @@ def check_keys(keys: Sequence[str | None]) -> None:
     if wrong:
         names = ", ".join(sorted(kind.__name__ for kind in wrong))
         raise InvalidArgumentError(f"a key is text (str) or None, not {names}")
+    if not "".join(filter(None, keys)).isascii():
+        for key in keys:
+            _check_text("a key", key or "")
 
 
 def checked_attributes(attributes: dict[str, str] | None) -> dict[str, str] | None:
@@ -73,7 +76,19 @@ def checked_attributes(attributes: dict[str, str] | None) -> dict[str, str] | No
     for name, value in attributes.items():
         if type(name) is not str or type(value) is not str:
             raise InvalidArgumentError(f"attributes are text: {name!r} has the value {value!r}; use strings for both")
+        _check_text("the name of an attribute", name)
+        _check_text(f"attribute {name!r}", value)
     return dict(attributes)
+
+
+def _check_text(what: str, text: str) -> None:
+    """Raise InvalidArgumentError for halves of characters, which JSON and file names may leave in a text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"{what} is {text!r}, which is no Unicode text: it has half a character at index {error.start}"
+        ) from None
 
 
 def too_large(size: int, limit: int, index: int | None) -> MessageTooLargeError:

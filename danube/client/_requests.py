@@ -13,8 +13,9 @@ for any more, or whose requester is just reconnecting, is lost, and the request 
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,8 @@ REPLY_TO = "x-reply-to"
 REPLY_KEY = "x-reply-key"
 ERROR = "x-error"
 _RESERVED = frozenset((CORRELATION_ID, REPLY_TO, REPLY_KEY, ERROR))
+
+_log = logging.getLogger("danube.client")
 
 _MAX_ERROR_CHARS = 1_000
 
@@ -207,10 +210,17 @@ class Responder:
                 await self._producer.send(payload, key=given.get(REPLY_KEY), attributes=attributes)
             except InvalidArgumentError as error:  # a reply that is too large, say, will not become smaller
                 self.failed += 1
-                attributes[ERROR] = _told(error)
-                await self._producer.send(b"", key=given.get(REPLY_KEY), attributes=attributes)
+                await self._refuse(error, given)
         await request.ack()
         self.answered += 1
+
+    async def _refuse(self, error: Exception, given: Mapping[str, str]) -> None:
+        """Tell a requester that there is no reply, if there is a way to: what it has given may be at fault."""
+        attributes = {CORRELATION_ID: given.get(CORRELATION_ID, ""), ERROR: _told(error)}
+        try:
+            await self._producer.send(b"", key=given.get(REPLY_KEY), attributes=attributes)
+        except InvalidArgumentError as again:
+            _log.warning("a request of topic %r cannot be answered at all: %s", self._producer.topic, again.message)
 
 
 class RequestCalls(ProduceCalls, ConsumeCalls):
@@ -302,6 +312,7 @@ def replies_topic(topic: str) -> str:
 
 def _told(error: Exception) -> str:
     text = error.message if isinstance(error, DanubeError) else str(error)
+    text = text.encode("utf-8", "replace").decode()  # it may repeat halves of characters that the request had
     return f"{type(error).__name__}: {text}"[:_MAX_ERROR_CHARS]
 
 

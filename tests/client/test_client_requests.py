@@ -164,6 +164,32 @@ def test_odd_requests_and_odd_handlers(backend: str, broker: BrokerProcess, topi
 
 
 @BACKENDS
+def test_a_request_that_cannot_be_answered_ends_no_responder(backend: str, broker: BrokerProcess, topic: str) -> None:
+    """What it gives back fills a batch, or its text is none: each responder in turn died of it."""
+
+    async def fails(request: Message) -> bytes:
+        if request.payload == b"half":
+            raise ValueError("half of \ud800")
+        return b"fine" if request.payload == b"x" else bytes(1000)
+
+    async def main(client: Client) -> None:
+        async with client.responder(topic, fails) as responder, client.requester(topic) as rpc:
+            async with client.producer(topic) as producer:
+                large = {
+                    "x-reply-to": f"{topic}-replies",
+                    "x-correlation-id": "1" * 2**23,
+                    "x-reply-key": "k" * (2**21 - 160),
+                }
+                await producer.send(b"large", attributes=large)
+            with pytest.raises(RequestFailedError, match="half of"):
+                await rpc.request(b"half")
+            await until(lambda: responder.answered == 2)
+            assert (await rpc.request(b"x")).payload == b"fine"
+
+    run(backend, broker, main)
+
+
+@BACKENDS
 def test_the_end_of_the_subscription_ends_the_responder(backend: str, broker: BrokerProcess, topic: str) -> None:
     async def main(client: Client) -> None:
         async def respond() -> None:
