@@ -14,7 +14,8 @@ together with the parts that point to it.
 
 The dictionaries here are the copy that every read uses. One lock orders the changes of this broker. A change whose
 outcome is not known (its answer was lost, or it was cancelled) is settled before the next one: the owner's key is
-written anew, so that whatever is still on its way to the store comes too late, and then the store is asked.
+written anew, so that whatever is still on its way to the store comes too late, and then the store is asked. The
+owner's own step to a higher epoch is settled in the same way: the key has either the old record, or the new one.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ class OwnerRecord(msgspec.Struct, frozen=True, array_like=True):
     """Grows with each life of a broker on this metadata."""
     incarnation: str
     """Names this metadata store: a bucket that was written under another one belongs to somebody else."""
+    raised_from: int = 0
+    """The epoch of the owner that went on under this one; 0: the owner was new. Without it, a raise of which the answer
+    was lost could not be told from the claim of another broker that came first and took the same epoch."""
 
 
 OnChange = Callable[[Sequence[PartRecord], Sequence[PartRecord], Mapping[int, int]], None]
@@ -87,6 +91,8 @@ class HistoryCatalogue:
         self._owner_revision = owner_revision
         # The change of which it is not known whether it has happened, and what to do if it has.
         self._doubtful: tuple[Sequence[Put | Delete], Callable[[], None]] | None = None
+        # The owner's record under a higher epoch, of which it is not known whether it was written.
+        self._raising: bytes | None = None
         self._lock = trio.Lock()
         self.epoch = owner.epoch
         self.incarnation = owner.incarnation
@@ -133,21 +139,26 @@ class HistoryCatalogue:
 
         Raises:
             OwnerFencedError: another broker owns the history now.
-            DanubeError: the store failed, and it is not known whether it happened; the next life finds out.
+            DanubeError: the store failed. If it is not known whether it happened, the next change finds out.
         """
         async with self._changing():
-            if self.epoch >= at_least:
-                return
-            owner = _encode(OwnerRecord(at_least, self.incarnation))
-            while True:
+            while self.epoch < at_least:
+                owner = self._raising = _encode(OwnerRecord(at_least, self.incarnation, self.epoch))
                 try:
                     self._owner_revision = await self._store.put(
                         _OWNER_KEY, owner, expected_revision=self._owner_revision
                     )
-                    break
-                except MetadataConflictError:
-                    await self._renew()  # was it our own last change, whose answer was lost?
-            self._owner, self.epoch = owner, at_least
+                except DanubeError as error:
+                    await self._renew()  # is it there, and only its answer was lost?
+                    if self.epoch < at_least and not isinstance(error, MetadataConflictError):
+                        raise
+                else:
+                    self._own(owner)
+                    self._raising = None
+
+    def _own(self, owner: bytes) -> None:
+        """Go on under this record: it is in the store, and it is ours."""
+        self._owner, self.epoch = owner, _OWNER.decode(owner).epoch
 
     def topic(self, topic_id: int) -> TopicHistory:
         """Return the history of a topic, an empty one if nothing of it is sealed."""
@@ -406,6 +417,8 @@ class HistoryCatalogue:
     async def _settle(self) -> bool:
         """Find out whether the change that is in doubt, if there is one, has happened; make memory and store agree."""
         if self._doubtful is None:
+            if self._raising is not None:
+                await self._renew()
             return False
         operations, apply = self._doubtful
         await self._renew()
@@ -416,9 +429,11 @@ class HistoryCatalogue:
         return happened
 
     async def _renew(self) -> None:
-        """Write the owner's key anew: a transaction under its former revision cannot happen any more."""
+        """Write the owner's key anew: nothing that expects its former revision can happen any more."""
         while True:
             item = await self._store.get(_OWNER_KEY)
+            if item is not None and item.value == self._raising:
+                self._own(item.value)
             if item is None or item.value != self._owner:
                 owner = _OWNER.decode(item.value).epoch if item is not None else 0
                 raise OwnerFencedError(
@@ -431,6 +446,7 @@ class HistoryCatalogue:
                 )
             except MetadataConflictError:
                 continue  # another owner, or our own last try has arrived: look again
+            self._raising = None
             return
 
     async def _happened(self, operations: Sequence[Put | Delete]) -> bool:

@@ -276,6 +276,9 @@ class History:
     async def keep(self) -> None:
         """Apply retention, merge what is small, delete what has had its grace: one round of each.
 
+        A storage in which merging fails is still told of what has changed, and what had its grace is still deleted:
+        otherwise one bad object would let garbage gather for as long as it is bad.
+
         Raises:
             StorageError: a backend failed.
             OwnerFencedError: another broker owns the history now.
@@ -292,6 +295,12 @@ class History:
         async def keep_storage(name: str) -> None:
             try:
                 await self.merger.merge(name)
+            except OwnerFencedError as error:
+                errors.append(error)
+                return  # what is garbage is for the other broker to say
+            except (DanubeError, OSError) as error:
+                errors.append(error)
+            try:
                 await self.manifests[name].flush()
                 await self.janitor.collect(name)
             except (DanubeError, OSError) as error:
@@ -300,7 +309,10 @@ class History:
         async with trio.open_nursery() as nursery:  # a storage in trouble holds up nobody else's
             for name in self.storages:
                 nursery.start_soon(keep_storage, name)
-        for error in sorted(errors, key=lambda error: not isinstance(error, OwnerFencedError)):
+        errors.sort(key=lambda error: not isinstance(error, OwnerFencedError))
+        for error in errors[1:]:  # only one can be raised
+            _log.error("merging or collecting failed in another way, too: %s", error)
+        for error in errors:
             raise error
 
     async def seal_now(self, topics: Iterable[Keepable]) -> None:

@@ -25,7 +25,7 @@ from danube.history.objects import BuiltObject, build, object_name, upload
 from danube.history.parts import PartRecord, TopicHistory
 from danube.history.reader import SegmentReader
 from danube.history.segment import SegmentBuilder, SegmentKind
-from danube.model.errors import DataLossError
+from danube.model.errors import DataLossError, StorageNotFoundError, StorageRangeError
 from danube.model.limits import MIB, Limits
 from danube.storage import Storage
 
@@ -99,6 +99,8 @@ class Merger:
             storage: its name.
             wanted: topics of which all commits of durability ``remote`` are to become segments, however young.
 
+        A run that is damaged, or of which an object is missing, is logged and left where it is; the others go on.
+
         Raises:
             StorageError: the backend failed; what was merged before stays merged.
             OwnerFencedError: another broker owns the history now.
@@ -151,10 +153,11 @@ class Merger:
             try:
                 if await self._copy(builder, run):
                     copied.append(run)
-            except DataLossError as error:
+            except (DataLossError, StorageNotFoundError, StorageRangeError) as error:
+                # An object that is gone, or cut off, is damage, too: waiting would not bring it back. The runs beside
+                # this one are not given up for it: the next round would put the same runs together again.
                 _log.error("history that is to be merged is damaged, and stays where it is: %s", error)
-                if builder.is_open:
-                    return  # half a part is in the buffer; the others are merged another time
+                builder.abandon()
         if not copied:
             return
         built = build(key, builder, created_us)

@@ -329,6 +329,8 @@ class Sealer:
                 await slots.acquire()
 
     def _let_go(self, topic: Sealable) -> None:
+        if topic.topic_id not in self._topics:
+            return  # deleted while a round was under way: it must not get into the line again
         history = self._catalogue.find(topic.topic_id)
         start = topic.log.journal_start
         if history is not None and history.end_offset > start:

@@ -14,16 +14,19 @@ from broker_harness import RunningBroker, raw_producer, read_all, running_broker
 
 import danube
 from danube.broker import remote
-from danube.history import highest_epoch, read_bucket
+from danube.history import HistoryCatalogue, highest_epoch, read_bucket
 from danube.model import api
 from danube.model.errors import (
     DanubeError,
     DurabilityMismatchError,
     FailedPreconditionError,
+    LimitExceededError,
+    MetadataConflictError,
     OwnerFencedError,
     StorageDeniedError,
     StorageUnavailableError,
     TopicNotFoundError,
+    UnavailableError,
 )
 from danube.model.limits import KIB
 from danube.model.policies import Retention
@@ -282,6 +285,32 @@ async def test_a_storage_that_is_away_at_the_start(tmp_path: Path, monkeypatch: 
             running.broker.topic(TOPIC)
         assert caught.value.retryable
         monkeypatch.setattr(remote, "read_bucket", read_bucket)
+        assert await read_all(client, TOPIC) == [b"1"]
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, LimitExceededError, MetadataConflictError])
+async def test_metadata_that_is_away_at_the_start(
+    kind: type[DanubeError], tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients are told to try again, so the broker has to, too."""
+    monkeypatch.setattr(remote, "_RETRY_S", 0.05)
+    async with running_broker(tmp_path, patience_s=30, storage=bucket) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        await running.drain()
+        raise_epoch = HistoryCatalogue.raise_epoch
+
+        async def away(*_arguments: Any) -> None:
+            raise kind("the metadata is away for a moment")
+
+        monkeypatch.setattr(HistoryCatalogue, "raise_epoch", away)
+        monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+        await running.start()
+        with pytest.raises(DanubeError, match="waits for storage 'default': the metadata is away") as caught:
+            running.broker.topic(TOPIC)
+        assert caught.value.retryable
+        monkeypatch.setattr(HistoryCatalogue, "raise_epoch", raise_epoch)
+        # Whoever creates or publishes opens the journal, too; this must not need anybody.
+        await wait_until(lambda: "default" in running.broker.remote._journals)
         assert await read_all(client, TOPIC) == [b"1"]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from random import Random
 
 import pytest
@@ -258,6 +259,78 @@ async def test_a_change_that_arrives_late_does_not_happen() -> None:
         await catalogue.enter(ref(2), 9, 50, [make_part(1, 0, 10)])
         await check_catalogue(store, catalogue)
         assert parts_of(catalogue.topic(1)) == [(0, 10, ref(2).key)]
+
+
+# A higher epoch
+
+
+class RaisingStore(TrickyStore):
+    """Goes wrong at one put, once; ``late`` is what has not arrived yet."""
+
+    put_goes = ""
+    late: Callable[[], Awaitable[int]] | None = None
+
+    async def put(self, key: str, value: bytes, *, expected_revision: int | None = None, lease: int | None = None):
+        how, self.put_goes = self.put_goes, ""
+        proper = partial(super().put, key, value, expected_revision=expected_revision, lease=lease)
+        if how == "late":
+            self.late = proper
+            raise UnavailableError("no answer")
+        if how == "refused":
+            raise UnavailableError("not done; try again")
+        revision = await proper()
+        if how == "lost, then down":
+            self.refuse = 1.0
+        if how == "cancelled":
+            await trio.sleep_forever()
+        if how:
+            raise UnavailableError("done, but nobody knows")
+        return revision
+
+
+@pytest.mark.parametrize("how", ["", "refused", "lost", "lost, then down", "late", "cancelled"])
+@pytest.mark.parametrize("again", [True, False])
+async def test_raising_the_epoch_is_settled(how: str, again: bool, autojump_clock: object) -> None:
+    async with RaisingStore(MemoryStore()) as store:
+        catalogue = await HistoryCatalogue.claim(store, "one")
+        store.put_goes = how
+        done = False
+        with trio.move_on_after(1), suppress(UnavailableError):
+            await catalogue.raise_epoch(7)
+            done = True
+        assert done == (how in ("", "lost"))
+        store.mend()
+        if again:
+            await catalogue.raise_epoch(7)
+        await catalogue.enter(ref(1), 9, 50, [make_part(1, 0, 10)])
+        assert catalogue.epoch == (1 if how in ("refused", "late") and not again else 7)
+        if store.late is not None:
+            with pytest.raises(MetadataConflictError):
+                await store.late()
+        await catalogue.enter(ref(2), 9, 50, [make_part(1, 10, 20)])
+        await check_catalogue(store, catalogue)
+        epoch = catalogue.epoch
+        owner = await HistoryCatalogue.claim(store, "another")
+        assert (owner.epoch, owner.incarnation) == (epoch + 1, "one")
+        with pytest.raises(OwnerFencedError):
+            await catalogue.raise_epoch(100)
+
+
+async def test_another_owner_with_the_epoch_that_was_wanted_is_another_owner() -> None:
+    """The raise has not happened, and somebody else has claimed that very epoch."""
+    async with RaisingStore(MemoryStore()) as store:
+        former = await HistoryCatalogue.claim(store, "one")
+        store.put_goes = "late"
+        store.refuse = 1.0
+        with pytest.raises(UnavailableError):
+            await former.raise_epoch(2)
+        store.mend()
+        owner = await HistoryCatalogue.claim(store, "one")
+        assert owner.epoch == 2
+        with pytest.raises(OwnerFencedError):
+            await former.enter(ref(1), 9, 50, [make_part(1, 0, 10)])
+        assert former.epoch == 1
+        await owner.enter(ref(1), 9, 50, [make_part(1, 0, 10)])
 
 
 # Faults

@@ -1,0 +1,50 @@
+"""Topics that are deleted while they are sealed."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from history_lives import Life, World, run_lives
+
+from danube.model.errors import StorageError, StorageUnavailableError
+
+
+def test_a_topic_that_is_deleted_while_a_round_begins_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round before has entered its part and failed then, so the next one begins with letting go of it."""
+
+    async def work(life: Life) -> None:
+        flush, drop_topic = life.history.manifests["default"].flush, life.catalogue.drop_topic
+        steps: list[str] = []
+
+        async def disturbed_flush() -> None:
+            if life.catalogue.topic(1).parts and not steps:
+                steps.append("entered")
+                raise StorageUnavailableError("the manifest cannot be written")
+            if steps == ["entered"]:
+                steps.append("deleted")
+                nursery.start_soon(life.drop, 1)
+                await trio.sleep(0.1)
+            await flush()
+
+        async def slow_drop_topic(topic_id: int, now_us: int) -> None:
+            await trio.sleep(1)  # the sealer has forgotten the topic, the catalogue has not
+            await drop_topic(topic_id, now_us)
+
+        monkeypatch.setattr(life.history.manifests["default"], "flush", disturbed_flush)
+        monkeypatch.setattr(life.catalogue, "drop_topic", slow_drop_topic)
+        await life.append(1, 3, (300,))
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(StorageError, match="cannot be written"):
+                await life.seal(1)
+            await life.append(1, 1, (300,))  # there is more of it than what was entered
+            await trio.sleep(5)
+        assert steps == ["entered", "deleted"]
+        await life.append(2, 3, (300,))
+        await life.seal(2)
+        assert life.history.sealer.status().unsealed_topics == 0
+        await life.check_content("after the deletion")
+
+    async def scenario(world: World) -> None:
+        assert await world.live(work)
+
+    run_lives(scenario, 3)
