@@ -211,7 +211,12 @@ def test_partitions_and_topics_that_come_later_are_read_from_their_beginning(
     start = reader.initialOffset()
     publish(client, "/default/s-come-a", numbered(10))
     publish(client, "/default/s-come-b", numbered(10), keys=[str(number) for number in range(10)], partitions=2)
-    eventually(lambda: len(reader.reportLatestOffset()["ids"]) == 2)
+
+    def known() -> int:
+        latest = reader.reportLatestOffset()
+        return sum(sum(offsets(latest, topic).values()) for topic in latest["ids"])
+
+    eventually(lambda: known() == 20)  # a topic is told of when it is there, and of its messages when they come
     end = reader.latestOffset(start, ReadAllAvailable())
     rows = rows_of(reader, start, end)
     assert sorted(payload for _, _, payload in rows) == sorted(numbered(10) * 2)
