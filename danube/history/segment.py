@@ -207,11 +207,6 @@ class SegmentBuilder:
         """Parts that are complete."""
         return len(self._parts)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a part was begun and not ended."""
-        return self._topic_id >= 0
-
     def begin(self, topic_id: int, name: str) -> None:
         """Begin the part of a topic."""
         assert self._topic_id < 0, "the last part was not ended"
