@@ -202,9 +202,26 @@ class Administration:
 
     async def delete_subscription(self, request: api.DeleteSubscription, _context: Context) -> api.Done:
         """Delete a subscription; its consumers are disconnected."""
-        for found in self.find(request.topic, request.subscription):
-            await found.topic.delete_subscription(request.subscription)
+        await self.unsubscribe(request.topic, request.subscription)
         return api.Done()
+
+    async def unsubscribe(self, topic: str, subscription: str) -> None:
+        """Delete a subscription of a topic, or of all partitions, and what was set for those where it does not exist.
+
+        Raises:
+            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+        """
+        validate_topic(topic)
+        validate_name("subscription", subscription)
+        forgotten = await self.policies.forget_planned(topic, subscription)
+        try:
+            subscriptions = self.find(topic, subscription)
+        except SubscriptionNotFoundError:
+            if forgotten:
+                return
+            raise
+        for found in subscriptions:
+            await found.topic.delete_subscription(subscription)
 
     def find(self, topic: str, subscription: str) -> list[Subscription]:
         """Return a subscription of a topic, or of all partitions that have it."""

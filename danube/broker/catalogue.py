@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -400,6 +400,74 @@ class Catalogue:
                 )
             policies = change_policy(record.policies, changes)
             return await self._put_topic(topic, msgspec.structs.replace(record, policies=policies))
+
+    async def plan_subscription(
+        self, topic: str, topic_id: int, subscription: str, changes: Mapping[str, Any], existing: Container[str] = ()
+    ) -> TopicRecord:
+        """Keep what the policy of a subscription changes that does not exist yet, and return the topic's new record.
+
+        Args:
+            topic: plain or partitioned.
+            topic_id: of the one partition that this is for; 0: for all of them, and the plain topic.
+            subscription: its name.
+            changes: names and plain values, as in :func:`danube.model.change_policy`; added to what is kept already.
+            existing: subscriptions for which nothing has to be kept any more.
+
+        Raises:
+            TopicNotFoundError: the topic was deleted.
+            LimitExceededError: too many are kept.
+        """
+        async with self._lock:
+            record = self._existing(topic)
+            planned = {each: dict(names) for each, names in record.planned.items()}
+            for names in planned.values():
+                for name in [name for name in names if name in existing]:
+                    del names[name]
+            if not topic_id:
+                for each, names in planned.items():
+                    if each and subscription in names:  # what is said of the whole topic counts in each partition
+                        names[subscription] = {**names[subscription], **changes}
+            known = planned.setdefault(topic_id, {})
+            known[subscription] = {**known.get(subscription, {}), **changes}
+            if sum(map(len, planned.values())) > self._limits.max_planned_subscriptions:
+                raise LimitExceededError(
+                    f"topic {topic!r}: the policy of subscription {subscription!r}, which does not exist, cannot be"
+                    f" kept: limit max_planned_subscriptions = {self._limits.max_planned_subscriptions} is reached;"
+                    " subscribe first, or delete a subscription that has a policy and does not exist"
+                )
+            return await self._put_planned(topic, record, planned)
+
+    async def forget_planned(self, topic: str, topic_id: int, subscription: str) -> TopicRecord | None:
+        """Drop what is kept for a subscription, and return the topic's new record; None if nothing was kept.
+
+        Args:
+            topic: plain or partitioned.
+            topic_id: of the one partition that this is for; 0: of all of them.
+            subscription: its name.
+        """
+        async with self._lock:
+            record = self._topics.get(topic)
+            if record is None:
+                return None
+            planned = {each: dict(names) for each, names in record.planned.items()}
+            for each, names in planned.items():
+                if topic_id in (0, each):
+                    names.pop(subscription, None)
+            if planned == record.planned:
+                return None
+            return await self._put_planned(topic, record, planned)
+
+    async def _put_planned(
+        self, topic: str, record: TopicRecord, planned: Mapping[int, dict[str, dict[str, Any]]]
+    ) -> TopicRecord:
+        kept = {each: names for each, names in planned.items() if names}
+        return await self._put_topic(topic, msgspec.structs.replace(record, planned=kept))
+
+    def _existing(self, topic: str) -> TopicRecord:
+        record = self._topics.get(topic)
+        if record is None:
+            raise TopicNotFoundError(f"topic {topic!r} was deleted while it was being changed")
+        return record
 
     async def replace_topic(self, topic: str, record: TopicRecord) -> None:
         """Let an existing topic be what a copy of its record says that counts for more."""

@@ -6,17 +6,20 @@ other, so that each begins with what the one before it has left.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
 
+from danube.broker.dead_letters import first_policy
 from danube.broker.policies import change_policies
 from danube.broker.settling import Settling, to_the_end
 from danube.history import SubscriptionStored, encode_change
 from danube.log import Entry, EntryType
-from danube.model import Durability, SubscriptionPolicy, api, policy_api
+from danube.model import Durability, SubscriptionPolicy, api, policy_api, validate_name, validate_topic
 from danube.model.errors import SubscriptionNotFoundError
+from danube.model.names import split_partition
 from danube.model.policies import change_policy
 from danube.model.policy_api import PolicyMethod
 from danube.wire import Context, Method, Service, UnaryHandler
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from danube.broker.admin import Administration
     from danube.broker.broker import Broker
     from danube.broker.subscription import Subscription
+    from danube.broker.topic import Topic
 
 __all__ = ["PolicyAdministration"]
 
@@ -35,6 +39,7 @@ class PolicyAdministration:
     def __init__(self, broker: Broker, administration: Administration) -> None:
         self._broker = broker
         self._find = administration.find
+        self._resolve = administration.resolve
         self._changing = trio.Lock()
 
     def service(self) -> Service:
@@ -78,9 +83,87 @@ class PolicyAdministration:
                     each.check_policy(policy)
                 for each, policy in changed:
                     await self._change(each, policy)
+                topics = [each.topic for each in found]
+                if any(topic.planned_for(request.subscription) for topic in topics):
+                    # Partitions that do not have the subscription yet are to get the same.
+                    await self._plan(request.topic, topics, request.subscription, request.changes)
 
         await to_the_end(self._broker.nursery, change)
         return api.SubscriptionList([each.info() for each in found])
+
+    async def plan_subscription(self, request: policy_api.ChangeSubscriptionPolicy) -> None:
+        """Change the policy of a subscription, and of one that does not exist yet, from when it is created.
+
+        It may exist in some partitions and not in others. When this returns, the change is durable, and in effect.
+
+        Raises:
+            InvalidArgumentError: a name, or the policy, is invalid.
+            TopicNotFoundError: the topic does not exist.
+            LimitExceededError: too many policies are kept for subscriptions that do not exist.
+            StorageUnavailableError: a topic of durability ``remote``, and its storage does not answer: it may still
+                happen.
+        """
+        name, changes = request.subscription, request.changes
+        validate_topic(request.topic)
+        validate_name("subscription", name)
+
+        async def change() -> None:
+            async with self._changing:
+                topics = self._resolve(request.topic)
+                for topic in topics:
+                    found = topic.subscriptions.get(name)
+                    if found is not None:
+                        found.check_policy(change_policy(found.policy, changes))
+                    else:
+                        default = self._broker.config.subscription_policy
+                        first_policy(topic.name, name, default, {**topic.planned_for(name), **changes})
+                if any(name not in topic.subscriptions or topic.planned_for(name) for topic in topics):
+                    await self._plan(request.topic, topics, name, changes)
+                for topic in topics:
+                    # One that was just being created has begun without what is planned now.
+                    found = await topic.created_subscription(name)
+                    if found is not None:
+                        await self._change(found, change_policy(found.policy, changes))
+
+        await to_the_end(self._broker.nursery, change)
+
+    async def _plan(self, name: str, topics: Sequence[Topic], subscription: str, changes: Mapping[str, Any]) -> None:
+        broker = self._broker
+        base, topic_id = self._base_of(name, topics)
+        existing = {each for topic in topics for each in topic.subscriptions} if base == topics[0].name else ()
+        record = await broker.catalogue.plan_subscription(base, topic_id, subscription, changes, existing)
+        if record.durability is Durability.REMOTE:
+            await broker.remote.changed(base, record)
+
+    async def forget_planned(self, name: str, subscription: str) -> bool:
+        """Drop what is kept for the policy of a subscription that does not exist; return whether there was anything.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+            StorageUnavailableError: as :meth:`plan_subscription`.
+        """
+        broker = self._broker
+        base, topic_id = self._base_of(name, self._resolve(name))
+        known = broker.catalogue.find(base)
+        if known is None or not known.planned:
+            return False
+        dropped = False
+
+        async def forget() -> None:
+            nonlocal dropped
+            async with self._changing:
+                record = await broker.catalogue.forget_planned(base, topic_id, subscription)
+                dropped = record is not None
+                if record is not None and record.durability is Durability.REMOTE:
+                    await broker.remote.changed(base, record)
+
+        await to_the_end(broker.nursery, forget)
+        return dropped
+
+    def _base_of(self, name: str, topics: Sequence[Topic]) -> tuple[str, int]:
+        """Return the name of the record of a topic, and the topic id if the name is that of one partition, else 0."""
+        split = split_partition(name)
+        return (split[0], topics[0].topic_id) if split else (name, 0)
 
     async def _change(self, subscription: Subscription, policy: SubscriptionPolicy) -> None:
         topic, name = subscription.topic, subscription.name

@@ -5,6 +5,9 @@ Each is a msgpack array; a field that is added goes to the end and has a default
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from danube.model import Durability, SubscriptionPolicy, SubscriptionType, TopicPolicies, partition_name
@@ -29,6 +32,13 @@ class TopicRecord(msgspec.Struct, array_like=True):
     storage: str = "default"
     """Name of the storage that its history goes to."""
     policies: TopicPolicies = TopicPolicies()
+    planned: dict[int, dict[str, dict[str, Any]]] = {}
+    """Policies of subscriptions that do not exist yet: by topic id (0: all partitions), and name, what they change."""
+
+    def planned_for(self, topic_id: int, subscription: str) -> Mapping[str, Any]:
+        """Return what the policy of a new subscription changes, of the topic or partition with this id."""
+        every, own = (self.planned.get(each, {}).get(subscription, {}) for each in (0, topic_id))
+        return {**every, **own}
 
 
 class SubscriptionRecord(msgspec.Struct, array_like=True):

@@ -7,9 +7,9 @@ and keeps nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
@@ -309,7 +309,8 @@ class Topic:
 
     async def _create_subscription(self, request: api.ConsumeOpen) -> Subscription:
         self.check_subscription()
-        policy = first_policy(self.name, request.subscription, self._broker.config.subscription_policy, request.policy)
+        wanted = {**request.policy, **self.planned_for(request.subscription)}
+        policy = first_policy(self.name, request.subscription, self._broker.config.subscription_policy, wanted)
         start = await self.resolve_position(request.start, request.start_time_us)
         if self.durability is Durability.NONE:
             return self.add_subscription(
@@ -322,6 +323,20 @@ class Topic:
         )
         self.check_not_deleted()
         return self.restore_subscription(request.subscription, record, None)
+
+    def planned_for(self, subscription: str) -> Mapping[str, Any]:
+        """Return what was set for the policy of a subscription before it existed."""
+        catalogue = self._broker.catalogue
+        try:
+            record, _ = catalogue.locate(self.name)
+        except DanubeError:
+            return {}  # deleted, which is told elsewhere
+        return record.planned_for(self.topic_id, subscription)
+
+    async def created_subscription(self, name: str) -> Subscription | None:
+        """Return a subscription, once those that are just being created are there; None if it does not exist."""
+        async with self._creating:
+            return self.subscriptions.get(name)
 
     def _create_remote(self, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy) -> Subscription:
         # It is there before its entry is submitted: a snapshot of the journal must not know less than its commits.

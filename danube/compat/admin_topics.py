@@ -11,19 +11,31 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from danube.broker.dead_letters import dead_letter_topic
+from danube.broker.dead_letters import dead_letter_topic, first_policy
 from danube.broker.records import members
 from danube.compat.admin_methods import BROKER_ID, failures_as_not_found, methods
 from danube.compat.producers import durability_of
 from danube.compat.proto import danube_admin_pb2 as pb
 from danube.compat.proto import danube_api_pb2 as api_pb
-from danube.model import Backoff, Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, policy_api
+from danube.model import (
+    Backoff,
+    Durability,
+    PoisonPolicy,
+    Rate,
+    SubscriptionPolicy,
+    SubscriptionType,
+    policy_api,
+    validate_name,
+    validate_topic,
+)
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, TopicNotFoundError
+from danube.model.names import split_partition
 from danube.wire import Context, Service
 
 if TYPE_CHECKING:
     from danube.broker import Broker
     from danube.broker.subscription import Subscription
+    from danube.broker.topic import Topic
 
 __all__ = ["NamespaceAdmin", "TopicAdmin"]
 
@@ -196,6 +208,13 @@ class TopicAdmin:
         Raises:
             NotFoundError: it does not exist, or is a partition.
         """
+        split = split_partition(request.name)
+        base = self._broker.catalogue.find(split[0]) if split else None
+        if split and base is not None:
+            raise NotFoundError(
+                f"Cannot delete individual partition {request.name!r}; delete the partitioned topic {split[0]!r} as a"
+                " whole"
+            )
         with failures_as_not_found():
             await self._broker.delete_topic(request.name)
         return pb.TopicResponse(success=True)
@@ -228,12 +247,11 @@ class TopicAdmin:
     # --- Subscriptions ---
 
     async def list_subscriptions(self, request: pb.TopicRequest, _context: Context) -> pb.SubscriptionListResponse:
-        """List the subscriptions of a topic.
-
-        Raises:
-            TopicNotFoundError: it does not exist.
-        """
-        topics = self._administration.resolve(request.name)
+        """List the subscriptions of a topic; one that does not exist has none."""
+        try:
+            topics = self._administration.resolve(request.name)
+        except (TopicNotFoundError, InvalidArgumentError):
+            return pb.SubscriptionListResponse()
         return pb.SubscriptionListResponse(
             subscriptions=sorted({each for topic in topics for each in topic.subscriptions})
         )
@@ -245,18 +263,20 @@ class TopicAdmin:
             NotFoundError: the topic or the subscription does not exist.
         """
         with failures_as_not_found():
-            for found in self._find(request):
-                await found.topic.delete_subscription(request.subscription)
+            await self._administration.unsubscribe(request.topic, request.subscription)
         return pb.SubscriptionResponse(success=True)
 
     async def set_failure_policy(
-        self, request: pb.SetSubscriptionFailurePolicyRequest, context: Context
+        self, request: pb.SetSubscriptionFailurePolicyRequest, _context: Context
     ) -> pb.SubscriptionResponse:
         """Change what a subscription does with messages that fail; it is durable, and acts, when this returns.
 
+        For a subscription that does not exist yet it is kept, and counts from when that is created.
+
         Raises:
-            InvalidArgumentError: there is no policy, or it cannot be.
-            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+            InvalidArgumentError: there is no policy, or it is invalid.
+            TopicNotFoundError: the topic does not exist.
+            LimitExceededError: too many are kept for subscriptions that do not exist.
             FailedPreconditionError: the topic keeps no messages.
         """
         if not request.HasField("failure_policy"):
@@ -273,15 +293,13 @@ class TopicAdmin:
             )
         if poison is PoisonPolicy.DEAD_LETTER and not policy.dead_letter_topic:
             raise InvalidArgumentError("the poison policy DeadLetter needs a dead_letter_topic")
-        found = self._find(request)
-        if found[0].topic.durability is Durability.NONE:
+        if self._administration.resolve(request.topic)[0].durability is Durability.NONE:
             raise FailedPreconditionError(
                 f"topic {request.topic!r} keeps no messages (NonReliable), so none of them can fail"
             )
         count = policy.max_redelivery_count
         await self._change(
             request,
-            context,
             max_redelivery_count=-1 if count == _LARGEST_U32 else count,
             ack_timeout_s=policy.ack_timeout_ms / 1000,
             redelivery_delay_s=policy.base_redelivery_delay_ms / 1000,
@@ -295,30 +313,37 @@ class TopicAdmin:
     async def get_failure_policy(
         self, request: pb.GetSubscriptionFailurePolicyRequest, _context: Context
     ) -> pb.GetSubscriptionFailurePolicyResponse:
-        """Return what a subscription does with messages that fail, whether anybody has set that or not.
+        """Return what a subscription does with messages that fail, whether that was set or not.
+
+        Of one that does not exist it is what was set for it; without that there is no policy in the answer.
 
         Raises:
-            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+            TopicNotFoundError: the topic does not exist.
         """
-        found = self._find(request)[0]
+        found, topic, policy = self._policy_of(request)
+        if policy is None:
+            return pb.GetSubscriptionFailurePolicyResponse()
         return pb.GetSubscriptionFailurePolicyResponse(
-            failure_policy=_shown_policy(found.topic.name, found.name, found.policy),
-            subscription_type=_TYPES[found.kind],
+            failure_policy=_shown_policy(topic.name, request.subscription, policy),
+            subscription_type=_TYPES[found.kind] if found is not None else 0,
         )
 
     async def set_dispatch_config(
-        self, request: pb.SetSubscriptionDispatchConfigRequest, context: Context
+        self, request: pb.SetSubscriptionDispatchConfigRequest, _context: Context
     ) -> pb.SubscriptionResponse:
         """Change how many messages may be unacknowledged; it is durable, and acts, when this returns.
 
+        For a subscription that does not exist yet it is kept, and counts from when that is created.
+
         Raises:
             InvalidArgumentError: that is not from 1 to 10,000.
-            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+            TopicNotFoundError: the topic does not exist.
+            LimitExceededError: too many are kept for subscriptions that do not exist.
         """
         most = request.dispatch_config.max_unacked_messages
         if not 1 <= most <= _MOST_UNACKED:
             raise InvalidArgumentError(f"max_unacked_messages = {most} is not from 1 to {_MOST_UNACKED}")
-        await self._change(request, context, max_unacked_messages=most)
+        await self._change(request, max_unacked_messages=most)
         return pb.SubscriptionResponse(success=True)
 
     async def get_dispatch_config(
@@ -327,18 +352,33 @@ class TopicAdmin:
         """Return how many messages of a subscription may be unacknowledged; nothing if it has no limit of its own.
 
         Raises:
-            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+            TopicNotFoundError: the topic does not exist.
         """
-        most = self._find(request)[0].policy.max_unacked_messages
+        policy = self._policy_of(request)[2]
+        most = policy.max_unacked_messages if policy is not None else 0
         config = pb.SubscriptionDispatchConfig(max_unacked_messages=min(most, _LARGEST_U32)) if most else None
         return pb.GetSubscriptionDispatchConfigResponse(dispatch_config=config)
 
-    def _find(self, request: Any) -> list[Subscription]:
-        return self._administration.find(request.topic, request.subscription)
+    def _policy_of(self, request: Any) -> tuple[Subscription | None, Topic, SubscriptionPolicy | None]:
+        """Return a subscription that exists, or else what was set for it, with a topic or partition that it is of."""
+        name = request.subscription
+        validate_topic(request.topic)
+        validate_name("subscription", name)
+        topics = self._administration.resolve(request.topic)
+        for topic in topics:
+            found = topic.subscriptions.get(name)
+            if found is not None:
+                return found, topic, found.policy
+        for topic in topics:
+            planned = topic.planned_for(name)
+            if planned:
+                default = self._broker.config.subscription_policy
+                return None, topic, first_policy(topic.name, name, default, planned)
+        return None, topics[0], None
 
-    async def _change(self, request: Any, context: Context, **changes: Any) -> None:
+    async def _change(self, request: Any, **changes: Any) -> None:
         change = policy_api.ChangeSubscriptionPolicy(request.topic, request.subscription, changes)
-        await self._administration.policies.change_subscription(change, context)
+        await self._administration.policies.plan_subscription(change)
 
 
 def _topics(broker: Broker, namespace: str | None = None) -> Iterator[tuple[str, Durability]]:

@@ -8,7 +8,8 @@ making one object after the other (1.3 us against 5.2 us for a message of 100 by
 field              sent one at a time (composite batch)        sent in a batch of a native producer
 =================  ==========================================  ===========================================
 request_id         as the client gave it                       its sequence
-msg_id             id of its producer, topic, our address, and its offset, whoever has sent it
+msg_id             id of its producer, topic, our address, and its offset, whoever has sent it; the offset of a
+                   message of a NonReliable topic is 0, by which upstream's tools know that there is nothing to ack
 publish_time       milliseconds; the client's own              milliseconds
 producer_name      name of its producer
 =================  ==========================================  ===========================================
@@ -24,6 +25,7 @@ import msgspec
 
 from danube.broker.receiver import Delivery, StoredBatch
 from danube.compat.proto import danube_api_pb2 as pb
+from danube.model import Durability
 from danube.model.batch import BatchFlags, BatchHeader, CompositeRecord, Record, open_records
 from danube.model.errors import CorruptBatchError
 
@@ -59,17 +61,18 @@ def messages_of(
     else:
         records = _some(topic, batch, ranges)
     offsets = chain.from_iterable(range(ranges[i], ranges[i + 1]) for i in range(0, len(ranges), 2))
+    numbered = topic.durability is not Durability.NONE
     message = pb.StreamMessage(msg_id=pb.MsgID(topic_name=topic.name, broker_addr=url))
     if header.schema_id:
         message.schema_id, message.schema_version = header.schema_id, header.schema_version
     if header.flags & BatchFlags.COMPOSITE:
-        return _composite(message, header, zip(offsets, records, strict=True))
+        return _composite(message, header, numbered, zip(offsets, records, strict=True))
     message.msg_id.producer_id = header.producer_id
     message.producer_name = topic.producer_name(header.producer_id)
     first = header.base_sequence - batch.base_offset
     if header.flags & BatchFlags.PAYLOADS_ONLY:
-        return _payloads(message, header, first, zip(offsets, records, strict=True))
-    return _records(message, header, first, zip(offsets, records, strict=True))
+        return _payloads(message, header, first, numbered, zip(offsets, records, strict=True))
+    return _records(message, header, first, numbered, zip(offsets, records, strict=True))
 
 
 def _some(topic: Topic, batch: StoredBatch, ranges: Sequence[int]) -> list[Any]:
@@ -91,37 +94,40 @@ def _time_ms(time_us: int) -> int:
 
 
 def _payloads(
-    message: pb.StreamMessage, header: BatchHeader, first: int, records: Iterator[tuple[int, bytes]]
+    message: pb.StreamMessage, header: BatchHeader, first: int, numbered: bool, records: Iterator[tuple[int, bytes]]
 ) -> Iterator[tuple[int, bytes]]:
     msg_id, encode = message.msg_id, message.SerializeToString
     message.publish_time = _time_ms(header.publish_time_us)
     for offset, payload in records:
         message.request_id = (first + offset) & _MASK
-        msg_id.topic_offset = offset
+        if numbered:
+            msg_id.topic_offset = offset
         message.payload = payload
         yield offset, encode()
 
 
 def _records(
-    message: pb.StreamMessage, header: BatchHeader, first: int, records: Iterator[tuple[int, Record]]
+    message: pb.StreamMessage, header: BatchHeader, first: int, numbered: bool, records: Iterator[tuple[int, Record]]
 ) -> Iterator[tuple[int, bytes]]:
     msg_id, encode = message.msg_id, message.SerializeToString
     for offset, record in records:
         message.request_id = (first + offset) & _MASK
-        msg_id.topic_offset = offset
+        if numbered:
+            msg_id.topic_offset = offset
         _fill(message, header, record)
         yield offset, encode()
 
 
 def _composite(
-    message: pb.StreamMessage, header: BatchHeader, records: Iterator[tuple[int, CompositeRecord]]
+    message: pb.StreamMessage, header: BatchHeader, numbered: bool, records: Iterator[tuple[int, CompositeRecord]]
 ) -> Iterator[tuple[int, bytes]]:
     msg_id, encode = message.msg_id, message.SerializeToString
     for offset, record in records:
         message.request_id = record.sequence
         message.producer_name = record.producer
         msg_id.producer_id = record.producer_id
-        msg_id.topic_offset = offset
+        if numbered:
+            msg_id.topic_offset = offset
         _fill(message, header, record)
         yield offset, encode()
 

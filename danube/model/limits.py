@@ -78,6 +78,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Producers of one topic whose names and sequences are remembered, connected or not."""
     max_subscriptions_per_topic: int = 1_000
     """Subscriptions of one topic."""
+    max_planned_subscriptions: int = 200
+    """Subscriptions of one topic that do not exist and have a policy, set through the admin port."""
     max_readers_per_topic: int = 10_000
     """Readers (without a subscription) connected to one topic."""
     max_consumers_per_subscription: int = 1_000

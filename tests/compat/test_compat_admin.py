@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from broker.broker_harness import RunningBroker, take
+import trio.testing
+from broker.broker_harness import RunningBroker, take, wait_until
 from compat_harness import admin_port, calling, compat_broker
+from consumer_harness import SHARED, nack, receiving, subscribe
 
 from danube.compat.proto import danube_admin_pb2 as pb
 from danube.compat.proto import danube_schema_pb2 as schema_pb
@@ -21,6 +23,7 @@ from danube.model.errors import (
     DanubeError,
     FailedPreconditionError,
     InvalidArgumentError,
+    LimitExceededError,
     NotFoundError,
     UnimplementedError,
 )
@@ -254,7 +257,10 @@ async def test_topics_that_cannot_be_deleted(tmp_path: Path) -> None:
         delete = "TopicAdmin.DeleteTopic"
         await admin("TopicAdmin.CreatePartitionedTopic", base_name="/default/p", partitions=2)
         await admin.fails(NotFoundError, delete, "does not exist", name=TOPIC)
-        await admin.fails(NotFoundError, delete, "as a whole", name="/default/p-part-0")
+        # Upstream's tools look for these words.
+        await admin.fails(NotFoundError, delete, "Cannot delete individual partition", name="/default/p-part-0")
+        await admin.fails(NotFoundError, delete, "does not exist", name="/default/q-part-0")
+        assert len((await admin("TopicAdmin.ListNamespaceTopics", name="default")).topics) == 2
         await admin.fails(NotFoundError, delete, "must have the form", name="orders")
 
 
@@ -279,7 +285,7 @@ async def test_describing_never_fails(tmp_path: Path) -> None:
         for nothing in ("/default/nothing", "nothing", ""):
             unknown = await admin("TopicAdmin.DescribeTopic", name=nothing)
             assert (unknown.subscriptions, unknown.broker_id, unknown.delivery) == ([], "", "NonReliable")
-        await admin.fails(NotFoundError, "TopicAdmin.ListSubscriptions", name="/default/nothing")
+            assert (await admin("TopicAdmin.ListSubscriptions", name=nothing)).subscriptions == []
 
 
 # --- Subscriptions ---
@@ -386,9 +392,9 @@ async def test_policies_that_cannot_be(tmp_path: Path) -> None:
                 FailedPreconditionError, method, "NonReliable", topic="/default/fast", subscription=SUB,
                 failure_policy=policy,
             )  # fmt: skip
-            for unknown in ({"topic": "/default/none"}, {"subscription": "none"}):
-                await admin.fails(NotFoundError, method, failure_policy=policy, **{**sub, **unknown})
-                await admin.fails(NotFoundError, "TopicAdmin.GetSubscriptionFailurePolicy", **{**sub, **unknown})
+            unknown = {**sub, "topic": "/default/none"}
+            await admin.fails(NotFoundError, method, failure_policy=policy, **unknown)
+            await admin.fails(NotFoundError, "TopicAdmin.GetSubscriptionFailurePolicy", **unknown)
             untouched = (await admin("TopicAdmin.GetSubscriptionFailurePolicy", **sub)).failure_policy
             assert (untouched.max_redelivery_count, untouched.poison_policy) == (5, pb.Block)
 
@@ -418,6 +424,131 @@ async def test_the_dispatch_config_limits_what_is_unacknowledged(tmp_path: Path)
                 await admin.fails(InvalidArgumentError, put, "from 1 to 10000", dispatch_config=config, **sub)
             await admin.fails(InvalidArgumentError, put, **sub)
             config = pb.SubscriptionDispatchConfig(max_unacked_messages=3)
-            for unknown in ({"topic": "/default/none"}, {"subscription": "none"}):
-                await admin.fails(NotFoundError, put, dispatch_config=config, **{**sub, **unknown})
-                await admin.fails(NotFoundError, get, **{**sub, **unknown})
+            unknown = {**sub, "topic": "/default/none"}
+            await admin.fails(NotFoundError, put, dispatch_config=config, **unknown)
+            await admin.fails(NotFoundError, get, **unknown)
+
+
+# --- Subscriptions that do not exist yet ---
+
+SET, GET = "TopicAdmin.SetSubscriptionFailurePolicy", "TopicAdmin.GetSubscriptionFailurePolicy"
+
+
+async def reopened(admin: Admin) -> tuple[RunningBroker, int]:
+    """Restart the broker on the same admin port, and return that."""
+    running = admin.running
+    port = admin_port(running)
+    running.config = msgspec.structs.replace(running.config, admin_listen=(f"127.0.0.1:{port}",))
+    await running.restart()
+    return running, port
+
+
+@pytest.mark.parametrize("durability", ["disk", "remote"])
+async def test_a_policy_waits_for_its_subscription(tmp_path: Path, durability: Any) -> None:
+    async with administrating(tmp_path) as admin:
+        sub, given = {"topic": TOPIC, "subscription": SUB}, pb.SubscriptionFailurePolicy(**POLICY)
+        async with admin.running.client() as client:
+            await client.create_topic(TOPIC, durability=durability)
+        unset = await admin(GET, **sub)
+        assert not unset.HasField("failure_policy")
+        assert (await admin(SET, failure_policy=given, **sub)).success
+        config = pb.SubscriptionDispatchConfig(max_unacked_messages=3)
+        assert (await admin("TopicAdmin.SetSubscriptionDispatchConfig", dispatch_config=config, **sub)).success
+        assert (await admin("TopicAdmin.ListSubscriptions", name=TOPIC)).subscriptions == []
+        running, port = await reopened(admin)
+        async with calling(running, port) as caller, calling(running) as plane, running.client() as client:
+            again = Admin(running, caller)
+            assert (await again(GET, **sub)).failure_policy == given
+            assert (await again("TopicAdmin.GetSubscriptionDispatchConfig", **sub)).dispatch_config == config
+            await subscribe(plane, TOPIC, subscription=SUB, kind=SHARED)
+            assert (await again(GET, **sub)).failure_policy == given
+            assert (await again(GET, **sub)).subscription_type == SHARED
+            (info,) = await client.describe_subscription(TOPIC, SUB)
+            assert (info.policy.poison, info.policy.max_unacked_messages) == ("drop", 3)
+            await client.change_subscription_policy(TOPIC, SUB, poison="block")
+            assert (await again("TopicAdmin.Unsubscribe", **sub)).success
+            await subscribe(plane, TOPIC, subscription=SUB)  # a new one, of which nothing was said
+            (info,) = await client.describe_subscription(TOPIC, SUB)
+            assert (info.policy.poison, info.policy.max_redelivery_count) == ("block", 5)
+
+
+async def test_what_is_dropped_by_a_policy_that_was_there_first(tmp_path: Path) -> None:
+    async with administrating(tmp_path) as admin, calling(admin.running) as caller:
+        producer_id = (await caller.create(TOPIC)).producer_id
+        given = pb.SubscriptionFailurePolicy(**{**POLICY, "max_redelivery_count": 0})
+        await admin(SET, failure_policy=given, topic=TOPIC, subscription="s")
+        async with receiving(caller, await subscribe(caller, TOPIC)) as stream:
+            await caller.send(TOPIC, producer_id, b"poison")
+            await caller.send(TOPIC, producer_id, b"good")
+            first = await stream.next()
+            assert first.payload == b"poison"
+            await nack(caller, first)
+            assert (await stream.next()).payload == b"good"
+            assert await stream.silent()
+
+
+async def test_a_policy_waits_in_each_partition(tmp_path: Path) -> None:
+    base = "/default/p"
+    async with administrating(tmp_path) as admin, calling(admin.running) as caller, admin.running.client() as client:
+        await client.create_topic(base, partitions=2)
+        await subscribe(caller, f"{base}-part-1", subscription=SUB)
+        part = {"topic": f"{base}-part-0", "subscription": SUB}
+        own = pb.SubscriptionFailurePolicy(**{**POLICY, "max_redelivery_count": 9})
+        every = pb.SubscriptionFailurePolicy(**{**POLICY, "max_redelivery_count": 4})
+        await admin(SET, failure_policy=own, **part)
+        assert (await admin(GET, **part)).failure_policy == own
+        assert (await admin(GET, topic=f"{base}-part-1", subscription=SUB)).failure_policy.max_redelivery_count == 5
+        await admin(
+            SET, failure_policy=every, topic=base, subscription=SUB
+        )  # of one that exists, and one that does not
+        await subscribe(caller, f"{base}-part-0", subscription=SUB)
+        await caller.create(f"{base}-part-2")  # one more partition
+        await subscribe(caller, f"{base}-part-2", subscription=SUB)
+        assert {info.policy.max_redelivery_count for info in await client.describe_subscription(base, SUB)} == {4}
+        await client.change_subscription_policy(base, SUB, max_redelivery_count=6)
+        await caller.create(f"{base}-part-3")
+        await subscribe(caller, f"{base}-part-3", subscription=SUB)
+        assert {info.policy.max_redelivery_count for info in await client.describe_subscription(base, SUB)} == {6}
+
+
+async def test_a_policy_that_is_set_while_the_subscription_is_created(tmp_path: Path) -> None:
+    async with administrating(tmp_path) as admin, calling(admin.running) as caller, trio.open_nursery() as nursery:
+        await caller.create(TOPIC)
+        catalogue, held, reached = admin.running.broker.catalogue, trio.Event(), trio.Event()
+        create = catalogue.create_subscription
+
+        async def slow(*args: Any) -> Any:
+            reached.set()
+            await held.wait()
+            return await create(*args)
+
+        catalogue.create_subscription = slow  # type: ignore[method-assign]
+        nursery.start_soon(subscribe, caller, TOPIC, "c", SUB)
+        await reached.wait()
+        given = pb.SubscriptionFailurePolicy(**POLICY)
+        nursery.start_soon(lambda: admin(SET, failure_policy=given, topic=TOPIC, subscription=SUB))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        held.set()
+        await wait_until(lambda: SUB in admin.running.broker.topic(TOPIC).subscriptions)
+        found = admin.running.broker.topic(TOPIC).subscriptions[SUB]
+        await wait_until(lambda: found.policy.max_redelivery_count == 2)
+
+
+async def test_policies_that_wait_are_limited_and_can_be_dropped(tmp_path: Path) -> None:
+    async with administrating(tmp_path, limits={"max_planned_subscriptions": 2}) as admin:
+        given = pb.SubscriptionFailurePolicy(**POLICY)
+        await admin("TopicAdmin.CreateTopic", name=TOPIC, dispatch_strategy=pb.Reliable)
+        for name in ("a", "b", "a"):
+            await admin(SET, failure_policy=given, topic=TOPIC, subscription=name)
+        await admin.fails(
+            LimitExceededError, SET, "max_planned_subscriptions = 2", failure_policy=given, topic=TOPIC,
+            subscription="c",
+        )  # fmt: skip
+        assert (await admin("TopicAdmin.Unsubscribe", topic=TOPIC, subscription="a")).success
+        assert not (await admin(GET, topic=TOPIC, subscription="a")).HasField("failure_policy")
+        await admin.fails(NotFoundError, "TopicAdmin.Unsubscribe", "no sub", topic=TOPIC, subscription="a")
+        async with calling(admin.running) as caller:
+            await subscribe(caller, TOPIC, subscription="b")  # and is no plan any more
+        for name in ("c", "d"):
+            await admin(SET, failure_policy=given, topic=TOPIC, subscription=name)
+        await admin.fails(InvalidArgumentError, SET, "not valid", failure_policy=given, topic=TOPIC, subscription="a b")

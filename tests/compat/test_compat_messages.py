@@ -13,7 +13,7 @@ from danube.compat.messages import messages_of
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.dispatch import Delivery
 from danube.log import StoredBatch
-from danube.model import Limits
+from danube.model import Durability, Limits
 from danube.model.batch import (
     Codec,
     CompositeRecord,
@@ -36,7 +36,8 @@ class FakeTopic:
     name = "/default/t"
     topic_id = 1
 
-    def __init__(self) -> None:
+    def __init__(self, durability: Durability = Durability.DISK) -> None:
+        self.durability = durability
         self.opened = OpenedBatches(Limits())
 
     def producer_name(self, producer_id: int) -> str:
@@ -64,6 +65,21 @@ def rendered(part: bytes, ranges: list[int] | None = None) -> list[pb.StreamMess
 def native(records: list[Any], **fields: Any) -> bytes:
     given = {"producer_id": 9, "producer_epoch": 1, "base_sequence": 50, "publish_time_us": NOW_US}
     return encode_part(records, **(given | fields))
+
+
+@pytest.mark.parametrize("part", ["payloads", "records", "composite"])
+def test_messages_of_a_topic_that_keeps_nothing_have_the_offset_0(part: str) -> None:
+    parts = {
+        "payloads": native([b"a", b"b"]),
+        "records": native([Record(b"a", key="k"), Record(b"b")]),
+        "composite": encode_composite([CompositeRecord(b"a"), CompositeRecord(b"b")], publish_time_us=NOW_US),
+    }
+    topic: Any = FakeTopic(Durability.NONE)
+    batch = stored(parts[part])
+    delivery = Delivery(1, batch, batch.base_offset, [100, 102], 1, True, 2, 1)
+    pairs = list(messages_of(topic, URL, batch, delivery, MIB))
+    assert [offset for offset, _ in pairs] == [100, 101]
+    assert [pb.StreamMessage.FromString(data).msg_id.topic_offset for _, data in pairs] == [0, 0]
 
 
 @pytest.mark.parametrize("ranges", [None, [100, 101, 102, 103]])
