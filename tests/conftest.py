@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["storage_servers"]
+pytest_plugins = ["hangs", "storage_servers"]
 
 _ALLOWED_IN_CI = "allowed in CI:"
 
@@ -32,9 +32,8 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the extended tests to their own environment: ``-m extended`` chooses them."""
-    if "extended" in (config.option.markexpr or ""):
-        return
-    chosen = [item for item in items if item.get_closest_marker("extended") is None]
+    """Leave extended and long tests to their own environments: ``-m extended`` and ``-m long`` choose them."""
+    left = [name for name in ("extended", "long") if name not in (config.option.markexpr or "")]
+    chosen = [item for item in items if all(item.get_closest_marker(name) is None for name in left)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen

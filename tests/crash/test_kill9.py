@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 import trio
 from brokers import BrokerProcess
 
 import danube
+
+pytestmark = pytest.mark.timeout(300)
 
 ROUNDS = 50
 TOPIC = "/default/killed"

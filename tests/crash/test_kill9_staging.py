@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 import trio
 from brokers import BrokerProcess
 
 import danube
 from danube.model.errors import DanubeError
 from danube.model.stage_api import StagedBatch
+
+pytestmark = pytest.mark.timeout(300)
 
 KILLS = 10
 TOPICS = ("/default/plain", "/default/parts-part-0", "/default/parts-part-1")

@@ -21,6 +21,8 @@ from pathlib import Path
 import pytest
 from brokers import BrokerProcess, danube
 
+pytestmark = pytest.mark.timeout(300)
+
 TOPIC = "/default/flights"
 PARTITIONS = 4
 FLIGHTS = 336_776

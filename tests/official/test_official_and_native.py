@@ -6,11 +6,14 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 import trio
 from official_client import Line, Official
 
 import danube
 from danube.client import Message
+
+pytestmark = pytest.mark.timeout(300)
 
 COUNT = 30
 MESSAGES: list[Line] = [

@@ -11,6 +11,8 @@ from official_client import Official, Script, official_python
 
 import danube
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.mark.parametrize(("how", "times"), [("kill", 2), ("drain", 1)])
 async def test_restart_under_a_live_producer_and_a_live_consumer(tmp_path: Path, how: str, times: int) -> None:

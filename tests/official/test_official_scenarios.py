@@ -6,8 +6,11 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 
+import pytest
 import trio
 from official_client import Line, Official, Script
+
+pytestmark = pytest.mark.timeout(300)
 
 MIB = 1024 * 1024
 

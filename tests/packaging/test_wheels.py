@@ -20,6 +20,8 @@ import pytest
 from brokers import free_port
 from storage_servers import FakeGcsServer
 
+pytestmark = pytest.mark.timeout(300)
+
 CHECKOUT = Path(__file__).parents[2]
 PLUGIN = "danube-storage-gcs"
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist")

@@ -9,6 +9,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 import pytest
 from planted_bugs import ASKED_FOR, FOUND_BY, FURTHER, MOST_SEEDS, Plant, find
 
+pytestmark = pytest.mark.timeout(900)
+
 PLANTS = ASKED_FOR + FURTHER
 
 

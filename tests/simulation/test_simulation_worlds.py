@@ -7,10 +7,14 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from danube.testing.simulation import draw_plan, run_world
 from danube.testing.simulation._scheduler import check_trio
 from danube.testing.simulation.runner import run_many
 from danube.testing.simulation.storm import FAULTS
+
+pytestmark = pytest.mark.timeout(300)
 
 SEEDS = range(200)
 """Longer searches: ``python -m tests.simulation --seeds 0-99999 --jobs 2``."""
