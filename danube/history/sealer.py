@@ -223,6 +223,7 @@ class Sealer:
             self._wake = trio.Event()
             asks, self._asks = self._asks, []
             due, whole = self._due(asks)
+            starts = [topic.log.journal_start for topic in due]
             error: BaseException | None = None
             try:
                 if due:
@@ -242,7 +243,11 @@ class Sealer:
             elif due:
                 pause_s = 0.0
                 self._recovered()
-                await trio.lowlevel.checkpoint()
+                moved = any(
+                    topic.gone or topic.log.journal_start > start for topic, start in zip(due, starts, strict=True)
+                )
+                # What a round could not move is due again: it must not keep the loop busy.
+                await trio.sleep(0 if moved or asks else _FIRST_RETRY_S)
             else:
                 with trio.move_on_after(self._next_age_s()):
                     await self._wake.wait()
@@ -290,7 +295,9 @@ class Sealer:
         usage = self._journal.used_bytes
         excess = usage - int(self._limits.journal_max_bytes * self._limits.segment_journal_ratio)
         if excess > 0:
-            found = [topic_id for topic_id in self._journal.topics_of_oldest(excess) if topic_id in self._topics]
+            # A topic may keep a file although all of it is sealed: sealing it once more would free nothing.
+            oldest_files = (self._topics.get(topic_id) for topic_id in self._journal.topics_of_oldest(excess))
+            found = [topic.topic_id for topic in oldest_files if topic is not None and topic.log.unsealed_bytes]
             ids |= dict.fromkeys(found)
             whole |= set(found)
         oldest = self._oldest()

@@ -260,11 +260,14 @@ class Recovery:
         return missing[len(gone) :]
 
     async def _damaged(self, gap: _Gap, file: JournalFile) -> None:
-        """Report a gap that stays in its file, which is then kept for as long as its topics are."""
+        """Report a gap that stays in its file, which is then kept until what was in the gap is not wanted any more.
+
+        If nobody knows all that was in it, that is for as long as its topics are there.
+        """
         corruption = await self._describe(gap)
         self._note(corruption)
-        for topic_id in corruption.topics:
-            file.count_batch(topic_id, 0, _FOR_EVER)
+        for topic_id, (_, high) in corruption.topics.items():
+            file.count_batch(topic_id, 0, high if high and corruption.complete else _FOR_EVER)
 
     async def _describe(self, gap: _Gap) -> Corruption:
         source, hole = gap.source, gap.hole

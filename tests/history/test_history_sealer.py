@@ -1,4 +1,4 @@
-"""Topics that are deleted while they are sealed."""
+"""Sealing beside topics that are deleted, and beside files that sealing cannot free."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 import trio
 from history_lives import Life, World, run_lives
 
+from danube.history.sealer import Sealer
+from danube.log import Journal
 from danube.model.errors import StorageError, StorageUnavailableError
 
 
@@ -43,6 +45,57 @@ def test_a_topic_that_is_deleted_while_a_round_begins_does_not_come_back(monkeyp
         await life.seal(2)
         assert life.history.sealer.status().unsealed_topics == 0
         await life.check_content("after the deletion")
+
+    async def scenario(world: World) -> None:
+        assert await world.live(work)
+
+    run_lives(scenario, 3)
+
+
+def test_a_file_that_sealing_cannot_free_does_not_keep_the_sealer_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file is kept though its topic is sealed: a journal that is too full sealed it again without a pause."""
+
+    async def work(life: Life) -> None:
+        await life.append(1, 3, (300,))
+        await life.seal(1)
+        rounds = 0
+        flush = life.history.manifests["default"].flush
+
+        async def counted_flush() -> None:
+            nonlocal rounds
+            rounds += 1
+            assert rounds < 100, "the sealer spins"
+            await flush()
+
+        monkeypatch.setattr(life.history.manifests["default"], "flush", counted_flush)
+        monkeypatch.setattr(Journal, "used_bytes", property(lambda _: 1 << 40))
+        monkeypatch.setattr(life.journal, "topics_of_oldest", lambda _: [1, 2])
+        await life.append(2, 1, (300,))
+        await trio.sleep(60)
+        assert life.history.sealer.status().unsealed_topics == 0
+        assert rounds > 0
+
+    async def scenario(world: World) -> None:
+        assert await world.live(work)
+
+    run_lives(scenario, 3)
+
+
+def test_a_round_that_moves_nothing_is_not_repeated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(life: Life) -> None:
+        rounds = 0
+
+        async def idle_round(*_: object) -> None:
+            nonlocal rounds
+            rounds += 1
+            assert rounds < 100, "the sealer spins"
+
+        monkeypatch.setattr(Sealer, "_seal", idle_round)
+        monkeypatch.setattr(Journal, "used_bytes", property(lambda _: 1 << 40))
+        monkeypatch.setattr(life.journal, "topics_of_oldest", lambda _: [1])
+        await life.append(1, 1, (300,))
+        await trio.sleep(5)
+        assert 2 < rounds < 50, "it is tried again, in a while"
 
     async def scenario(world: World) -> None:
         assert await world.live(work)

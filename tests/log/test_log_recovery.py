@@ -231,6 +231,32 @@ def test_damage_stops_its_topics_by_name_and_no_others_for_ever() -> None:
         assert [item for item in written if item not in witness.batches] == [(1, 0, 1), (2, 0, 1)]
 
 
+def test_a_damaged_file_is_free_once_nothing_of_the_damage_is_wanted() -> None:
+    """It was kept for as long as its topics were there, and nothing could ever free it."""
+    disk, _ = write([[(1, 1000), (2, 1000)], *[[(3, 3000)]] * 12, [(1, 100), (2, 100)]])
+    name = "journal-0000000000000001.log"
+    disk.flip(name, FILE_HEADER_SIZE + 48 + 16 + 48 + 200)
+
+    async def main() -> None:
+        stored = trio.Event()
+
+        async def checkpoint() -> None:
+            stored.set()
+
+        async with Journal.open(disk, LIMITS, file_size=FILE_SIZE, checkpoint=checkpoint) as journal:
+            for topic_id, end in ((3, 12), (1, 1)):
+                journal.release(topic_id, end)
+            await trio.sleep(1)
+            assert name in disk.names(), "the offset of topic 2 is still missed"
+            journal.release(2, 1)
+            with trio.fail_after(1):
+                await stored.wait()
+            await trio.sleep(1)
+            assert name not in disk.names()
+
+    run(main)
+
+
 def test_damage_in_the_last_file_is_remembered_although_the_file_is_replaced() -> None:
     disk, _ = write([[(1, 100)], [(2, 100)], [(1, 100)], [(2, 100)]])
     damaged = copy_of(disk)
