@@ -89,6 +89,8 @@ class Place(msgspec.Struct):
     """How often each offset was handed out."""
     last_new: dict[tuple[str | None, tuple[int, int]], int] = {}
     """Newest offset that came as a first attempt, by key (or for all together) and stream of a session."""
+    expires: bool = False
+    """Whether retention may take messages from the log that consumers have."""
     former_owners: bool = False
     """Whether brokers may be alive that have lost the topic and do not know: what they deliver comes again."""
     given: set[int] = set()
@@ -135,16 +137,21 @@ class Place(msgspec.Struct):
         by_key = rules.kind is SubscriptionType.KEY_SHARED
         if by_key and key is None:
             return ""  # the producer's name is the key then; its order shows in the audit
-        # A broker that was started again begins with the first message that is not acknowledged, and what consumers
-        # have of its former life may be handed out afterwards: then the order is that of each stream.
-        stream = (handed.session.number, handed.generation) if handed.life > 1 else (0, 0)
-        ordered_by = (key if by_key else None), stream
-        last = self.last_new.get(ordered_by, -1)
-        if offset < last:
-            return f"P6: seen for the first time after {last}" + (f" of key {key}" if key else "")
-        self.last_new[ordered_by] = offset
-        if not by_key and last >= 0 and rules.message_ttl_s:
-            self.gaps.append((last + 1, offset, handed.now_s))
+        ordered_by = key if by_key else None
+        before = self.last_new.get((ordered_by, (0, 0)), -1)
+        self.last_new[ordered_by, (0, 0)] = max(before, offset)
+        if not by_key and 0 <= before < offset and rules.message_ttl_s:
+            self.gaps.append((before + 1, offset, handed.now_s))
+        # What a consumer has in its queue may be handed out after another one has taken over, and gone on behind it:
+        # while what has timed out pauses, or when it has expired meanwhile and never comes to the other one. A broker
+        # that was started again begins with the first message that is not acknowledged. Then the order is that of each
+        # stream.
+        if handed.life > 1 or rules.kind is SubscriptionType.FAILOVER or rules.message_ttl_s or self.expires:
+            stream = handed.session.number, handed.generation
+            before = self.last_new.get((ordered_by, stream), -1)
+            self.last_new[ordered_by, stream] = max(before, offset)
+        if offset < before:
+            return f"P6: seen for the first time after {before}" + (f" of key {key}" if key else "")
         return ""
 
     def moved(self, offset: int) -> None:

@@ -9,8 +9,9 @@ be true, in time linear in the history:
 * nothing is in the log, or delivered, or read, that was not published, and every byte of it is the same (P3);
 * the messages of a producer name are in its order in each partition, those of a later run behind those of an earlier
   one (the earlier one was fenced, P8), and the broker knew their number when the later run began (P11);
-* in exclusive and failover subscriptions the first attempts come in the order of the log, as long as one broker lives;
-  in key-shared ones the same holds within a key (P6), and a consumer sees only keys that its filters match;
+* in exclusive subscriptions the first attempts come in the order of the log, as long as one broker lives, in failover
+  ones and with retention for each consumer's stream; in key-shared ones the same holds within a key (P6), and a
+  consumer sees only keys that its filters match;
 * what was acknowledged, and confirmed as durable, is not delivered again by a stream that was opened later (P1);
 * every message was delivered at least once when everything was said to be caught up, and a consumer has acknowledged
   it (P5), or it went the way that the subscription's policy says: it failed as often as that demands, and then was
@@ -220,6 +221,7 @@ class History:
                 rules = self._rules.get((topic, subscription), SubscriptionRules(kind))
                 place = self._places[topic, subscription] = Place(rules, topic, subscription)
                 place.former_owners = self._homes[topic] in self._replaced
+                place.expires = self._topics[topic].retention
         return Session(subscription, self._sessions, self.events, tuple(filters))
 
     def deliver(

@@ -189,3 +189,43 @@ def test_key_shared_keeps_the_order_of_each_key() -> None:
     history.deliver(late, 1, TOPIC, 2, payload(2), "a")
     history.deliver(late, 1, TOPIC, 0, payload(0), "a")
     assert any("seen for the first time after 2 of key a" in violation for violation in history.violations)
+
+
+def failover_of_two(*, retention: bool, kind: SubscriptionType) -> tuple[History, Session, Session]:
+    """Eight messages; the second consumer has seen the last four, and the first one only the first two."""
+    history = History()
+    history.topic(TOPIC, Durability.DISK, retention=retention)
+    former, fresh = (history.session("s", kind, [TOPIC]) for _ in range(2))
+    for number in range(8):
+        history.publish("p", 1, number, TOPIC, payload(number), "k")
+    for session, number in ((former, 0), (former, 1), (fresh, 4), (fresh, 5)):
+        history.deliver(session, 1, TOPIC, number, payload(number), "k")
+    return history, former, fresh
+
+
+@pytest.mark.parametrize(
+    ("retention", "kind"), [(False, SubscriptionType.FAILOVER), (True, SubscriptionType.KEY_SHARED)]
+)
+def test_the_queue_of_a_consumer_whose_turn_is_over_is_in_order_by_itself(
+    retention: bool, kind: SubscriptionType
+) -> None:
+    """Its application may take what has expired, or pauses, after the next consumer has gone on behind it."""
+    history, former, fresh = failover_of_two(retention=retention, kind=kind)
+    for session, number in ((former, 2), (former, 3), (fresh, 6)):
+        history.deliver(session, 1, TOPIC, number, payload(number), "k")
+    assert history.violations == []
+    for session, number in ((fresh, 7), (fresh, 4)):
+        history.deliver(session, 1, TOPIC, number, payload(number), "k")
+    assert history.violations == []
+
+
+def test_one_stream_of_a_failover_subscription_is_in_order() -> None:
+    history, _, fresh = failover_of_two(retention=True, kind=SubscriptionType.FAILOVER)
+    history.deliver(fresh, 1, TOPIC, 3, payload(3), "k")
+    assert "seen for the first time after 5" in history.violations[0]
+
+
+def test_a_key_that_moves_is_in_order_across_consumers() -> None:
+    history, former, _ = failover_of_two(retention=False, kind=SubscriptionType.KEY_SHARED)
+    history.deliver(former, 1, TOPIC, 3, payload(3), "k")
+    assert "seen for the first time after 5" in history.violations[0]
