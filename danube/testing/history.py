@@ -280,14 +280,17 @@ class History:
         self._places[topic, session.subscription].given.add(offset)
 
     def moment(self, session: Session, topic: str) -> tuple[int, int]:
-        """Return what :meth:`confirmed` has to know of the time at which acknowledgements are given."""
+        """Return what :meth:`confirmed` has to know of the time at which messages were delivered."""
         losses = self.power_losses(topic) if self._topics[topic].durability is Durability.OS else 0
         return losses, self._places[topic, session.subscription].moves
 
     def confirmed(
         self, session: Session, topic: str, offsets: Iterable[int], generation: int, given: tuple[int, int]
     ) -> None:
-        """The broker has confirmed acknowledgements that were given at the moment ``given`` or later."""
+        """The broker has confirmed acknowledgements of what was delivered at the moment ``given`` or later.
+
+        What was delivered before a power loss, or a move of the cursor, may be another message by now, or come again.
+        """
         self.events += 1
         place = self._places[topic, session.subscription]
         if self._topics[topic].damaged or given != self.moment(session, topic):

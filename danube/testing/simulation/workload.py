@@ -36,6 +36,9 @@ _KEYS: Final = tuple(f"k{index}" for index in range(6))
 
 _Message = tuple[bytes, str | None]
 
+Moment = tuple[int, int]
+"""What :meth:`History.moment` returns."""
+
 
 class TopicPlan(NamedTuple):
     """A topic of the world."""
@@ -312,11 +315,11 @@ class Applications:
                     if batch is None:
                         await taker.flush()
                         continue
-                    taker.see(batch)
+                    moment = taker.see(batch)
                     if plan.handling_s:
                         with trio.move_on_after(random.random() * plan.handling_s):
                             await self.calm.wait()
-                    taker.answer(batch)
+                    taker.answer(batch, moment)
                 await taker.flush()
             return True
 
@@ -334,12 +337,12 @@ class _Taker:
         self._random = random
         self._session: Session = history.session(plan.subscription, plan.kind, plan.topic.parts, filters=plan.filters)
         self._feeds: dict[str, Source] = {}
-        self._acked: dict[str, list[int]] = {}
-        self._given = {part: history.moment(self._session, part) for part in plan.topic.parts}
-        self._later: list[Message] = []
+        self._acked: dict[str, list[tuple[int, int, Moment]]] = {}
+        """Of each topic: offset, stream and moment of the delivery."""
+        self._later: list[tuple[Message, Moment]] = []
 
-    def see(self, batch: Batch) -> None:
-        """Tell the history of a batch."""
+    def see(self, batch: Batch) -> Moment:
+        """Tell the history of a batch; return when that was."""
         self._applications.trace("taken", self._plan.name, batch.topic, batch.ranges, batch.attempt)
         for message in batch:
             self._history.deliver(
@@ -351,39 +354,38 @@ class _Taker:
                 message.key,
                 attempt=batch.attempt,
             )
+        return self._history.moment(self._session, batch.topic)
 
-    def answer(self, batch: Batch) -> None:
+    def answer(self, batch: Batch, moment: Moment) -> None:
         """Say something about each message, or nothing."""
         random, calm = self._random, self._applications.calm.is_set()
         rejected: list[int] = []
         for message in batch:
             if calm or random.random() < self._plan.diligence:
-                self._ack(message)
+                self._ack(message, moment)
                 continue
             fate = random.random()
             if fate < 0.5:
                 rejected += message.offset, message.offset + 1
             elif fate < 0.7 or self._plan.renews:
-                self._later.append(message)  # whoever renews leases for ever must come back to it
+                self._later.append((message, moment))  # whoever renews leases for ever must come back to it
         if rejected:
             batch.feed.nack(rejected, random.choice((None, 0.0, 0.1, 1.0)), random.choice(("", "no")))
 
-    def _ack(self, message: Message) -> None:
+    def _ack(self, message: Message, moment: Moment) -> None:
         topic = message.topic
         self._history.given(self._session, topic, message.offset)
         message.ack_nowait()
-        self._acked.setdefault(topic, []).append(message.offset)
+        self._acked.setdefault(topic, []).append((message.offset, message._batch.generation, moment))
         self._feeds[topic] = message._batch.feed
 
     async def flush(self) -> None:
         """Have the acknowledgements confirmed."""
         if self._later and (self._applications.calm.is_set() or self._random.random() < 0.2):
-            for message in self._later:
-                self._ack(message)  # late: it may have timed out, or be with another consumer
+            for message, moment in self._later:
+                self._ack(message, moment)  # late: it may have timed out, or be with another consumer
             self._later.clear()
         acked, self._acked = self._acked, {}
-        given = self._given
-        self._given = {part: self._history.moment(self._session, part) for part in self._plan.topic.parts}
         if not acked:
             return
         await self._consumer.flush_acks()
@@ -393,9 +395,17 @@ class _Taker:
             return
         if self._plan.topic.durability is Durability.NONE:
             return
-        for topic, offsets in acked.items():
-            self._history.confirmed(self._session, topic, offsets, self._feeds[topic].generation, given[topic])
-            self._applications.trace("confirmed", self._plan.name, topic, len(offsets))
+        takes_back = self._plan.topic.durability is Durability.OS
+        for topic, given in acked.items():
+            stream = self._feeds[topic].generation
+            moments: dict[Moment, list[int]] = {}
+            for offset, delivered_on, moment in given:
+                # What came on an earlier stream may be gone since, and its offset given to another message.
+                if delivered_on == stream or not takes_back:
+                    moments.setdefault(moment, []).append(offset)
+            for moment, offsets in moments.items():
+                self._history.confirmed(self._session, topic, offsets, stream, moment)
+                self._applications.trace("confirmed", self._plan.name, topic, len(offsets))
 
 
 async def read_topic(client: Client, topic: TopicPlan) -> dict[str, list[Audited]]:
