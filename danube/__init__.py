@@ -9,20 +9,27 @@
 The package is a house of floors, and imports only point downwards; ``docs/architecture.md`` draws it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-from danube.model.version import __version__
+# Nothing is imported here: until `danube` handles Ctrl-C, that ends in a traceback of the interpreter.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from danube.client import Client, connect
+    from danube.model.version import __version__
 
 __all__ = ["Client", "__version__", "connect"]
 
 
-def __getattr__(name: str) -> Any:
-    """Load the client on first use: a broker or a CLI that only prints help does not pay for it."""
+def __getattr__(name: str) -> "Any":
+    """Load everything on first use: a broker, or a command that only prints help, does not pay for the client.
+
+    The command line also gets to handle Ctrl-C sooner.
+    """
+    if name == "__version__":
+        from danube.model.version import __version__
+
+        return __version__
     if name in ("Client", "connect"):
         from danube import client
 

@@ -1,6 +1,7 @@
 """The process around a broker: logging, signals, the ready line, the exit code.
 
-Exit codes: 0 after a drain; else that of the error (see :func:`danube.model.errors.exit_code`), printed in one line.
+Exit codes: 0 after a drain; 130 after Ctrl-C before it was ready; else that of the error (see
+:func:`danube.model.errors.exit_code`), printed in one line.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import trio
 
@@ -64,14 +65,15 @@ def _return_what_starting_took() -> None:
 def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
     """Run a broker until SIGTERM or SIGINT (drain, exit code 0) or until it fails. Blocks; main thread only.
 
-    A second signal during the drain ends the process at once. ``faces`` as in :class:`danube.broker.Broker`.
+    One that comes before the broker is ready ends the start: with exit code 130 after SIGINT, 0 after SIGTERM. A second
+    signal ends the process at once. ``faces`` as in :class:`danube.broker.Broker`.
     """
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     _keep_large_buffers()
     try:
-        trio.run(_main, config, faces)
+        return trio.run(_main, config, faces)
     except BaseException as error:
         failure = _first_danube_error(error)
         if failure is None:
@@ -79,41 +81,61 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
         _log.error("%s", failure)
         print(f"error: {failure}", file=sys.stderr, flush=True)  # noqa: T201 - the last word of a process
         return exit_code(failure)
-    return 0
 
 
-async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> None:
+async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> int:
     seams = Seams(wall_clock_us=_wall_clock_us, random=random.Random(os.urandom(16)))
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             broker = Broker(config, seams, faces)
-            addresses = await nursery.start(_run_to_the_end, broker, nursery.cancel_scope)
+            life = _Life(broker, nursery.cancel_scope)
+            nursery.start_soon(life.heed, signals)
+            addresses = await nursery.start(life.run)
             admin = f" admin on {', '.join(broker.admin_addresses)};" if broker.admin_addresses else ""
             # Everything loaded so far stays for good: keep the collector from walking over it again and again.
             gc.collect()
             gc.freeze()
             _return_what_starting_took()
+            life.ready = True
             print(  # noqa: T201 - the one line on standard output that scripts wait for
                 f"danube {__version__} ready: listening on {', '.join(addresses)};{admin}"
                 f" data in {config.data_directory}; durability {config.durability}; pid {os.getpid()}",
                 flush=True,
             )
-            nursery.start_soon(_drain_on_signal, signals, broker)
+    return life.exit_code
 
 
-async def _run_to_the_end(broker: Broker, rest: trio.CancelScope, *, task_status: trio.TaskStatus[list[str]]) -> None:
-    """Run the broker; once it has drained, end the rest (whoever waits for signals would wait for ever)."""
-    await broker.run(task_status=task_status)
-    rest.cancel()
+class _Life:
+    """One run of a broker, and what signals do to it."""
 
+    def __init__(self, broker: Broker, everything: trio.CancelScope) -> None:
+        self._broker = broker
+        self._everything = everything
+        self._leaving = False
+        self.ready = False
+        self.exit_code = 0
 
-async def _drain_on_signal(signals: object, broker: Broker) -> None:
-    async for number in signals:  # type: ignore[attr-defined]
-        if broker.draining:
-            _log.warning("second signal %s: leaving at once", signal.Signals(number).name)
-            os._exit(128 + number)
-        _log.info("%s: draining", signal.Signals(number).name)
-        broker.drain()
+    async def run(self, *, task_status: trio.TaskStatus[list[str]]) -> None:
+        """Run the broker; once it has drained, end the rest (what waits for signals would wait for ever)."""
+        await self._broker.run(task_status=task_status)
+        self._everything.cancel()
+
+    async def heed(self, signals: AsyncIterator[int]) -> None:
+        """First signal: drain, or give up a start that is under way, as a crash would. Second: leave at once."""
+        async for number in signals:
+            name = signal.Signals(number).name
+            if self._leaving:
+                _log.warning("second signal %s: leaving at once", name)
+                os._exit(128 + number)
+            self._leaving = True
+            if self.ready:
+                _log.info("%s: draining", name)
+                self._broker.drain()
+            else:
+                _log.info("%s: giving up the start", name)
+                if number == signal.SIGINT:
+                    self.exit_code = 128 + number
+                self._everything.cancel()
 
 
 def _first_danube_error(error: BaseException) -> DanubeError | None:

@@ -5,13 +5,14 @@ needs to do its work (the client, the broker, Rich) is imported when the command
 answers at once, and a broker does not carry the client or a terminal library in its memory.
 """
 
-from __future__ import annotations
-
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line of this process and leave with its exit code."""
+    from danube.cli._interrupts import arm
+
+    arm()
     from danube.cli.app import app
 
     app(prog_name="danube")

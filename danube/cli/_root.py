@@ -16,11 +16,9 @@ from typer.core import TyperGroup
 
 from danube.cli._context import ContextOption, UrlOption, set_defaults
 from danube.cli._extensions import extension_names, find_extension
+from danube.cli._interrupts import INTERRUPTED, leave_on_interrupt, raise_on_interrupt
 
 __all__ = ["EXIT_CODES", "RootGroup", "flatten", "root"]
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 + SIGINT, as shells have it."""
 
 EXIT_CODES = """\
 Exit codes: 0 done; 1 any other error, or a check that failed; 2 wrong usage; 65 invalid argument, name, message or
@@ -47,6 +45,7 @@ class RootGroup(TyperGroup):
         from danube.model.errors import DanubeError, exit_code
 
         try:
+            raise_on_interrupt()
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
@@ -66,6 +65,8 @@ class RootGroup(TyperGroup):
                 raise
             print(f"error: {_one_line(found)}", file=sys.stderr)
             raise typer.Exit(exit_code(found)) from None
+        finally:
+            leave_on_interrupt()
 
 
 def flatten(error: BaseException) -> BaseException:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from danube.cli._interrupts import leave_on_interrupt
 from danube.model.policies import Durability
 
 __all__ = ["serve"]
@@ -53,6 +54,7 @@ def serve(
     It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Options win over the configuration file, which
     wins over the defaults.
     """
+    leave_on_interrupt()  # until the broker handles signals itself: nothing is begun before that
     from danube.broker.config import load_config, parse_size
 
     limits: dict[str, Any] = {}

@@ -1,0 +1,51 @@
+"""What Ctrl-C does to a command: exit code 130, and never a traceback.
+
+Three parts of its life differ::
+
+    loading the command line       ``leave``   nothing has begun: the process ends at once
+    the command itself             ``raise``   KeyboardInterrupt, which unwinds what it has begun
+    the interpreter's shutdown     ``leave``   there is nothing to unwind any more
+
+A KeyboardInterrupt in the first or the last part would come up wherever the interpreter just is: inside an import, a
+weak reference's callback, the joining of threads. Only a process that :func:`arm` was called in changes its handler;
+code that runs commands inside a larger program keeps its own, and so does a process that ignores the signal.
+"""
+
+import _signal as signal  # type: ignore[import-not-found]  # of the module signal, what loads at once
+import os
+import sys
+
+__all__ = ["INTERRUPTED", "arm", "leave_on_interrupt", "raise_on_interrupt"]
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT, as shells have it."""
+
+_armed = False
+
+
+def arm() -> None:
+    """Take over SIGINT, with ``leave``, unless the process ignores it or handles it otherwise."""
+    global _armed
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        _armed = True
+        leave_on_interrupt()
+
+
+def leave_on_interrupt() -> None:
+    """End the process at once when the signal comes."""
+    if _armed:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def raise_on_interrupt() -> None:
+    """Raise KeyboardInterrupt in the main thread when the signal comes."""
+    if _armed:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(_number: int, _frame: object) -> None:
+    try:  # noqa: SIM105 - contextlib is not there yet, and is half imported perhaps
+        sys.stdout.flush()
+    except Exception:  # noqa: BLE001, S110 - it is closed, broken, or just being flushed
+        pass
+    os._exit(INTERRUPTED)
