@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -44,7 +45,7 @@ from danube.model.errors import (
     UnavailableError,
 )
 from danube.model.names import split_partition
-from danube.storage import Storage
+from danube.storage import Marker, Storage
 from danube.wire import DEFAULT_CODECS, Context, Method, Server, ServerStream
 
 __all__ = ["Broker", "Seams"]
@@ -136,10 +137,12 @@ class Broker:
         async with (
             self.seams.open_disk(config) as disk,
             self.seams.open_metadata(config) as store,
-            self._open_storages() as (storages, lanes),
+            self._open_storages() as (storages, lanes, markers),
             self.seams.open_stage_disk(config) as stage_disk,
         ):
             self.catalogue = await Catalogue.load(store, config.limits, self.seams.random, self.seams.wall_clock_us)
+            for name, marker in markers.items():
+                marker.identity = self.catalogue.storage_identity(name)
             await self.catalogue.sweep_orphans()
             self.policies = PolicyBook(self.catalogue, config.policies)
             self.journal = Journal(
@@ -191,15 +194,26 @@ class Broker:
                 _log.error("the last checkpoint cannot be stored; the next start reads more of the journal: %s", error)
 
     @asynccontextmanager
-    async def _open_storages(self) -> AsyncIterator[tuple[dict[str, Storage], dict[str, Storage]]]:
-        """Open the storages: each once for history, and once as a lane for commits that must not wait behind it."""
+    async def _open_storages(self) -> AsyncIterator[tuple[dict[str, Storage], dict[str, Storage], dict[str, Marker]]]:
+        """Open the storages: each once for history, and once as a lane for commits that must not wait behind it.
+
+        What forgets when the broker stops has no marker: nothing that must last is ever written there.
+        """
         async with AsyncExitStack() as stack:
             storages: dict[str, Storage] = {}
             lanes: dict[str, Storage] = {}
+            markers: dict[str, Marker] = {}
             for name, storage in self.config.all_storages.items():
                 backend = await stack.enter_async_context(
                     self.seams.open_backend(self.config, storage, self.seams.wall_clock_us)
                 )
+                if backend.capabilities.durable:
+                    markers[name] = Marker(
+                        name,
+                        self.config.cluster,
+                        random=self.seams.random,
+                        remember=partial(self._remember_storage, name),
+                    )
                 storages[name], lanes[name] = (
                     Storage(
                         backend,
@@ -207,6 +221,7 @@ class Broker:
                         limits=self.config.limits,
                         name=name,
                         max_concurrency=storage.max_concurrency,
+                        marker=markers.get(name),
                     )
                     for _ in range(2)
                 )
@@ -217,7 +232,10 @@ class Broker:
                         name,
                         storages[name].url,
                     )
-            yield storages, lanes
+            yield storages, lanes, markers
+
+    async def _remember_storage(self, name: str, identity: str) -> None:
+        await self.catalogue.remember_storage(name, identity)
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
         limits = self.config.limits
@@ -564,6 +582,8 @@ class Broker:
         topics = [self.topic(each) for each, _ in members(name, record)] if record is not None else [self.topic(name)]
         for topic in topics:
             topic.disconnect(UnavailableError(f"topic {topic.name!r} was unloaded; connect again"))
+            for subscription in topic.subscriptions.values():
+                subscription.forget_failure()
             await topic.intake.wait_settled()
         await self.history.seal_now(topics)
 

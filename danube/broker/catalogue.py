@@ -6,6 +6,7 @@ Keys::
     /namespaces/{namespace}                    NamespaceRecord
     /topics/{namespace}/{topic}                TopicRecord; a partitioned topic is one record
     /subscriptions/{topic id}/{subscription}   SubscriptionRecord
+    /storages/{storage}                        identity of the marker by which it is recognized (text)
     /snapshots/...                             see danube.broker.snapshots
 
 A topic incarnation has an id of its own: what is deleted and created again never meets its old data or cursors.
@@ -92,6 +93,7 @@ class Catalogue:
         self.unknown: Callable[[str], DanubeError | None] = lambda topic: None
         """Returns why it is not known whether a topic exists that is not here; None if it does not."""
         self._topics: dict[str, TopicRecord] = {}
+        self._storages: dict[str, str] = {}
         self.broker_policies = TopicPolicies()
         """Of the whole broker, as set by command; those of the configuration come after them."""
 
@@ -105,6 +107,8 @@ class Catalogue:
             self._namespaces[item.key.removeprefix("/namespaces/")] = _NAMESPACE.decode(item.value)
         for item in (await store.list("/topics/"))[0]:
             self._topics[item.key.removeprefix("/topics")] = _TOPIC.decode(item.value)
+        for item in (await store.list("/storages/"))[0]:
+            self._storages[item.key.removeprefix("/storages/")] = item.value.decode()
         policies = await store.get("/policies")
         if policies is not None:
             self.broker_policies = _POLICIES.decode(policies.value)
@@ -117,6 +121,18 @@ class Catalogue:
     def store(self) -> MetadataStore:
         """Where all of it is kept. A face may keep something there, too, under a prefix of its own."""
         return self._store
+
+    # --- Storages ---
+
+    def storage_identity(self, name: str) -> str:
+        """Return the identity of a storage; empty if it was never written to."""
+        return self._storages.get(name, "")
+
+    async def remember_storage(self, name: str, identity: str) -> None:
+        """Store the identity of a storage."""
+        with _together():
+            await self._store.put(f"/storages/{name}", identity.encode())
+            self._storages[name] = identity
 
     # --- Namespaces ---
 

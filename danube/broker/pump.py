@@ -46,7 +46,7 @@ class Pump(ABC):
         topic: where the messages come from.
         machine: who gets what.
         consumers: the connected ones, by id.
-        failure: set when stored data is damaged: it stops, loudly.
+        failure: set when stored data is damaged: it stops, loudly, until :meth:`look_again` finds that mended.
         waits_for: why history cannot be read now.
     """
 
@@ -55,6 +55,8 @@ class Pump(ABC):
         self.machine = machine
         self.consumers: dict[int, Receiver] = {}
         self.failure: DanubeError | None = None
+        self._failed_at = -1
+        """The offset that could not be read; -1: the failure was another one."""
         self.waits_for: StorageError | None = None
         self._ahead: deque[StoredBatch] = deque()
         """What was read from the disk ahead of the machine."""
@@ -233,6 +235,8 @@ class Pump(ABC):
                 nursery.start_soon(self._keep_time)  # of its own: a storage may be slow to answer
                 await self._keep_reading()
                 nursery.cancel_scope.cancel()
+        if self._task_scope is scope:
+            self._task_scope = None  # it has failed: whoever connects after that was mended needs another task
 
     async def _keep_time(self) -> None:
         while True:
@@ -270,7 +274,11 @@ class Pump(ABC):
             request = self.machine.next_read(trio.current_time())
             if request is None or request.offset >= self.topic.end_offset or self._find(request.offset) is not None:
                 return
-            batches = await self.topic.kept.read(request.offset, _READ_BYTES)
+            try:
+                batches = await self.topic.kept.read(request.offset, _READ_BYTES)
+            except (DanubeError, OSError):
+                self._failed_at = request.offset
+                raise
             if not batches:
                 gone = self.topic.start_offset
                 if gone > request.offset:  # retention has taken everything that was there
@@ -295,3 +303,25 @@ class Pump(ABC):
         _log.error("%s stops: %s", self, error)
         self.failure = error
         self.end(error)
+
+    def forget_failure(self) -> None:
+        """Try again: what made it stop may be mended, or the cursor be elsewhere now."""
+        if self.failure is not None:
+            _log.warning("%s is tried again after: %s", self, self.failure)
+        self.failure, self._failed_at = None, -1
+
+    async def look_again(self) -> None:
+        """If it has stopped, see whether what could not be read can be read now, and go on if so."""
+        failure, offset = self.failure, self._failed_at
+        if failure is None:
+            return
+        if offset >= 0:
+            try:
+                await self.topic.kept.read(offset, 1)
+            except StorageError as error:
+                _log.debug("%s: out of reach is not lost: %s", self, error)
+            except (DanubeError, OSError) as error:
+                _log.debug("%s stays stopped: %s", self, error)
+                return
+        if self.failure is failure:
+            self.forget_failure()

@@ -207,6 +207,8 @@ class StorageAdministration:
     ) -> history_api.StorageFindings:
         """Check a storage, and remove what nothing refers to."""
         storage = self._storage(request.storage)
+        if request.adopt:
+            await storage.adopt()
         report = await self._broker.history.janitor.repair(storage.name)
         return _findings(report, 0, report.damaged, deep=False)
 

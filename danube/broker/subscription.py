@@ -98,7 +98,7 @@ class Subscription(Pump):
         Raises:
             TopicNotFoundError, SubscriptionNotFoundError: it was deleted while it was being opened.
             SubscriptionBusyError: exclusive, and another consumer is connected.
-            DataLossError: the subscription stopped because stored data is damaged.
+            DataLossError: the subscription stopped because stored data is damaged, and it still is.
         """
         self.topic.check_not_deleted()
         if self.topic.subscriptions.get(self.name) is not self:
@@ -311,6 +311,7 @@ class Subscription(Pump):
         """
         await self._journal.quiet()  # entries reach the journal in order; the reset goes after the deltas
         self._ahead.clear()
+        self.forget_failure()
         self._former_end = 0
         self.machine.seek(offset, trio.current_time())
         for consumer in self.consumers.values():

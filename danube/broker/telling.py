@@ -62,7 +62,7 @@ def explanation_of(subscription: Subscription) -> api.Explanation:
 
 def _reason(subscription: Subscription) -> tuple[str, str]:
     if subscription.failure is not None:
-        return "failed", str(subscription.failure)
+        return "failed", f"{subscription.failure}; it is looked at again when a consumer connects"
     if subscription.waits_for is not None:
         return "waiting-for-storage", f"it waits for its history, and tries again: {subscription.waits_for}"
     now = trio.current_time()

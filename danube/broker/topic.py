@@ -305,6 +305,7 @@ class Topic:
                 f"subscription {request.subscription!r} of topic {self.name!r} is {found.kind.value}, not"
                 f" {request.type.value}; its type is fixed by its first consumer"
             )
+        await found.look_again()
         return found
 
     async def _create_subscription(self, request: api.ConsumeOpen) -> Subscription:

@@ -112,6 +112,14 @@ def check(
 @storage_app.command("repair")
 def repair(
     name: _NameArgument = "",
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help="First take the place as it is for this storage, though its marker is missing: what is not there is"
+            " given up. Name the storage.",
+        ),
+    ] = False,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
@@ -120,7 +128,15 @@ def repair(
 
     Exit code 74 when history is missing, which no repair can bring back.
     """
-    _show_findings(_for_each(name, lambda client, each: client.repair_storage(each), url, context), output, repair=True)
+    from danube.model.errors import InvalidArgumentError
+
+    if adopt and not name:
+        raise InvalidArgumentError("--adopt is for one storage: name it")
+    _show_findings(
+        _for_each(name, lambda client, each: client.repair_storage(each, adopt=adopt), url, context),
+        output,
+        repair=True,
+    )
 
 
 def _for_each(

@@ -97,15 +97,21 @@ class HistoryCalls:
         return await self._call(HistoryMethod.CHECK_STORAGE, request, history_api.StorageFindings, timeout_s)
 
     async def repair_storage(
-        self, storage: str = "default", *, timeout_s: float | None = None
+        self, storage: str = "default", *, adopt: bool = False, timeout_s: float | None = None
     ) -> history_api.StorageFindings:
         """Check a storage, and remove what nothing refers to: orphans, and what interrupted uploads have left.
+
+        Args:
+            storage: its name.
+            adopt: first take the place that its URL names for this storage, though the marker by which it is recognized
+                is missing there, or another one's. What is not there then counts as lost.
+            timeout_s: see the class.
 
         Raises:
             FailedPreconditionError: the storage holds the history of another broker.
             and what :meth:`check_storage` raises.
         """
-        request = history_api.RepairStorage(storage)
+        request = history_api.RepairStorage(storage, adopt)
         return await self._call(HistoryMethod.REPAIR_STORAGE, request, history_api.StorageFindings, timeout_s)
 
     async def restore_topics(

@@ -211,6 +211,8 @@ class RepairStorage(_Message):
     """Asks to check a storage and to remove what nothing refers to. Answered with StorageFindings."""
 
     storage: str
+    adopt: bool = False
+    """First take the place as it is for this storage, though its marker is missing or another one's."""
 
 
 class StorageFindings(_Message):

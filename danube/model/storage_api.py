@@ -87,6 +87,7 @@ class StorageDescription(_Message):
     conditional_put: bool
     max_object_bytes: int
     version: str
+    mounted: bool = False
 
 
 class PutObject(_Message):

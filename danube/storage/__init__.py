@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
 from danube.storage._keys import LEGAL_CHARACTERS, is_key, validate_key, validate_prefix
+from danube.storage._marker import Marker
 from danube.storage._plugins import (
     KNOWN_PACKAGES,
     InstalledStoragePlugin,
@@ -38,6 +39,7 @@ __all__ = [
     "validate_key",
     "validate_prefix",
     "Storage",
+    "Marker",
     "StorageStats",
     "OperationStats",
     "StorageHealth",

@@ -43,6 +43,8 @@ class StorageCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Other machines that open the same URL see the same objects."""
     max_object_bytes: int
     """Largest object of one put."""
+    mounted: bool = False
+    """The place is a path of a file system: it may be missing for a while, with an empty directory in its stead."""
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):

@@ -13,6 +13,8 @@ has a deadline, errors that may pass are tried again after a pause, and everythi
   finds the key taken, by ourselves. So after an uncertain attempt the object is read and compared: our own bytes are a
   success, anything else is :class:`StorageExistsError`. Writers that race must therefore write different bytes (all of
   ours carry who wrote them). If the last attempt is uncertain, its retryable error is raised: it may have happened.
+* **A storage that is away is not empty.** With a :class:`~danube.storage.Marker`, "there is no such object" and
+  listings are believed, and objects put and deleted, only while the marker is there.
 
 Time is Trio's clock, pauses come from the ``random.Random`` that is passed in, and there are no threads here: under
 simulation everything repeats.
@@ -41,6 +43,7 @@ from danube.model.errors import (
 from danube.model.limits import MIB, Limits
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
 from danube.storage._keys import validate_key, validate_prefix
+from danube.storage._marker import Marker
 from danube.storage._stats import OperationStats, StorageHealth, StorageStats
 
 __all__ = ["Storage"]
@@ -72,7 +75,8 @@ class Storage:
 
     ``random`` draws the pauses; ``limits`` gives deadlines, attempts and concurrency (its ``storage_*`` fields);
     ``max_concurrency`` narrows ``storage_max_concurrency`` for this one; ``name`` is what configuration, figures and
-    messages call it. The backend is opened and closed by whoever made it.
+    messages call it; ``marker`` is what it is recognized by, None: whatever is there is taken for it. The backend is
+    opened and closed by whoever made it.
 
     Every method raises the errors of the method of the same name of :class:`StorageBackend`, and
     :class:`InvalidArgumentError` for a key, range or object that no backend takes. ``timeout_s`` of a method bounds the
@@ -88,8 +92,10 @@ class Storage:
         limits: Limits | None = None,
         name: str = "default",
         max_concurrency: int | None = None,
+        marker: Marker | None = None,
     ) -> None:
         self._backend = backend
+        self._marker = marker
         self._random = random
         self._limits = limits if limits is not None else Limits()
         self.name = name
@@ -159,6 +165,8 @@ class Storage:
         async def attempt() -> None:
             nonlocal uncertain
             # Whatever ends this attempt without an answer (the deadline, too) leaves it uncertain.
+            if self._marker is not None:
+                await self._marker.before_write(self._backend)
             before, uncertain = uncertain, True
             try:
                 await self._backend.put(key, data, if_absent=if_absent)
@@ -168,6 +176,9 @@ class Storage:
             except StorageExistsError:
                 if not before or not await self._holds(key, data):
                     raise
+            if self._marker is not None and self.capabilities.mounted:
+                # Was it unmounted on the way, the object is somewhere else.
+                await self._marker.recognize(self._backend)
 
         await self._call("put", key, size, attempt, timeout_s)
         self._counts["put"].bytes += size
@@ -181,7 +192,7 @@ class Storage:
         size = None if end is None else end - start
 
         async def attempt() -> bytes:
-            data = await self._backend.get(key, start, end)
+            data = await self._believed(lambda: self._backend.get(key, start, end))
             if size is not None and len(data) != size:
                 self._short(key, len(data), size)
             return data
@@ -202,7 +213,7 @@ class Storage:
             return [b""] * len(ranges)
 
         async def attempt() -> list[bytes]:
-            found = await self._backend.get_ranges(key, ranges)
+            found = await self._believed(lambda: self._backend.get_ranges(key, ranges))
             for (start, end), data in zip(ranges, found, strict=True):
                 if len(data) != end - start:
                     self._short(key, len(data), end - start)
@@ -215,7 +226,7 @@ class Storage:
     async def head(self, key: str, *, timeout_s: float | None = None) -> ObjectInfo:
         """Return what is known of an object."""
         validate_key(key)
-        return await self._call("head", key, 0, lambda: self._backend.head(key), timeout_s)
+        return await self._call("head", key, 0, lambda: self._believed(lambda: self._backend.head(key)), timeout_s)
 
     async def list(
         self, prefix: str = "", *, start_after: str = "", limit: int = _PAGE, timeout_s: float | None = None
@@ -225,13 +236,14 @@ class Storage:
         validate_prefix(start_after)
         if limit < 1:
             raise InvalidArgumentError(f"limit of a listing must be at least 1, not {limit}")
-        return await self._call(
-            "list",
-            f"{prefix}*",
-            0,
-            lambda: self._backend.list(prefix, start_after=start_after, limit=limit),
-            timeout_s,
-        )
+
+        async def attempt() -> ListPage:
+            page = await self._believed(lambda: self._backend.list(prefix, start_after=start_after, limit=limit))
+            if self._marker is not None and self._marker.known:
+                await self._marker.recognize(self._backend)
+            return page
+
+        return await self._call("list", f"{prefix}*", 0, attempt, timeout_s)
 
     async def list_all(self, prefix: str = "", start_after: str = "") -> AsyncGenerator[ListPage, None]:
         """Iterate over all pages of a listing. Each page has its own deadline; what is put meanwhile may be missing."""
@@ -254,7 +266,12 @@ class Storage:
         for first in range(0, len(keys), _DELETES_AT_ONCE):
             portion = keys[first : first + _DELETES_AT_ONCE]
             more = f" and {len(portion) - 1} more" if len(portion) > 1 else ""
-            await self._call("delete", portion[0] + more, 0, partial(self._backend.delete, portion), timeout_s)
+            await self._call("delete", portion[0] + more, 0, partial(self._delete, portion), timeout_s)
+
+    async def _delete(self, keys: Sequence[str]) -> None:
+        if self._marker is not None:
+            await self._marker.before_write(self._backend)
+        await self._backend.delete(keys)
 
     async def abandon_uploads(self, prefix: str, older_than_s: float, *, timeout_s: float | None = None) -> int:
         """Remove what interrupted uploads below ``prefix`` have left behind, if it is older; return how many."""
@@ -262,6 +279,21 @@ class Storage:
         return await self._call(
             "abandon_uploads", f"{prefix}*", 0, lambda: self._backend.abandon_uploads(prefix, older_than_s), timeout_s
         )
+
+    async def adopt(self, *, timeout_s: float | None = None) -> None:
+        """Take the place as it is for this storage from now on: what its marker says, or a new marker."""
+        marker = self._marker
+        if marker is not None:
+            await self._call("put", marker.key, 0, lambda: marker.adopt(self._backend), timeout_s)
+
+    async def _believed(self, ask: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Ask the backend for something; that it is not there counts only where the marker is."""
+        try:
+            return await ask()
+        except StorageNotFoundError:
+            if self._marker is not None and self._marker.known:
+                await self._marker.recognize(self._backend)
+            raise
 
     async def _call(
         self,

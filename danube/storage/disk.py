@@ -70,7 +70,7 @@ class DiskBackend(StorageBackend):
         self._known: set[str] = set()  # folders whose names are known to be on the disk
         self._deleted = trio.Event()
         self._capabilities = StorageCapabilities(
-            durable=True, conditional_put=True, shared=False, max_object_bytes=4 * GIB
+            durable=True, conditional_put=True, shared=False, max_object_bytes=4 * GIB, mounted=True
         )
 
     @property
@@ -140,7 +140,12 @@ class DiskBackend(StorageBackend):
 
     def _put(self, key: str, data: bytes | bytearray, if_absent: bool) -> None:
         upload = f"{self._root}/{UPLOADS}/{upload_name(key)}"
-        file = os.open(upload, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            file = os.open(upload, flags, 0o644)
+        except FileNotFoundError:
+            self._make_beside(UPLOADS)
+            file = os.open(upload, flags, 0o644)
         try:
             try:
                 with memoryview(data) as view:
@@ -271,6 +276,7 @@ class DiskBackend(StorageBackend):
                 if not stat.S_ISREG(status.st_mode):
                     continue
                 if status.st_size > _SHRINK_PIECE:
+                    self._make_beside(_DELETED)  # else a missing folder would look like a missing object
                     os.rename(path, f"{self._root}/{_DELETED}/{secrets.token_hex(8)}")
                     large = True
                 else:
@@ -281,6 +287,12 @@ class DiskBackend(StorageBackend):
                 _sync(folder)
             self._prune(folder)
         return large
+
+    def _make_beside(self, name: str) -> None:
+        """Make a folder that is not the objects': a directory that was brought back from a copy may have none."""
+        with suppress(FileExistsError):
+            os.mkdir(f"{self._root}/{name}")
+            _sync(self._root)
 
     def _prune(self, folder: str) -> None:
         """Remove a folder, and those above it, as far as they are empty."""

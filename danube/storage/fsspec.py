@@ -419,6 +419,7 @@ class FsspecStoragePlugin(StoragePlugin[FsspecConfig]):
                 conditional_put=False,
                 shared=config.shared and protocol not in ("file", "local", "memory"),
                 max_object_bytes=config.max_object_bytes,
+                mounted=True,
             ),
             concurrency=surroundings.limits.storage_max_concurrency,
         )

@@ -70,7 +70,12 @@ class StorageService:
         self._admit(context)
         trusted = self._backend.capabilities
         return api.StorageDescription(
-            self._backend.url, trusted.durable, trusted.conditional_put, self.max_object_bytes, __version__
+            self._backend.url,
+            trusted.durable,
+            trusted.conditional_put,
+            self.max_object_bytes,
+            __version__,
+            trusted.mounted,
         )
 
     async def head(self, request: api.HeadObject, context: Context) -> api.Object:

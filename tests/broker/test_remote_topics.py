@@ -361,7 +361,8 @@ async def test_a_bucket_that_has_forgotten_is_named(tmp_path: Path, bucket: str)
         await running.drain()
         space = SHARED_SPACES.space(bucket.removeprefix("memory://").partition("?")[0])
         for key in keys_of(bucket):
-            space.remove(key)
+            if not key.startswith("markers/"):  # else it would be a bucket that is away
+                space.remove(key)
         await running.start()
         with pytest.raises(DanubeError, match="knows nothing of its topics of durability 'remote'"):
             running.broker.topic(TOPIC)

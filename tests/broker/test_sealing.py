@@ -211,7 +211,7 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
 
 
 async def test_a_deleted_topic_leaves_what_it_shared_to_the_others(tmp_path: Path) -> None:
-    settings = {**SEALING, "segment_grace_s": 0.05}
+    settings = {**SEALING, "segment_grace_s": 0.5}
     async with running_broker(tmp_path, limits=settings, patience_s=30) as running, running.client() as client:
         history = running.broker.history
         await publish(client, "/default/kept", [b"kept"])

@@ -379,7 +379,7 @@ async def test_capabilities_of_the_generic_backend():
     place = uuid.uuid4().hex
     async with open_storage(f"fsspec+memory://{place}?durable=true&max_object_bytes=1000", random=Random(1)) as storage:
         assert storage.capabilities == StorageCapabilities(
-            durable=True, conditional_put=False, shared=False, max_object_bytes=1000
+            durable=True, conditional_put=False, shared=False, max_object_bytes=1000, mounted=True
         )
         assert storage.url == f"fsspec+memory://{place}?durable=true&max_object_bytes=1000"
 

@@ -126,10 +126,10 @@ class AdminCalls:
         return self._loop.run(self._client.check_storage, storage, deep=deep, timeout_s=timeout_s)
 
     def repair_storage(
-        self, storage: str = "default", *, timeout_s: float | None = None
+        self, storage: str = "default", *, adopt: bool = False, timeout_s: float | None = None
     ) -> history_api.StorageFindings:
         """Check a storage, and remove what nothing refers to."""
-        return self._loop.run(self._client.repair_storage, storage, timeout_s=timeout_s)
+        return self._loop.run(self._client.repair_storage, storage, adopt=adopt, timeout_s=timeout_s)
 
     def restore_topics(
         self,

@@ -45,6 +45,7 @@ class RemoteBackend(StorageBackend):
             conditional_put=description.conditional_put,
             shared=True,
             max_object_bytes=description.max_object_bytes,
+            mounted=description.mounted,
         )
 
     async def put(self, key: str, data: bytes | bytearray, *, if_absent: bool = False) -> None:
