@@ -23,7 +23,7 @@ import msgspec
 import trio
 
 from danube.history.catalogue import HistoryCatalogue
-from danube.history.manifest import ManifestLog, decode_manifest, manifest_prefix
+from danube.history.manifest import ManifestLog, is_piece, load_manifest, manifest_prefix
 from danube.history.objects import object_origin, segment_prefix
 from danube.history.parts import ObjectRef
 from danube.history.reader import SegmentReader
@@ -220,11 +220,11 @@ class Janitor:
         """
         storage = self._storages[name]
         pages = storage.list_all(manifest_prefix(self._cluster))
-        keys = [item.key async for page in pages for item in page.objects]
+        keys = [item.key async for page in pages for item in page.objects if not is_piece(self._cluster, item.key)]
         count = 0
         for key in keys:
             try:
-                decode_manifest(await storage.get(key), f"{storage.url}/{key}")
+                await load_manifest(storage, key)
             except StorageNotFoundError:
                 continue  # a new snapshot has superseded it meanwhile
             count += 1

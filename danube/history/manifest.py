@@ -18,8 +18,10 @@ The bytes of a manifest (numbers little-endian)::
     +-------------+---------+------+----------+---------------+------+-------~~-------+
 
 The CRC32C is over everything else: the 20 bytes before it, and the body. Magic, version, length and CRC stay where they
-are in all versions. Sealing waits for its manifest before it lets local data go, so after the loss of a machine the
-bucket tells of everything that was sealed.
+are in all versions. A manifest that is larger than an object may be is stored in pieces (``<sequence>-<number>``), and
+the object under its own name has the kind PIECES and says how many; put together they are a manifest as drawn above.
+Sealing waits for its manifest before it lets local data go, so after the loss of a machine the bucket tells of
+everything that was sealed.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ import msgspec
 import trio
 
 from danube.history.parts import PartRecord
+from danube.history.pieces import cut, join_pieces, piece_bytes, put_pieces
 from danube.history.segment import SegmentPart, extend_crc
 from danube.model.batch import crc32c
 from danube.model.errors import DataLossError, FailedPreconditionError, OwnerFencedError, StorageNotFoundError
@@ -49,6 +52,8 @@ __all__ = [
     "Subscriptions",
     "decode_manifest",
     "encode_manifest",
+    "is_piece",
+    "load_manifest",
     "manifest_prefix",
     "read_bucket",
 ]
@@ -61,6 +66,7 @@ _HEAD = struct.Struct("<8sHHII")
 _CRC = struct.Struct("<I")
 _BODY_START: Final = _HEAD.size + _CRC.size
 _KEY = re.compile("([0-9a-f]{16})/([0-9a-f]{16})")
+_PIECE_KEY = re.compile("[0-9a-f]{16}/[0-9a-f]{16}-[0-9a-f]{8}")
 _LOOKS: Final = 50
 """How often a listing is repeated because what it names is not there, 0.1 s apart."""
 _DELTAS_PER_SNAPSHOT: Final = 64
@@ -73,6 +79,8 @@ class ManifestKind(enum.IntEnum):
     """Everything."""
     DELTA = 2
     """What has changed since the manifest before."""
+    PIECES = 3
+    """Only how many pieces it is in."""
 
 
 Subscriptions = dict[int, dict[str, tuple[bytes, bytes]]]
@@ -104,23 +112,63 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 _BODY = msgspec.msgpack.Decoder(Manifest)
 
 
+class _Pieces(msgspec.Struct, frozen=True, array_like=True):
+    """The body of an object of kind PIECES."""
+
+    count: int
+
+
+_PIECES = msgspec.msgpack.Decoder(_Pieces)
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the object."""
-    body = msgspec.msgpack.encode(manifest)
-    head = _HEAD.pack(_MAGIC, FORMAT_VERSION, manifest.kind, 0, len(body))
+    return _wrap(manifest.kind, msgspec.msgpack.encode(manifest))
+
+
+def _wrap(kind: int, body: bytes) -> bytes:
+    head = _HEAD.pack(_MAGIC, FORMAT_VERSION, kind, 0, len(body))
     return head + _CRC.pack(extend_crc(crc32c(head), body)) + body
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Read an object; ``where`` names it in errors.
+    """Read a manifest that is not in pieces, or was put together; ``where`` names it in errors.
 
     Raises:
         DataLossError: damaged.
         FailedPreconditionError: written by a newer version.
     """
+    kind, body = _unwrap(data, where)
+    if kind == ManifestKind.PIECES:
+        raise DataLossError(f"{where}: the manifest is in pieces of which one is another such object")
+    return _BODY.decode(body)
+
+
+async def load_manifest(storage: Storage, key: str) -> Manifest:
+    """Read a manifest, and its pieces if it is in some.
+
+    Raises:
+        DataLossError, FailedPreconditionError: as :func:`decode_manifest`.
+        StorageNotFoundError: it is not there, or a piece of it.
+        StorageError: the backend failed.
+    """
+    data, where = await storage.get(key), f"{storage.url}/{key}"
+    kind, body = _unwrap(data, where)
+    if kind == ManifestKind.PIECES:
+        data = await join_pieces(storage, key, _PIECES.decode(body).count)
+    return decode_manifest(data, where)
+
+
+def is_piece(cluster: str, key: str) -> bool:
+    """Whether a key is that of a piece of a manifest."""
+    return _PIECE_KEY.fullmatch(key.removeprefix(manifest_prefix(cluster))) is not None
+
+
+def _unwrap(data: bytes, where: str) -> tuple[int, bytes]:
+    """Verify an object, and return its kind and body."""
     if len(data) < _BODY_START or not data.startswith(_MAGIC):
         raise DataLossError(f"{where}: this is not a Danube manifest, or its header is damaged")
-    _, version, _, _, length = _HEAD.unpack_from(data)
+    _, version, kind, _, length = _HEAD.unpack_from(data)
     (crc,) = _CRC.unpack_from(data, _HEAD.size)
     body = data[_BODY_START:]
     if len(body) != length or extend_crc(crc32c(data[: _HEAD.size]), body) != crc:
@@ -130,7 +178,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
             f"{where}: format version {version} is newer than {FORMAT_VERSION}, the newest that this version of Danube "
             "reads; upgrade Danube"
         )
-    return _BODY.decode(body)
+    return kind, body
 
 
 def manifest_prefix(cluster: str) -> str:
@@ -228,21 +276,14 @@ async def _newest(storage: Storage, found: Sequence[tuple[int, str]]) -> list[tu
     for sequence, key in reversed(found):
         if manifests and sequence != before:
             break
-        data = await _get(storage, key)
-        if data is None:
+        try:
+            manifests.append((key, await load_manifest(storage, key)))
+        except StorageNotFoundError:
             return None
-        manifests.append((key, decode_manifest(data, f"{storage.url}/{key}")))
         if manifests[-1][1].kind == ManifestKind.SNAPSHOT:
             return manifests[::-1]
         before = sequence - 1
     raise DataLossError(f"{storage.url}: the manifest before {manifests[-1][0]} is missing; restore it from a copy")
-
-
-async def _get(storage: Storage, key: str) -> bytes | None:
-    try:
-        return await storage.get(key)
-    except StorageNotFoundError:
-        return None
 
 
 Everything = tuple[Iterable[PartRecord], dict[int, int], dict[str, bytes], Subscriptions]
@@ -356,7 +397,7 @@ class ManifestLog:
         for epoch, found in sorted((await _list_epochs(self._storage, self._cluster)).items(), reverse=True):
             for _, key in reversed(found):
                 try:
-                    manifest = decode_manifest(await self._storage.get(key), key)
+                    manifest = await load_manifest(self._storage, key)
                 except (DataLossError, StorageNotFoundError):
                     continue
                 _log.error("%s; what this broker knows of its history is written anew", error)
@@ -400,15 +441,24 @@ class ManifestLog:
             left, self._until_snapshot = self._until_snapshot, 0  # should this one fail, the next is a snapshot
             self._clear()
             try:
-                await self._storage.put(
-                    key, encode_manifest(manifest), if_absent=self._storage.capabilities.conditional_put
-                )
+                await self._write(key, encode_manifest(manifest))
             except BaseException:
                 self.pending = True
                 raise
             self._until_snapshot = _DELTAS_PER_SNAPSHOT if is_snapshot else left - 1
         if is_snapshot:
             await self._drop_older(key)
+
+    async def _write(self, key: str, data: bytes) -> None:
+        most = piece_bytes(self._storage)
+        if len(data) > most:
+            pieces = cut(data, most)
+            await put_pieces(key, pieces, self._put)
+            data = _wrap(ManifestKind.PIECES, msgspec.msgpack.encode(_Pieces(len(pieces))))
+        await self._put(key, data)
+
+    async def _put(self, key: str, data: bytes) -> None:
+        await self._storage.put(key, data, if_absent=self._storage.capabilities.conditional_put)
 
     def _next(self) -> Manifest:
         head = (self._incarnation, self._epoch, self._sequence, self._clock_us())

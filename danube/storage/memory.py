@@ -92,6 +92,7 @@ class MemoryBackend(StorageBackend):
         url: str = "memory://",
         durable: bool = False,
         latency_s: float = 0.0,
+        max_object_bytes: int = 1 * GIB,
         wall_clock_us: WallClock = system_wall_clock_us,
     ) -> None:
         self.space = space if space is not None else MemorySpace()
@@ -99,7 +100,7 @@ class MemoryBackend(StorageBackend):
         self._url = url
         self._wall_clock_us = wall_clock_us
         self._capabilities = StorageCapabilities(
-            durable=durable, conditional_put=True, shared=False, max_object_bytes=1 * GIB
+            durable=durable, conditional_put=True, shared=False, max_object_bytes=max_object_bytes
         )
 
     @property
@@ -173,6 +174,8 @@ class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Claim to be durable. Nothing is: for tests only."""
     latency_ms: float = 0.0
     """Milliseconds that each call takes."""
+    max_object_bytes: int = 1 * GIB
+    """Largest object."""
 
 
 class MemoryStoragePlugin(StoragePlugin[MemoryConfig]):
@@ -193,5 +196,6 @@ class MemoryStoragePlugin(StoragePlugin[MemoryConfig]):
             url=surroundings.url,
             durable=config.durable,
             latency_s=config.latency_ms / 1000,
+            max_object_bytes=config.max_object_bytes,
             wall_clock_us=surroundings.wall_clock_us,
         )

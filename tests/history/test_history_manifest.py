@@ -265,6 +265,33 @@ async def test_changes_during_a_flush_are_in_the_next_one() -> None:
     assert len(space.objects) == 3
 
 
+async def test_a_manifest_that_is_larger_than_an_object_may_be(autojump_clock: trio.abc.Clock) -> None:
+    space = MemorySpace()
+    backend = MemoryBackend(space, url="memory://box", max_object_bytes=4000)
+    storage = Storage(backend, random=Random(1), limits=Limits(storage_max_attempts=1))
+    truth = Truth(storage)
+    for number in range(200):
+        truth.add(f"o{number}", make_part(1, number, number + 1))
+    await truth.log.flush()
+    assert len(space.objects) == 3
+    truth.check(await read_bucket(storage, "c"))
+    truth.remove(*[(1, number) for number in range(1, 100)])
+    for number in range(200, 400):
+        truth.add(f"o{number}", make_part(1, number, number + 1))
+    await truth.log.flush()
+    truth.check(await read_bucket(storage, "c"))
+    snapshots = {truth.log._previous_snapshot}
+    for number in range(400, 600):
+        truth.add("o", make_part(1, number, number + 1))
+        await truth.log.flush()
+        snapshots.add(truth.log._previous_snapshot)
+    assert min(space.objects) == sorted(snapshots)[-2]  # the pieces of what was superseded are gone, too
+    truth.check(await read_bucket(storage, "c"))
+    space.remove(f"{max(snapshots)}-{1:08x}")
+    with pytest.raises(DataLossError):
+        await read_bucket(storage, "c")
+
+
 # Trouble
 
 
