@@ -36,9 +36,10 @@ from typing import Any, Final
 
 import msgspec
 
-from danube.model import Durability, Limits, SubscriptionPolicy, TopicPolicies, validate_name
-from danube.model.errors import ConfigurationError, InvalidArgumentError
-from danube.model.limits import MIB
+from danube.model import Durability, Limits, SubscriptionPolicy, TopicPolicies
+from danube.model.errors import ConfigurationError, InvalidArgumentError, InvalidNameError
+from danube.model.limits import MIB, check_limits
+from danube.model.names import validate_identifier
 from danube.model.policies import check_policy
 
 __all__ = [
@@ -57,7 +58,7 @@ DEFAULT_PORT: Final = 6650
 DEFAULT_ADMIN_PORT: Final = 50051
 DEFAULT_STORAGE: Final = "default"
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b?|b)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?b?|b)?\s*", re.IGNORECASE | re.ASCII)
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -146,7 +147,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int
     host, separator, port = text.rpartition(":")
     if not separator or port.endswith("]"):
         host, port = text, str(default_port)
-    if not port.isdecimal() or int(port) > 65535 or not host:
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65535 and host):
         raise ConfigurationError(f"listen address {text!r} is not host:port, for example 127.0.0.1:{default_port}")
     return host.strip("[]"), int(port)
 
@@ -207,7 +208,7 @@ def load_config(path: str | None = None, overrides: dict[str, Any] | None = None
         raise ConfigurationError(f"{where}: {error}") from error
     try:
         _check(config)
-    except ConfigurationError as error:
+    except (ConfigurationError, InvalidNameError) as error:
         raise ConfigurationError(f"{where}: {error}") from error.__cause__
     return config
 
@@ -222,14 +223,12 @@ def _check(config: BrokerConfig) -> None:
     if config.advertised_address:
         parse_address(config.advertised_address.removeprefix("http://").removeprefix("https://").rstrip("/"))
     limits = config.limits
-    for name in limits.__struct_fields__:
-        if getattr(limits, name) <= 0:
-            raise ConfigurationError(f"limits.{name} must be greater than 0")
+    check_limits(limits)
     if limits.max_message_bytes >= limits.max_batch_bytes:
         raise ConfigurationError("limits.max_batch_bytes must be larger than limits.max_message_bytes")
     for name in ("drain_timeout_s", "sync_delay_ms"):
-        if getattr(config, name) < 0:
-            raise ConfigurationError(f"{name} must not be negative")
+        if not 0 <= getattr(config, name) <= 1e9:  # not a number is refused, too
+            raise ConfigurationError(f"{name} = {getattr(config, name)} must be from 0 to 1e9")
     file_bytes = config.journal_file_bytes
     if file_bytes < limits.max_batch_bytes + MIB:
         raise ConfigurationError(
@@ -241,19 +240,17 @@ def _check(config: BrokerConfig) -> None:
             f"limits.journal_max_bytes = {limits.journal_max_bytes} must hold at least two journal files"
             f" of {file_bytes} bytes"
         )
-    validate_name("cluster", config.cluster)
+    validate_identifier("cluster", config.cluster)
     for table, policy in (("policies", config.policies), ("subscription_policy", config.subscription_policy)):
         try:
             check_policy(policy)
         except InvalidArgumentError as error:
             raise ConfigurationError(f"[{table}] {error}") from error
     for name in config.storages:
-        validate_name("storage", name)
+        validate_identifier("storage", name)
         if name == DEFAULT_STORAGE:
             raise ConfigurationError(
                 f"the storage called {DEFAULT_STORAGE!r} is set with storage = ..., not in a table"
             )
-    if limits.segment_bytes > 48 * MIB:
-        raise ConfigurationError(f"limits.segment_bytes = {limits.segment_bytes} must be at most {48 * MIB} (48 MiB)")
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigurationError(f"log_level {config.log_level!r} is not debug, info, warning or error")

@@ -11,7 +11,7 @@ import msgspec
 from anyio.abc import ByteStream
 
 from danube.model.errors import ConfigurationError
-from danube.model.limits import Limits
+from danube.model.limits import Limits, check_limits
 
 __all__ = ["Backoff", "ClientOptions", "Connect", "Environment"]
 
@@ -60,8 +60,13 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout_s", "request_timeout_s", "reconnect_initial_s", "reconnect_max_s"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:  # not a number is refused, too
                 raise ConfigurationError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
+        for name in ("reconnect_timeout_s", "close_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ConfigurationError(f"{name} must not be negative, got {value}")
+        check_limits(self.limits)
 
     def backoff(self) -> Backoff:
         """Return the delays of one series of attempts."""

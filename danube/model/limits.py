@@ -5,13 +5,39 @@ The names are the keys of the ``[limits]`` table of a configuration file, and th
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 import msgspec
 
-__all__ = ["KIB", "MIB", "GIB", "Limits"]
+from danube.model.errors import ConfigurationError
+
+__all__ = ["KIB", "MIB", "GIB", "Limits", "check_limits"]
 
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+
+_LARGEST: Final = 2**53
+"""Of any count or size."""
+_LONGEST_S: Final = 1e9
+"""Of any time: 31 years."""
+_LARGEST_FRAMED: Final = 2**31 - 1
+"""What the length of a message, or a window, of HTTP/2 can say."""
+_MOST: Final[dict[str, float]] = {
+    "max_message_bytes": _LARGEST_FRAMED,
+    "max_batch_bytes": _LARGEST_FRAMED,
+    "compat_max_message_bytes": _LARGEST_FRAMED,
+    "max_request_bytes": _LARGEST_FRAMED,
+    "max_streams_per_connection": _LARGEST_FRAMED,
+    "stream_window_bytes": _LARGEST_FRAMED,
+    "max_header_bytes": _LARGEST_FRAMED,
+    "journal_warn_ratio": 1.0,
+    "segment_journal_ratio": 1.0,
+    "segment_bytes": 48 * MIB,
+    "storage_server_max_object_bytes": _LARGEST_FRAMED,
+}
+"""What is bounded by something else than the two above."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -232,3 +258,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Recent metadata changes that watches can be resumed from."""
     metadata_history_bytes: int = 32 * MIB
     """Bytes of recent metadata changes; the older ones go first, the newest one is always kept."""
+
+
+def check_limits(limits: Limits) -> None:
+    """Raise ConfigurationError if a limit is not a number that can be a limit.
+
+    Each is greater than 0 and finite, a time at most 1e9 seconds, and anything else at most 2**53, or less where a
+    format or a protocol has no room for more.
+    """
+    for name in limits.__struct_fields__:
+        value = getattr(limits, name)
+        most = _MOST.get(name, _LONGEST_S if name.endswith("_s") else _LARGEST)
+        if not 0 < value < math.inf:  # not a number is refused, too
+            raise ConfigurationError(f"limits.{name} = {value} must be greater than 0 and finite")
+        if value > most:
+            raise ConfigurationError(f"limits.{name} = {value} must be at most {most:.16g}")

@@ -3,11 +3,20 @@
 A topic is ``/namespace/topic``. A partitioned topic ``/ns/t`` with N partitions is N topics
 ``/ns/t-part-0`` ... ``/ns/t-part-{N-1}``; its base name holds no messages. Because the suffix is reserved, a plain
 topic may not end in ``-part-<number>`` (upstream mistakes such topics for partitions).
+
+Two names that look the same are the same name:
+
+* namespaces, topics, clusters and storages are written in ASCII. A Cyrillic "o" or a full-width "a" would otherwise
+  make a second topic that cannot be told from the first, in lists, object keys and metrics;
+* names of subscriptions, producers and consumers may be in any script, since applications bring their own. They are in
+  Unicode's form NFC, so there is one way to write them, and every character can be seen: no white space, nothing of
+  zero width, nothing that turns the direction of the text around.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import NamedTuple
 
 from danube.model.errors import InvalidNameError
@@ -19,6 +28,7 @@ __all__ = [
     "partition_name",
     "route_key",
     "split_partition",
+    "validate_identifier",
     "validate_name",
     "validate_namespace",
     "validate_topic",
@@ -27,8 +37,8 @@ __all__ = [
 MAX_NAME_LENGTH = 255
 """Longest namespace, topic, subscription, producer or consumer name, in characters."""
 
-_NAME = re.compile(r"[\w-]+")
-_FREE_NAME = re.compile(r"[^\s/\x00-\x1f\x7f]+")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(?<!\.)")
 _PARTITION = re.compile(r"(.+)-part-(0|[1-9][0-9]*)")
 
 _FNV_OFFSET_BASIS = 0xCBF29CE484222325
@@ -48,34 +58,61 @@ class TopicName(NamedTuple):
 
 def validate_namespace(name: str) -> str:
     """Return ``name`` if it may name a namespace, else raise :class:`InvalidNameError`."""
-    if not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
+    if not _is(_NAME, name):
         raise InvalidNameError(
-            f"namespace {name!r} is not a valid name: use letters, digits, '_' and '-', at most {MAX_NAME_LENGTH}"
+            f"namespace {_shown(name)} is not a valid name: use ASCII letters, digits, '_' and '-', at most"
+            f" {MAX_NAME_LENGTH}"
         )
     return name
 
 
 def validate_topic(name: str) -> TopicName:
     """Split and check ``/namespace/topic``; raise :class:`InvalidNameError` if it is anything else."""
-    parts = name.split("/")
+    parts = name.split("/") if _is_text(name) else []
     if len(parts) != 3 or parts[0]:
-        raise InvalidNameError(f"topic {name!r} must have the form /namespace/topic, for example /default/orders")
+        raise InvalidNameError(f"topic {_shown(name)} must have the form /namespace/topic, for example /default/orders")
     for part in parts[1:]:
-        if not _NAME.fullmatch(part) or len(part) > MAX_NAME_LENGTH:
+        if not _is(_NAME, part):
             raise InvalidNameError(
-                f"topic {name!r}: {part!r} is not a valid name; use letters, digits, '_' and '-',"
+                f"topic {_shown(name)}: {_shown(part)} is not a valid name; use ASCII letters, digits, '_' and '-',"
                 f" at most {MAX_NAME_LENGTH} characters"
             )
     return TopicName(parts[1], parts[2])
 
 
-def validate_name(kind: str, name: str) -> str:
-    """Check a subscription, producer or consumer name: any printable text without white space or '/'."""
-    if not _FREE_NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
+def validate_identifier(kind: str, name: str) -> str:
+    """Check the name of a cluster or storage; raise :class:`InvalidNameError` if it is none."""
+    if not _is(_IDENTIFIER, name):
         raise InvalidNameError(
-            f"{kind} name {name!r} is not valid: use 1 to {MAX_NAME_LENGTH} characters without white space or '/'"
+            f"{kind} name {_shown(name)} is not valid: use ASCII letters, digits, '_', '-' and (inside) '.', at most"
+            f" {MAX_NAME_LENGTH}"
         )
     return name
+
+
+def validate_name(kind: str, name: str) -> str:
+    """Check a subscription, producer or consumer name: any text that can be seen, without white space or '/'."""
+    visible = _is_text(name) and 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable()
+    if not visible or " " in name or "/" in name or not unicodedata.is_normalized("NFC", name):
+        raise InvalidNameError(
+            f"{kind} name {_shown(name)} is not valid: use 1 to {MAX_NAME_LENGTH} printable characters (in Unicode's"
+            " form NFC) without white space or '/'"
+        )
+    return name
+
+
+def _is(pattern: re.Pattern[str], name: str) -> bool:
+    return _is_text(name) and len(name) <= MAX_NAME_LENGTH and pattern.fullmatch(name) is not None
+
+
+def _is_text(name: object) -> bool:
+    return isinstance(name, str)  # an application may pass on whatever it was given
+
+
+def _shown(name: object) -> str:
+    """Write what was given so that what cannot be seen in it can, and not more than it takes to recognize it."""
+    text = ascii(name)
+    return text if len(text) <= 2 * MAX_NAME_LENGTH else f"{text[: 2 * MAX_NAME_LENGTH]}..."
 
 
 def partition_name(base: str, index: int) -> str:

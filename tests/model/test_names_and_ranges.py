@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,19 +19,20 @@ from danube.model.errors import (
     from_wire,
     to_wire,
 )
-from danube.model.names import fnv1a_64, split_partition
+from danube.model.names import fnv1a_64, split_partition, validate_identifier
 from danube.model.ranges import check_flat
 
 
-@pytest.mark.parametrize("name", ["/default/orders", "/a/b-c_d", "/ns/t-part-3", "/ns/größe"])
+@pytest.mark.parametrize("name", ["/default/orders", "/a/b-c_d", "/ns/t-part-3", "/1/2"])
 def test_good_topics(name: str) -> None:
     assert str(validate_topic(name)) == name
 
 
 @pytest.mark.parametrize(
-    "name", ["", "orders", "/orders", "/a/b/c", "default/orders", "/a/", "//b", "/a/b c", "/a/b.c"]
+    "name",
+    ["", "orders", "/orders", "/a/b/c", "default/orders", "/a/", "//b", "/a/b c", "/a/b.c", "/a/b\n", None, 7, b"/a/b"],
 )
-def test_bad_topics_say_what_they_should_be(name: str) -> None:
+def test_bad_topics_say_what_they_should_be(name: Any) -> None:
     with pytest.raises(InvalidNameError, match="topic"):
         validate_topic(name)
 
@@ -38,8 +41,63 @@ def test_names_have_a_length() -> None:
     assert validate_namespace("n" * 255)
     with pytest.raises(InvalidNameError):
         validate_namespace("n" * 256)
+
+
+ALIKE = {
+    "cyrillic": "\u043erders",
+    "full width": "\uff4frders",
+    "greek": "\u03bfrders",
+    "mathematical": "\U0001d428rders",
+    "digits": "orders-\u0661",
+    "letters with marks": "gr\u00f6\u00dfe",
+    "half a character": "orders\udcff",
+}
+
+
+@pytest.mark.parametrize("name", ALIKE.values(), ids=list(ALIKE))
+def test_topics_that_look_like_others_are_refused(name: str) -> None:
+    with pytest.raises(InvalidNameError, match="ASCII") as caught:
+        validate_topic(f"/default/{name}")
+    assert caught.value.message.isascii()  # what is wrong can be seen
+    with pytest.raises(InvalidNameError, match="ASCII"):
+        validate_namespace(name)
+    with pytest.raises(InvalidNameError, match="ASCII"):
+        validate_identifier("cluster", name)
+
+
+@pytest.mark.parametrize("name", ["orders", "gr\u00f6\u00dfe", "\u0437\u0430\u043a", "a.b@c", "\u6ce8\u6587"])
+def test_names_of_clients_may_be_in_any_script(name: str) -> None:
+    assert validate_name("consumer", name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "a b",
+        "a/b",
+        "a\tb",
+        "a\u00a0b",
+        "gro\u0308\u00dfe",
+        "orders\u200b",
+        "a\u202eb",
+        "a\x00",
+        "\udcff",
+        "x" * 256,
+        None,
+        7,
+    ],
+)
+def test_names_of_clients_can_be_seen_and_have_one_spelling(name: Any) -> None:
     with pytest.raises(InvalidNameError, match="consumer"):
-        validate_name("consumer", "a b")
+        validate_name("consumer", name)
+
+
+def test_clusters_and_storages_name_folders() -> None:
+    assert validate_identifier("cluster", "prod.eu-1") == "prod.eu-1"
+    for name in ("", ".", "..", ".a", "a.", "a/b", "a b", "x" * 256):
+        with pytest.raises(InvalidNameError, match="cluster"):
+            validate_identifier("cluster", name)
 
 
 def test_partitions_have_names() -> None:
