@@ -14,7 +14,10 @@ variable)::
 from __future__ import annotations
 
 import difflib
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -29,6 +32,8 @@ __all__ = [
     "ContextOption",
     "Contexts",
     "UrlOption",
+    "changing_contexts",
+    "check_text",
     "contexts_path",
     "load_contexts",
     "resolve_url",
@@ -125,6 +130,24 @@ def load_contexts() -> Contexts:
         raise ConfigurationError(f"{path}: {error}; repair the file or remove it") from error
 
 
+@contextmanager
+def changing_contexts() -> Iterator[Contexts]:
+    """Give the contexts to change, and store them afterwards; other processes that change them wait meanwhile.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is not what it should be.
+        OSError: it, or the lock beside it, cannot be written.
+    """
+    path = contexts_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The file itself is replaced by each change, so it cannot be what is locked. The lock goes with the process.
+    with open(path.with_suffix(".lock"), "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stored = load_contexts()
+        yield stored
+        save_contexts(stored)
+
+
 def save_contexts(stored: Contexts) -> None:
     """Write the file of contexts, whole or not at all; only its owner may read it."""
     path = contexts_path()
@@ -138,6 +161,14 @@ def save_contexts(stored: Contexts) -> None:
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
     fresh.replace(path)
+
+
+def check_text(text: str) -> None:
+    """Raise ConfigurationError for an argument that is not in the terminal's encoding: no file could hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{text!a} is not text in the encoding of this system") from None
 
 
 def _quoted(text: str) -> str:

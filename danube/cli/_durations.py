@@ -9,7 +9,7 @@ from danube.model.errors import InvalidArgumentError
 
 __all__ = ["human_duration", "parse_duration"]
 
-_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*", re.IGNORECASE | re.ASCII)
+_DURATION: Final = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([smhdw]?)\s*", re.IGNORECASE | re.ASCII)
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 

@@ -30,6 +30,8 @@ __all__ = [
 _NONE: Final = "none"
 _SIZES: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _DURATIONS: Final = (("d", 86400), ("h", 3600), ("m", 60))
+_MOST_DIGITS: Final = 18
+"""Of a count: what fits into 64 bits."""
 
 
 class Kind(NamedTuple):
@@ -45,7 +47,7 @@ class Kind(NamedTuple):
 
 
 def _parse_count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise InvalidArgumentError(f"{text!r} is not a number; to take a policy away, use `danube policies unset`")
     return int(text)
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import datetime
+from typing import Final
 
 from danube.model.errors import InvalidArgumentError
 from danube.model.policies import EARLIEST, LATEST
 
 __all__ = ["parse_position", "parse_time"]
+
+
+_MOST_DIGITS: Final = 19
+"""Of an offset: all of 64 bits."""
 
 
 def parse_position(text: str) -> str | int | datetime.datetime:
@@ -18,7 +23,7 @@ def parse_position(text: str) -> str | int | datetime.datetime:
     """
     if text in (EARLIEST, LATEST):
         return text
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
         return int(text)
     try:
         return _moment(text)

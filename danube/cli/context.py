@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from danube.cli._context import Context, load_contexts, save_contexts
+from danube.cli._context import Context, changing_contexts, check_text, load_contexts
 from danube.cli._output import Output, OutputOption, show_rows
 from danube.model.errors import AlreadyExistsError
 
@@ -36,29 +36,28 @@ def add_context(
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a context of the same name.")] = False,
 ) -> None:
     """Store a context. The first one becomes the current one."""
-    stored = load_contexts()
-    if name in stored.contexts and not replace:
-        raise AlreadyExistsError(f"there is a context {name!r} already; --replace overwrites it")
-    stored.contexts[name] = Context(url, description)
-    stored.current = stored.current or name
-    save_contexts(stored)
+    for text in (name, url, description):
+        check_text(text)
+    with changing_contexts() as stored:
+        if name in stored.contexts and not replace:
+            raise AlreadyExistsError(f"there is a context {name!r} already; --replace overwrites it")
+        stored.contexts[name] = Context(url, description)
+        stored.current = stored.current or name
 
 
 @context_app.command("use")
 def use_context(name: _Name) -> None:
     """Make a context the current one."""
-    stored = load_contexts()
-    stored.find(name)
-    stored.current = name
-    save_contexts(stored)
+    with changing_contexts() as stored:
+        stored.find(name)
+        stored.current = name
 
 
 @context_app.command("remove")
 def remove_context(name: _Name) -> None:
     """Delete a context."""
-    stored = load_contexts()
-    stored.find(name)
-    del stored.contexts[name]
-    if stored.current == name:
-        stored.current = ""
-    save_contexts(stored)
+    with changing_contexts() as stored:
+        stored.find(name)
+        del stored.contexts[name]
+        if stored.current == name:
+            stored.current = ""

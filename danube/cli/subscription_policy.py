@@ -114,7 +114,7 @@ def policy(
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise InvalidArgumentError(f"--max-redelivery {text!r} is neither a number nor none")
     return int(text)
 

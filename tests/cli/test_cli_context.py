@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from danube.cli import _context
-from danube.cli._context import Context, Contexts, load_contexts, resolve_url, save_contexts
+from danube.cli._context import Context, Contexts, changing_contexts, load_contexts, resolve_url, save_contexts
 from danube.cli.app import app
 from danube.model.errors import ConfigurationError, NotFoundError
 
@@ -133,3 +136,36 @@ def test_serve_refuses_a_wrong_setting(tmp_path):
     file.write_text("durabilty = 'disk'\n")
     assert "did you mean 'durability'" in danube("serve", "--config", str(file), code=65).stderr
     assert "is not a size" in danube("serve", "--journal-limit", "lots", code=65).stderr
+
+
+def test_contexts_that_are_added_at_the_same_time_are_all_there():
+    began = threading.Barrier(12)
+
+    def add(number):
+        began.wait(10)
+        with changing_contexts() as stored:
+            before = len(stored.contexts)
+            time.sleep(0.002)  # others would read what this one is about to replace
+            stored.contexts[f"c{number}"] = Context("danube://h")
+        assert before < 12
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(add, range(12)))
+    assert sorted(load_contexts().contexts) == sorted(f"c{number}" for number in range(12))
+
+
+def test_a_change_that_fails_leaves_the_contexts_as_they_are():
+    danube("context", "add", "local", "danube://127.0.0.1:1")
+    danube("context", "add", "local", "danube://h", code=73)
+    danube("context", "remove", "nothing", code=66)
+    assert list(load_contexts().contexts) == ["local"]
+
+
+def test_a_context_is_text(config_home):
+    for arguments in (
+        ("a\udcff", "danube://h"),
+        ("a", "danube://\udcff"),
+        ("a", "danube://h", "--description", "\udcff"),
+    ):
+        assert "is not text" in danube("context", "add", *arguments, code=65).stderr
+    assert not (config_home / "danube" / "contexts.toml").exists()
