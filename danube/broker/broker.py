@@ -36,16 +36,18 @@ from danube.broker.topic import Topic
 from danube.dispatch import Cursor, encode_entry
 from danube.history import History, HistoryCatalogue, Subscriptions
 from danube.log import BatchCache, Entry, Journal
-from danube.model import Durability, TopicPolicies, api, validate_name, validate_topic
+from danube.model import Durability, Limits, TopicPolicies, api, validate_name, validate_topic
 from danube.model.batch import crc32c
 from danube.model.errors import (
+    ConfigurationError,
     DanubeError,
     InvalidArgumentError,
     TopicNotFoundError,
     UnavailableError,
 )
+from danube.model.limits import MIB
 from danube.model.names import split_partition
-from danube.storage import Marker, Storage
+from danube.storage import Marker, Storage, StorageBackend
 from danube.wire import DEFAULT_CODECS, Context, Method, Server, ServerStream
 
 __all__ = ["Broker", "Seams"]
@@ -53,6 +55,9 @@ __all__ = ["Broker", "Seams"]
 _log = logging.getLogger("danube.broker")
 
 _METADATA_RETRY_S = 1.0
+
+_FOOTER_BYTES = 8 * MIB
+"""More than what a segment has beside its batches: indexes, names, and a table of its parts."""
 
 _SNAPSHOTS_PER_TURN = 100
 """After so many topics a checkpoint lets other tasks run."""
@@ -128,7 +133,8 @@ class Broker:
 
         Raises:
             DataDirectoryError: the data directory is locked, read-only or of another format.
-            ConfigurationError: an address cannot be listened on, or a metadata engine or storage is unknown.
+            ConfigurationError: an address cannot be listened on, a metadata engine or storage is unknown, or a storage
+                takes only objects that are too small.
             OwnerFencedError: another broker has taken over this one's metadata.
             JournalFencedError: the disk failed; restart to recover.
         """
@@ -208,6 +214,7 @@ class Broker:
                     self.seams.open_backend(self.config, storage, self.seams.wall_clock_us)
                 )
                 if backend.capabilities.durable:
+                    _check_object_size(name, backend, self.config.limits)
                     markers[name] = Marker(
                         name,
                         self.config.cluster,
@@ -629,3 +636,14 @@ class Broker:
                 except UnavailableError as error:
                     _log.warning("the history of the deleted topic %r is forgotten later: %s", name, error)
                     await trio.sleep(_METADATA_RETRY_S)
+
+
+def _check_object_size(name: str, backend: StorageBackend, limits: Limits) -> None:
+    """Refuse a storage that cannot take what sealing will put there: it would be refused again and again, for good."""
+    needed = limits.segment_bytes + limits.max_batch_bytes + _FOOTER_BYTES
+    if backend.capabilities.max_object_bytes < needed:
+        raise ConfigurationError(
+            f"storage {name!r} ({backend.url}) stores at most {backend.capabilities.max_object_bytes} bytes in one"
+            f" object, and a segment may have {needed} (limits segment_bytes = {limits.segment_bytes} and"
+            f" max_batch_bytes = {limits.max_batch_bytes}, and its index): raise the one, or lower the others"
+        )

@@ -11,7 +11,7 @@ from broker_harness import RunningBroker, read_all, running_broker, take, wait_u
 from sealed_topics import bucket, publish
 
 import danube
-from danube.model.errors import DataLossError, StorageError
+from danube.model.errors import ConfigurationError, DataLossError, StorageError
 from danube.storage import MemorySpace
 
 QUICK = {"storage_max_attempts": 2, "segment_retry_max_s": 0.2}
@@ -175,3 +175,10 @@ async def test_a_subscription_that_has_failed_is_looked_at_again(tmp_path: Path,
                 assert (await client.explain_subscription("/default/t", "s")).state != "failed"
         async with client.consumer("/default/t", subscription="s") as consumer:
             assert [message.payload for message in await take(consumer, len(payloads))] == payloads
+
+
+async def test_a_storage_of_small_objects_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Sealing into it would fail again and again, until the journal is full."""
+    with pytest.raises(ConfigurationError, match="in one object, and a segment may have"):
+        async with running_broker(tmp_path, storage="memory://?durable=true&max_object_bytes=1000000"):
+            pass

@@ -31,7 +31,7 @@ from danube.log import Entry, EntryType, StoredBatch
 from danube.metadata.memory import MemoryStore
 from danube.model.batch import STAMP_SIZE, check_part, encode_part, open_records, write_stamp
 from danube.model.errors import DanubeError
-from danube.model.limits import KIB, Limits
+from danube.model.limits import GIB, KIB, Limits
 from danube.model.policies import Durability
 from danube.storage import ListPage, MemoryBackend, MemorySpace, ObjectInfo, Storage, StorageBackend
 from danube.testing.storage_faults import FaultyStorage
@@ -128,6 +128,7 @@ class World:
         self.deleted: set[int] = set()
         self.lives = 0
         self.next_id = 100
+        self.max_object_bytes = 1 * GIB
 
     async def lose_metadata(self) -> None:
         """The next broker comes to life on another machine."""
@@ -147,7 +148,9 @@ class Life:
         self.limits = limits
         self.number = world.lives
         self.name = f"life-{world.lives}"
-        backend = MemoryBackend(world.space, durable=True, wall_clock_us=wall_clock_us)
+        backend = MemoryBackend(
+            world.space, durable=True, max_object_bytes=world.max_object_bytes, wall_clock_us=wall_clock_us
+        )
         self.network = Network(backend, self.random, world.nursery, latency_s)
         self.faults = FaultyStorage(self.network, self.random)
         self.storage = Storage(self.faults, random=self.random, limits=limits)

@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 import pytest
 import trio
-from remote_lives import CLUSTER, LIMITS, Life, hold_store, living, wall_clock_us, world
+from remote_lives import CLUSTER, LIMITS, Life, World, hold_store, living, wall_clock_us, world
 
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.remote import RemoteJournal, highest_epoch
@@ -409,3 +409,60 @@ async def test_a_former_owner_may_go_on_while_its_commits_are_read(autojump_cloc
                     late = old.ack(1)
                     with pytest.raises(OwnerFencedError):
                         await old.wait(late)
+
+
+async def test_a_snapshot_that_is_larger_than_an_object_may_be(autojump_clock) -> None:
+    async with world() as everything:
+        everything.max_object_bytes = 2000
+        topics = []
+        for turn in range(3):
+            async with living(Life(everything), close=turn == 1) as life:
+                assert sorted(life.topics) == topics
+                for _ in range(20):
+                    topics.append(await life.create_topic())
+                    await life.wait(life.publish(topics[-1], [b"%d" % len(topics)]))
+                assert max(map(len, (data for data, _ in everything.space.objects.values()))) <= 2000
+                for _ in range(3 * LIMITS.remote_snapshot_commits):
+                    await life.wait(life.ack(1))
+                await trio.sleep(1)
+                assert pieces_of(everything)
+                assert len({key.partition("-0000")[0] for key in pieces_of(everything)}) <= 2  # the others are gone
+            await everything.lose_metadata()
+        async with living(Life(everything)) as life:
+            assert sorted(life.topics) == topics
+            await life.check_promises()
+
+
+def pieces_of(everything: World) -> list[str]:
+    return sorted(key.rpartition("/")[2] for key in everything.space.objects if key.startswith("wal-pieces/"))
+
+
+@pytest.mark.parametrize("trouble", ["missing", "damaged"])
+async def test_a_piece_of_a_snapshot_that_is_not_what_it_was_is_named(trouble: str, autojump_clock) -> None:
+    async with world() as everything:
+        everything.max_object_bytes = 2000
+        async with living(Life(everything)) as life:
+            for _ in range(40):
+                await life.create_topic()
+        key = max(key for key in everything.space.objects if key.startswith("wal-pieces/"))
+        data = everything.space.objects[key][0]
+        everything.space.remove(key)
+        if trouble == "damaged":
+            everything.space.store(key, bytes([data[0] ^ 1]) + data[1:], 0)
+        with pytest.raises(DataLossError, match="restore"):
+            await Life(everything).claim()
+        everything.space.store(key, data, 0)
+        async with living(Life(everything)) as life:
+            assert len(life.topics) == 40
+
+
+async def test_commits_fit_the_objects_of_their_backend(autojump_clock) -> None:
+    """A commit that is too large would be refused for good, and end the broker."""
+    async with world() as everything:
+        everything.max_object_bytes = 40 * KIB
+        async with living(Life(everything)) as life:
+            topic = await life.create_topic()
+            entries = [life.publish(topic, [b"x" * 100]) for _ in range(500)]
+            for entry in entries:
+                await life.wait(entry)
+            await life.check_promises()

@@ -29,6 +29,7 @@ from danube.history.remote.format import (
     encode_marker,
     head_entry,
     parse_key,
+    snapshot_body,
     snapshot_entry,
 )
 from danube.history.remote.queue import GATHER_BYTES, Commit, CommitQueue
@@ -125,7 +126,7 @@ def test_a_commit_under_a_wrong_key_is_found() -> None:
 def test_only_a_snapshot_is_a_snapshot() -> None:
     position = Position(1, 2)
     body = SnapshotBody(RemoteState({"/default/t": ([1], b"r")}, {}, {1: b"t"}, {2: b"c"}), {1: 7}, [])
-    data = encode_marker(head_of(CommitKind.SNAPSHOT, position), 5, [snapshot_entry(body)])
+    data = encode_marker(head_of(CommitKind.SNAPSHOT, position), 5, [snapshot_entry(snapshot_body(body))])
     assert decode_snapshot(decode_commit(data, CLUSTER, position, "here"), "here") == body
     fence = encode_marker(head_of(CommitKind.FENCE, position), 5)
     with pytest.raises(DataLossError, match="a snapshot is expected"):

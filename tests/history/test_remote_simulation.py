@@ -13,6 +13,7 @@ import pytest
 import trio
 from remote_lives import Life, World, hold_store, world
 
+from danube.history.pieces import ROOM_BYTES
 from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageError, UnavailableError
 
 SEEDS = 16
@@ -159,6 +160,19 @@ async def run_story(seed: int, *, sealing: bool) -> None:
 @pytest.mark.parametrize("group", range(4))
 async def test_nothing_that_was_acknowledged_is_lost(group: int, sealing: bool, autojump_clock) -> None:
     for seed in range(group * SEEDS // 4, (group + 1) * SEEDS // 4):
+        try:
+            await run_story(seed, sealing=sealing)
+        except BaseException as error:
+            error.add_note(f"seed {seed}, sealing {sealing}")
+            raise
+
+
+@pytest.mark.parametrize("sealing", [False, True], ids=["bucket alone", "sealing"])
+async def test_nothing_is_lost_when_every_snapshot_is_in_pieces(
+    sealing: bool, monkeypatch: pytest.MonkeyPatch, autojump_clock
+) -> None:
+    monkeypatch.setattr("danube.history.remote.journal.piece_bytes", lambda storage: ROOM_BYTES + 40)
+    for seed in range(100, 103):
         try:
             await run_story(seed, sealing=sealing)
         except BaseException as error:

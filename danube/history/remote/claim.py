@@ -30,16 +30,20 @@ from typing import Final
 
 import trio
 
+from danube.history.pieces import join_pieces
 from danube.history.remote.format import (
     CommitHead,
     CommitKind,
     DecodedCommit,
     Position,
+    SnapshotBody,
     commit_key,
     decode_commit,
     decode_snapshot,
     encode_marker,
     parse_key,
+    pieces_key,
+    snapshot_pieces,
     wal_prefix,
 )
 from danube.history.remote.replay import Replay
@@ -113,6 +117,7 @@ class Claim:
         replay: what was found.
         snapshot: the newest one that any commit up to the fences names; None if there is none. Not always the one that
             recovery began with: a former owner that was alive may have made another, and deleted that one.
+        in_pieces: whether a snapshot was found that is in pieces.
         stored: positions of all former commits that may be deleted one day.
     """
 
@@ -127,6 +132,7 @@ class Claim:
         self._begun: Position | None = None
         self.replay = Replay()
         self.snapshot: Position | None = None
+        self.in_pieces = False
         self.stored: list[Position] = []
 
     async def run(self) -> None:
@@ -180,7 +186,7 @@ class Claim:
         first = Position(0, 0)
         if start is not None:
             commit = await self._read_listed(start)
-            self.replay.begin(decode_snapshot(commit, self._where(start)))
+            self.replay.begin(await self._read_snapshot(commit, start))
             first = Position(start.epoch, commit.head.settled)
         for epoch in sorted(former):
             sequences = former[epoch]
@@ -190,6 +196,21 @@ class Claim:
             begin = first.sequence if epoch == first.epoch else 0
             self.stored += [Position(epoch, sequence) for sequence in sequences if sequence < begin]
             await self._read_epoch(epoch, begin, set(sequences))
+
+    async def _read_snapshot(self, commit: DecodedCommit, position: Position) -> SnapshotBody:
+        where, pieces = self._where(position), snapshot_pieces(commit)
+        if pieces is None:
+            return decode_snapshot(commit, where)
+        self.in_pieces = True
+        key = pieces_key(self._cluster, position)
+        try:
+            try:
+                return decode_snapshot(commit, where, await join_pieces(self._storage, key, pieces.count))
+            except DataLossError:
+                # Perhaps only the answer was damaged.
+                return decode_snapshot(commit, where, await join_pieces(self._storage, key, pieces.count))
+        except StorageNotFoundError:
+            raise _MovedError(position) from None
 
     async def _find_snapshot(self, former: Listing) -> Position | None:
         """Return the newest snapshot of which it is known that it had settled."""

@@ -12,6 +12,10 @@ PRODUCER, TOPIC), in the order of their submission; the batches are the parts. T
 * ``ENTRIES``: what it is all about.
 * ``SNAPSHOT``: everything that the commits which had settled before it have said, except the batches that are still
   needed: their parts are listed with their objects.
+  One that is larger than an object may be is stored before, in pieces, and the commit says only how to read them::
+
+      wal-pieces/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>-<number, 8 hex digits>
+
 * ``FENCE``: the end of an epoch. Written by the owner itself when it closes, or by a later one who takes over.
 
 A change of metadata is the payload of a TOPIC entry: one of the four structs of :data:`Change`.
@@ -48,6 +52,7 @@ __all__ = [
     "RemoteState",
     "SnapshotBody",
     "SnapshotObject",
+    "SnapshotPieces",
     "SubscriptionDeleted",
     "SubscriptionStored",
     "TopicDeleted",
@@ -60,13 +65,20 @@ __all__ = [
     "encode_marker",
     "head_entry",
     "parse_key",
+    "parse_pieces_key",
+    "pieces_entry",
+    "pieces_key",
+    "pieces_prefix",
+    "snapshot_body",
     "snapshot_entry",
+    "snapshot_pieces",
     "wal_prefix",
 ]
 
 _HEAD_TYPE: Final = 64
-"""Beyond all journal entry types: only commits have these two."""
+"""Beyond all journal entry types: only commits have these three."""
 _SNAPSHOT_TYPE: Final = 65
+_PIECES_TYPE: Final = 66
 
 
 class Position(NamedTuple):
@@ -100,6 +112,25 @@ def parse_key(cluster: str, key: str) -> Position:
             f"{key} is not the key of a commit; remove what does not belong to Danube from {wal_prefix(cluster)}"
         ) from None
     return Position(epoch, sequence)
+
+
+def pieces_prefix(cluster: str) -> str:
+    """Return where the pieces of large snapshots are."""
+    return f"wal-pieces/{cluster}/"
+
+
+def pieces_key(cluster: str, position: Position) -> str:
+    """Return what the keys of a snapshot's pieces begin with."""
+    return f"{pieces_prefix(cluster)}{position.epoch:016x}/{position.sequence:016x}"
+
+
+def parse_pieces_key(cluster: str, key: str) -> Position | None:
+    """Return the position of the snapshot that a piece belongs to; None for other keys."""
+    epoch, _, rest = key.removeprefix(pieces_prefix(cluster)).partition("/")
+    try:
+        return Position(int(epoch, 16), int(rest.partition("-")[0], 16))
+    except ValueError:
+        return None
 
 
 class CommitKind(enum.IntEnum):
@@ -224,7 +255,16 @@ class SnapshotBody(msgspec.Struct, frozen=True, array_like=True):
     objects: list[SnapshotObject]
 
 
+class SnapshotPieces(msgspec.Struct, frozen=True, array_like=True):
+    """What a SNAPSHOT says whose body is in pieces."""
+
+    count: int
+    crc: int
+    """CRC32C of the body."""
+
+
 _BODY = msgspec.msgpack.Decoder(SnapshotBody)
+_PIECES = msgspec.msgpack.Decoder(SnapshotPieces)
 
 
 # --- Objects ---
@@ -246,9 +286,19 @@ def head_entry(head: CommitHead) -> ControlEntry:
     return ControlEntry(_HEAD_TYPE, 0, _encode(head))
 
 
-def snapshot_entry(body: SnapshotBody) -> ControlEntry:
-    """Return the entry behind the head of a SNAPSHOT."""
-    return ControlEntry(_SNAPSHOT_TYPE, 0, _encode(body))
+def snapshot_body(body: SnapshotBody) -> bytes:
+    """Return what a SNAPSHOT says as bytes."""
+    return _encode(body)
+
+
+def snapshot_entry(body: bytes) -> ControlEntry:
+    """Return the entry behind the head of a SNAPSHOT, for :func:`snapshot_body`."""
+    return ControlEntry(_SNAPSHOT_TYPE, 0, body)
+
+
+def pieces_entry(body: bytes, count: int) -> ControlEntry:
+    """Return the entry behind the head of a SNAPSHOT whose body is in pieces."""
+    return ControlEntry(_PIECES_TYPE, 0, _encode(SnapshotPieces(count, crc32c(body))))
 
 
 def encode_marker(head: CommitHead, created_us: int, entries: Iterable[ControlEntry] = ()) -> bytes:
@@ -283,12 +333,24 @@ def decode_commit(data: bytes, cluster: str, position: Position, where: str) -> 
     return DecodedCommit(head, footer.created_us, data, footer.parts, entries[1:])
 
 
-def decode_snapshot(commit: DecodedCommit, where: str) -> SnapshotBody:
-    """Return what a SNAPSHOT says.
+def snapshot_pieces(commit: DecodedCommit) -> SnapshotPieces | None:
+    """Return how the pieces of a SNAPSHOT are to be read; None if it is whole."""
+    if [entry.type for entry in commit.entries] != [_PIECES_TYPE]:
+        return None
+    return _PIECES.decode(commit.entries[0].payload)
+
+
+def decode_snapshot(commit: DecodedCommit, where: str, joined: bytes | None = None) -> SnapshotBody:
+    """Return what a SNAPSHOT says; ``joined`` are its pieces, if it is in some.
 
     Raises:
-        DataLossError: the commit is no snapshot.
+        DataLossError: the commit is no snapshot, or its pieces are damaged.
     """
+    pieces = snapshot_pieces(commit)
+    if commit.head.kind == CommitKind.SNAPSHOT and pieces is not None and joined is not None:
+        if crc32c(joined) != pieces.crc:
+            raise DataLossError(f"{where}: the pieces of the snapshot are damaged; restore them from a copy")
+        return _BODY.decode(joined)
     if commit.head.kind != CommitKind.SNAPSHOT or [entry.type for entry in commit.entries] != [_SNAPSHOT_TYPE]:
         raise DataLossError(f"{where}: a snapshot is expected here; restore the object from a copy")
     return _BODY.decode(commit.entries[0].payload)

@@ -37,6 +37,7 @@ import trio
 
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.parts import ObjectRef, PartRecord
+from danube.history.pieces import ROOM_BYTES, cut, piece_bytes, piece_key
 from danube.history.remote.claim import Claim, put_once
 from danube.history.remote.format import (
     CommitHead,
@@ -49,6 +50,11 @@ from danube.history.remote.format import (
     encode_marker,
     head_entry,
     parse_key,
+    parse_pieces_key,
+    pieces_entry,
+    pieces_key,
+    pieces_prefix,
+    snapshot_body,
     snapshot_entry,
 )
 from danube.history.remote.queue import Commit, CommitQueue
@@ -157,11 +163,15 @@ class RemoteJournal:
         self._before_delete = before_delete
         self._epoch = catalogue.epoch
         self._admission = Admission(limits)
-        self._queue = CommitQueue(1, limits.remote_in_flight, limits.remote_commit_bytes)
+        # What names topics and producers comes on top of the entries, many times their size if they are tiny.
+        commit_bytes = min(limits.remote_commit_bytes, storage.capabilities.max_object_bytes // 16)
+        self._queue = CommitQueue(1, limits.remote_in_flight, commit_bytes)
         self._stored = StoredCommits()
         self._next_offsets: dict[int, int] = {}
         self._snapshot: Position | None = None
         """The newest snapshot that has settled."""
+        self._in_pieces = False
+        """Whether some snapshot is in pieces."""
         self._due = True
         """Whether a snapshot is to be written."""
         self._commits_since = 0
@@ -193,6 +203,7 @@ class RemoteJournal:
         await claim.run()
         recovered = claim.replay.recovered
         self._stored = StoredCommits(claim.stored)
+        self._in_pieces = claim.in_pieces
         self._snapshot = claim.snapshot
         self._next_offsets = {topic_id: topic.next_offset for topic_id, topic in recovered.topics.items()}
         self._catalogue.forget_commits(self._storage.name)  # of an attempt that was cut off
@@ -360,11 +371,21 @@ class RemoteJournal:
             body = self._everything()
             mentioned = {Position(item.epoch, item.sequence) for item in body.objects}
             self._stored.add_snapshot(position, Position(self._epoch, commit.settled), mentioned)
-            commit.data = encode_marker(head, commit.created_us, [snapshot_entry(body)])
+            entry = self._snapshot_entry(commit, snapshot_body(body))
+            commit.data = encode_marker(head, commit.created_us, [entry])
             self._due = False
             self._commits_since = self._bytes_since = 0
         else:
             commit.data = encode_marker(head, commit.created_us)
+
+    def _snapshot_entry(self, commit: Commit, body: bytes) -> ControlEntry:
+        """Return what a snapshot says, or how to read the pieces that it is cut into because it is too large."""
+        most = piece_bytes(self._storage)
+        if len(body) <= most - ROOM_BYTES:
+            return snapshot_entry(body)
+        commit.pieces = [*cut(body, most)]
+        self._in_pieces = True
+        return pieces_entry(body, len(commit.pieces))
 
     def _add_batches(self, builder: SegmentBuilder, entries: Sequence[Entry]) -> list[ControlEntry]:
         """Add one part for each topic; return the entries that are not batches."""
@@ -395,7 +416,7 @@ class RemoteJournal:
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                ours = await put_once(self._storage, key, commit.data)
+                ours = await self._put_pieces(commit) and await put_once(self._storage, key, commit.data)
                 break
             except StorageError as error:
                 # What does not pass by itself (credentials, a bucket that is gone) is put right by somebody: go on.
@@ -413,6 +434,16 @@ class RemoteJournal:
         self._last_error = None
         if self._failure is None:
             self._settle(commit)
+
+    async def _put_pieces(self, commit: Commit) -> bool:
+        """Store the pieces of a large snapshot; return whether all of them are ours."""
+        key = pieces_key(self._cluster, Position(self._epoch, commit.sequence))
+        for number, piece in enumerate(commit.pieces):
+            if piece is not None:
+                if not await put_once(self._storage, piece_key(key, number), piece):
+                    return False
+                commit.pieces[number] = None
+        return True
 
     def _settle(self, landed: Commit) -> None:
         """A commit has landed: report it and those behind it whose turn it is."""
@@ -469,12 +500,31 @@ class RemoteJournal:
                 if gone:
                     await self._before_delete()
                     await self._storage.delete([commit_key(self._cluster, position) for position in gone])
+                if self._in_pieces:
+                    await self._drop_pieces()
                 self._stored.deleted(gone)
             except OwnerFencedError as error:
                 self._failure = self._failure or error
                 raise
             except DanubeError as error:
                 _log.warning("%d commits of the remote topics are to be deleted later: %s", len(gone), error)
+
+    async def _drop_pieces(self) -> None:
+        """Delete the pieces of snapshots that are not needed any more, also of those that never came to be."""
+        oldest = self._stored.oldest_needed
+        if oldest is None:
+            return
+        old: list[str] = []
+        left = 0
+        async for page in self._storage.list_all(pieces_prefix(self._cluster)):
+            for item in page.objects:
+                position = parse_pieces_key(self._cluster, item.key)
+                if position is not None and position < oldest:
+                    old.append(item.key)
+                else:
+                    left += 1
+        await self._storage.delete(old)
+        self._in_pieces = bool(left)
 
     def _ref(self, position: Position) -> ObjectRef:
         return ObjectRef(self._storage.name, commit_key(self._cluster, position))

@@ -33,10 +33,23 @@ class Commit:
         entries, size: what it holds, and the bytes of it that count as pending.
         settled: what had settled when it was made (``CommitHead.settled``).
         data, parts, created_us: the object, once it is built; ``snapshot``: the one that it names.
+        pieces: of a large snapshot; those that are stored before the object, and are not yet; ``None``: they are.
         landed: whether its put has returned.
     """
 
-    __slots__ = ("created_us", "data", "entries", "kind", "landed", "parts", "sequence", "settled", "size", "snapshot")
+    __slots__ = (
+        "created_us",
+        "data",
+        "entries",
+        "kind",
+        "landed",
+        "parts",
+        "pieces",
+        "sequence",
+        "settled",
+        "size",
+        "snapshot",
+    )
 
     def __init__(self, sequence: int, kind: CommitKind, settled: int, entries: list[Entry], size: int) -> None:
         self.sequence = sequence
@@ -45,6 +58,7 @@ class Commit:
         self.size = size
         self.settled = settled
         self.data: bytes | bytearray = b""
+        self.pieces: list[bytes | None] = []
         self.parts: list[SegmentPart] = []
         self.created_us = 0
         self.snapshot: Position | None = None

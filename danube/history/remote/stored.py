@@ -49,6 +49,11 @@ class StoredCommits:
         cover, mentioned = self._snapshots[self._named]
         return [position for position in self.positions if position < cover and position not in mentioned]
 
+    @property
+    def oldest_needed(self) -> Position | None:
+        """Recovery begins with this snapshot, or a newer one; None if that is not known."""
+        return self._named
+
     def deleted(self, gone: list[Position]) -> None:
         """They are deleted: what :meth:`superseded` has returned just before."""
         self._cleaned = self._named
