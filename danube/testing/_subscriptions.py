@@ -12,7 +12,10 @@ import msgspec
 
 from danube.model.policies import PoisonPolicy, SubscriptionType
 
-__all__ = ["DeadLetter", "Handed", "Place", "Session", "SubscriptionRules", "Told"]
+__all__ = ["DeadLetter", "Handed", "Place", "Session", "Spot", "SubscriptionRules", "Told"]
+
+Spot = tuple[int, int]
+"""A message where it is: offset and checksum. An offset alone says little in a topic that may lose a tail."""
 
 
 class SubscriptionRules(NamedTuple):
@@ -83,20 +86,18 @@ class Place(msgspec.Struct):
     rules: SubscriptionRules
     topic: str
     subscription: str
-    seen: dict[int, int] = {}
-    """Checksum of the payload by offset, since the last power loss that may have changed it."""
-    deliveries: Counter[int] = msgspec.field(default_factory=Counter)
-    """How often each offset was handed out."""
+    deliveries: Counter[Spot] = msgspec.field(default_factory=Counter)
+    """How often each message was handed out."""
     last_new: dict[tuple[str | None, tuple[int, int]], int] = {}
     """Newest offset that came as a first attempt, by key (or for all together) and stream of a session."""
     expires: bool = False
     """Whether retention may take messages from the log that consumers have."""
     former_owners: bool = False
     """Whether brokers may be alive that have lost the topic and do not know: what they deliver comes again."""
-    given: set[int] = set()
-    """Offsets that an application has acknowledged, whatever became of that."""
-    settled: dict[int, tuple[int, int, int]] = {}
-    """Durably acknowledged offsets: (event, session number, generation) of the confirmation."""
+    given: set[Spot] = set()
+    """What an application has acknowledged, whatever became of that."""
+    settled: dict[Spot, tuple[int, int, int]] = {}
+    """What is durably acknowledged: (event, session number, generation) of the confirmation."""
     moves: int = 0
     """How often somebody has begun or ended to move the cursor."""
     excused_below: int = 0
@@ -106,14 +107,12 @@ class Place(msgspec.Struct):
     letters: dict[bytes, DeadLetter] = {}
     """Dead letters by payload."""
 
-    def take(self, offset: int, told: Told, handed: Handed, *, taken_back: bool) -> str:
+    def take(self, offset: int, told: Told, handed: Handed) -> str:
         """Note a delivery; return what is wrong with it, if anything."""
         found = ""
         session = handed.session
-        known = self.seen.get(offset)
-        if known is not None and known != told.checksum and not taken_back:
-            found = "P2: it was delivered where another message was before"
-        settled = self.settled.get(offset)
+        spot = offset, told.checksum
+        settled = self.settled.get(spot)
         if settled is not None and not self.former_owners:
             event, number, then = settled
             if session.opened_at > event or (session.number == number and handed.generation > then):
@@ -122,11 +121,9 @@ class Place(msgspec.Struct):
             found = f"P6: the consumer's filters {session.filters} do not match its key"
         if handed.now_s < told.due_s:
             found = f"P5: it came at {handed.now_s:.6f} s and was due at {told.due_s:.6f} s"
-        if known is None:
-            self.seen[offset] = told.checksum
-            if not taken_back:
-                found = self._first_sight(offset, told.key, handed) or found
-        self.deliveries[offset] += 1
+        if spot not in self.deliveries:
+            found = self._first_sight(offset, told.key, handed) or found
+        self.deliveries[spot] += 1
         return found
 
     def _first_sight(self, offset: int, key: str | None, handed: Handed) -> str:
@@ -161,36 +158,42 @@ class Place(msgspec.Struct):
         self.settled.clear()
 
     def check(
-        self, log: Mapping[int, bytes], sent: Callable[[bytes], Told], now_s: float, *, taken_back: bool, cut: bool
+        self, log: Mapping[int, bytes], sent: Callable[[bytes], Told], now_s: float, *, cut: bool, taken_back: bool
     ) -> Iterable[str]:
-        """Yield what cannot be, at the end; ``cut``: messages may be gone from the log's front."""
-        where = f"{self.topic}, subscription {self.subscription}"
-        for offset, checksum in self.seen.items():
-            payload = log.get(offset)
-            if taken_back or (payload is None and cut):
-                continue
-            if payload is None or zlib.crc32(payload) != checksum:
-                yield f"P3: {where}: @{offset} was delivered, and the log has something else"
+        """Yield what cannot be, at the end; ``cut``: messages may be gone from the log's front.
+
+        ``taken_back``: an acknowledgement of what a power loss took may be repeated, and count for what has its offset.
+        """
         if cut:
             return
+        repeated = {offset for offset, _ in self.given} if taken_back else frozenset()
+        where = f"{self.topic}, subscription {self.subscription}"
         for start, end, when_s in self.gaps:
             for offset in range(start, end):
+                told = sent(log[offset]) if offset in log else None
                 if (
-                    offset in log
-                    and not self.deliveries[offset]
-                    and sent(log[offset]).published_s + self.rules.message_ttl_s > when_s
+                    told is not None
+                    and not self.deliveries[offset, told.checksum]
+                    and told.published_s <= when_s < told.published_s + self.rules.message_ttl_s
                 ):
                     yield f"P5: {where}: @{offset} was passed over at {when_s:.3f} s, and had not expired"
-        never = [offset for offset in log if not self._is_excused(offset, log, sent, now_s, self.deliveries)]
+        never = [
+            offset
+            for offset in log
+            if offset not in repeated and not self._is_excused(offset, log, sent, now_s, self.deliveries)
+        ]
         if never:
             yield f"P5: {where}: {len(never)} messages were never delivered, the first is @{never[0]}"
-        if taken_back:
-            return
-        passed = [offset for offset in log if not self._is_excused(offset, log, sent, now_s, self.given)]
+        passed = [
+            offset
+            for offset in log
+            if offset not in repeated and not self._is_excused(offset, log, sent, now_s, self.given)
+        ]
         if passed:
+            times = self.deliveries[passed[0], sent(log[passed[0]]).checksum]
             yield (
                 f"P5: {where}: the cursor has passed {len(passed)} messages that nobody has acknowledged, the first is"
-                f" @{passed[0]}, delivered {self.deliveries[passed[0]]} times"
+                f" @{passed[0]}, delivered {times} times"
             )
 
     def _is_excused(
@@ -199,19 +202,26 @@ class Place(msgspec.Struct):
         log: Mapping[int, bytes],
         sent: Callable[[bytes], Told],
         now_s: float,
-        done: Counter[int] | set[int],
+        done: Counter[Spot] | set[Spot],
     ) -> bool:
-        if offset in done or offset < self.excused_below:
+        if offset < self.excused_below:
             return True
         rules, payload = self.rules, log[offset]
-        if rules.message_ttl_s and sent(payload).published_s + rules.message_ttl_s <= now_s:
+        told = sent(payload)
+        spot = offset, told.checksum
+        if spot in done or (rules.message_ttl_s and told.published_s + rules.message_ttl_s <= now_s):
             return True
-        if self.deliveries[offset] <= rules.max_redelivery_count or rules.max_redelivery_count < 0:
+        if self.deliveries[spot] <= rules.max_redelivery_count or rules.max_redelivery_count < 0:
             return False
         return PoisonPolicy.DROP in rules.poisons or payload in self.letters
 
-    def check_letters(self, places: Mapping[bytes, tuple[str, int]], found: Sequence[DeadLetter]) -> Iterable[str]:
-        """Take the dead letters of the subscription, and yield what is wrong with those of this partition."""
+    def check_letters(
+        self, places: Mapping[bytes, tuple[str, int]], found: Sequence[DeadLetter], *, taken_back: bool
+    ) -> Iterable[str]:
+        """Take the dead letters of the subscription, and yield what is wrong with those of this partition.
+
+        ``taken_back``: a message may have been lost after it became a dead letter, and stored again elsewhere.
+        """
         for letter in found:
             attributes = letter.attributes
             home = places.get(letter.payload)
@@ -225,6 +235,8 @@ class Place(msgspec.Struct):
                 "x-original-topic-offset": str(home[1]),
                 "x-poison-policy": "dead_letter",
             }
+            if taken_back:
+                wanted.pop("x-original-topic-offset")
             for name, value in wanted.items():
                 if attributes.get(name) != value:
                     yield f"P5: {where}: {name} is {attributes.get(name)!r} instead of {value!r}"
@@ -232,5 +244,6 @@ class Place(msgspec.Struct):
                 yield f"P5: {where}: there is no x-failure-reason"
             if int(attributes.get("x-delivery-attempt", "0")) <= self.rules.max_redelivery_count:
                 yield f"P5: {where}: given up in attempt {attributes.get('x-delivery-attempt')}"
-            if self.deliveries[home[1]] <= self.rules.max_redelivery_count:
-                yield f"P5: {where}: was handed out only {self.deliveries[home[1]]} times"
+            times = self.deliveries[home[1], zlib.crc32(letter.payload)]
+            if times <= self.rules.max_redelivery_count and not taken_back:
+                yield f"P5: {where}: was handed out only {times} times"

@@ -4,8 +4,8 @@ A :class:`History` is told everything that producers and consumers do and see, i
 the end what the topics hold (an *audit*: a topic read from its first offset). :meth:`History.check` returns what cannot
 be true, in time linear in the history:
 
-* what was acknowledged is in the log, exactly once, at the offset that was acknowledged (P1, P11); offsets are dense
-  and grow (P2);
+* what was acknowledged is in the log, exactly once, at the offset that was acknowledged (P1, P11), or anywhere in its
+  topic if the broker has said that it no longer knows where; offsets are dense and grow (P2);
 * nothing is in the log, or delivered, or read, that was not published, and every byte of it is the same (P3);
 * the messages of a producer name are in its order in each partition, those of a later run behind those of an earlier
   one (the earlier one was fenced, P8), and the broker knew their number when the later run began (P11);
@@ -19,9 +19,11 @@ be true, in time linear in the history:
 * one audit equals the other: before and after sealing, crash and restart (P9);
 * in topics of durability ``none`` a message comes at most once, and the messages of a producer in its order.
 
-What durability takes back: on ``os`` topics a power loss may take the newest messages, but only a tail of them, and
-what consumers have acknowledged. Retention may take messages from the front. Each violation names the promise that is
-broken (P1 to P12, see the README).
+What durability takes back: on ``os`` topics a power loss may take the newest messages, but only a tail of them
+(:mod:`danube.testing._sights`), and what consumers have acknowledged, so that it comes again. Whatever takes the
+offsets of what was lost has to be delivered and acknowledged like any other message: what was said of its predecessors
+does not count for it. Retention may take messages from the front. Each violation names the promise that is broken (P1
+to P12, see the README).
 
 The checker knows payloads only; each must be unique.
 """
@@ -36,9 +38,10 @@ from typing import NamedTuple
 import msgspec
 
 from danube.model.policies import Durability, SubscriptionType
-from danube.testing._subscriptions import DeadLetter, Handed, Place, Session, SubscriptionRules, Told
+from danube.testing._sights import Losses, Sights
+from danube.testing._subscriptions import DeadLetter, Handed, Place, Session, Spot, SubscriptionRules, Told
 
-__all__ = ["Audited", "DeadLetter", "History", "Session", "SubscriptionRules"]
+__all__ = ["Audited", "DeadLetter", "History", "Session", "Spot", "SubscriptionRules"]
 
 _MOST_VIOLATIONS = 50
 
@@ -68,6 +71,8 @@ class _Sent(msgspec.Struct, gc=False):
     acked_offset: int = -1
     acked_after_losses: int = -1
     """Power losses before the acknowledgement arrived."""
+    stored_topic: str = ""
+    """Where it is stored, if the broker has acknowledged it without an offset."""
     sent_after_losses: int = 0
 
 
@@ -78,8 +83,9 @@ class _Topic(msgspec.Struct):
     audits: list[tuple[str, list[Audited]]] = []
     damaged: bool = False
     """Whether its stored data was damaged: it may stop, and what it says must be right nevertheless."""
-    reads: dict[int, int] = {}
-    """What readers have read: checksum by offset, since the last power loss that may have changed it."""
+    sights: Sights = msgspec.field(default_factory=Sights)
+    """What was acknowledged, delivered and read, and where."""
+    losses: Losses = msgspec.field(default_factory=Losses)
 
 
 class History:
@@ -145,9 +151,6 @@ class History:
         for (name, _), place in self._places.items():
             if self._taken_back(name):
                 place.settled.clear()
-        for name, topic in self._topics.items():
-            if self._taken_back(name):
-                topic.reads.clear()
 
     def replaced(self, home: str) -> None:
         """Another machine takes the place of one, whose broker may live on until everything is settled."""
@@ -168,6 +171,20 @@ class History:
     def _taken_back(self, topic: str) -> bool:
         """Whether offsets may have been given twice: what was on its way when the power went arrives afterwards."""
         return self.power_losses(topic) > 0 and self._topics[topic].durability is Durability.OS
+
+    def _see(self, topic: str, offset: int, sent: _Sent, how: str) -> bool:
+        """Note that a message was at an offset; return False if another one was there at the same time."""
+        found = self._topics[topic]
+        if found.durability is Durability.NONE:
+            return True
+        low, high = self._span(topic, sent)
+        return found.sights.note(offset, sent.checksum, low, high, how)
+
+    def _span(self, topic: str, sent: _Sent) -> tuple[int, int]:
+        """Return the power losses before a message was sent, and now, where they can take something."""
+        if self._topics[topic].durability is not Durability.OS:
+            return 0, 0
+        return sent.sent_after_losses, self.power_losses(topic)
 
     # --- Producers
 
@@ -197,7 +214,10 @@ class History:
         self.acknowledged_messages += 1
         sent = self._sent[payload]
         if offset < 0:
-            return  # it is stored, and the broker does not remember where
+            sent.stored_topic = topic  # it is stored, and the broker does not remember where
+            return
+        if topic in self._topics and not self._see(topic, offset, sent, "acknowledged"):
+            self.violation(f"P2: {_name(payload)} was acknowledged @{offset} of {topic}, where another message is")
         if sent.acked_offset >= 0 and (sent.acked_topic, sent.acked_offset) != (topic, offset):
             self.violation(f"P2: {_name(payload)} was acknowledged at {sent.acked_offset} and at {offset} of {topic}")
         sent.acked_topic, sent.acked_offset = topic, offset
@@ -246,8 +266,9 @@ class History:
         else:
             told = self._told(payload)
             handed = Handed(session, generation, attempt, self._lives[self._homes[topic]], self._clock())
-            place = self._places[topic, session.subscription]
-            wrong = place.take(offset, told, handed, taken_back=self._taken_back(topic))
+            wrong = self._places[topic, session.subscription].take(offset, told, handed)
+            if not self._see(topic, offset, sent, "delivered"):
+                wrong = "P2: it was delivered where another message was before"
         if wrong:
             promise, _, what = wrong.partition(": ")
             self.violation(f"{promise}: {topic} @{offset} to {session.subscription}: {_name(payload)}: {what}")
@@ -275,9 +296,11 @@ class History:
             return f"P6: it came behind {last} of the same producer"
         return ""
 
-    def given(self, session: Session, topic: str, offset: int) -> None:
-        """An application has acknowledged a message."""
-        self._places[topic, session.subscription].given.add(offset)
+    def given(self, session: Session, topic: str, offset: int, payload: bytes) -> Spot:
+        """An application has acknowledged a message. Return what :meth:`confirmed` knows it by."""
+        spot = offset, self._sent[payload].checksum if payload in self._sent else -1
+        self._places[topic, session.subscription].given.add(spot)
+        return spot
 
     def moment(self, session: Session, topic: str) -> tuple[int, int]:
         """Return what :meth:`confirmed` has to know of the time at which messages were delivered."""
@@ -285,7 +308,7 @@ class History:
         return losses, self._places[topic, session.subscription].moves
 
     def confirmed(
-        self, session: Session, topic: str, offsets: Iterable[int], generation: int, given: tuple[int, int]
+        self, session: Session, topic: str, spots: Iterable[Spot], generation: int, given: tuple[int, int]
     ) -> None:
         """The broker has confirmed acknowledgements of what was delivered at the moment ``given`` or later.
 
@@ -295,8 +318,8 @@ class History:
         place = self._places[topic, session.subscription]
         if self._topics[topic].damaged or given != self.moment(session, topic):
             return  # taken back meanwhile
-        for offset in offsets:
-            place.settled.setdefault(offset, (self.events, session.number, generation))
+        for spot in spots:
+            place.settled.setdefault(spot, (self.events, session.number, generation))
 
     def settled(self, topic: str, subscription: str) -> None:
         """Everything that a subscription was delivered is acknowledged, and all of it is confirmed."""
@@ -304,8 +327,8 @@ class History:
         place = self._places.get((topic, subscription))
         if place is not None and not self._topics[topic].damaged:  # nobody can have opened it if the topic has stopped
             place.former_owners = False
-            for offset in place.seen:
-                place.settled.setdefault(offset, (self.events, 0, 0))
+            for spot in place.deliveries:
+                place.settled.setdefault(spot, (self.events, 0, 0))
 
     def moved(self, topic: str, subscription: str, offset: int) -> None:
         """Somebody is moving, or has moved, the cursor of a subscription to an offset. To be called before and after.
@@ -319,18 +342,23 @@ class History:
 
     # --- Readers
 
-    def read(self, topic: str, offset: int, payload: bytes, key: str | None, *, expected: int | None) -> None:
-        """A reader was handed a message; ``expected``: the offset that follows the one it had before."""
+    def read(
+        self, topic: str, offset: int, payload: bytes, key: str | None, *, before: tuple[int, bytes] | None
+    ) -> None:
+        """A reader was handed a message; ``before``: offset and payload of the one that it had before."""
         self.events += 1
         self.delivered_messages += 1
         where = f"{topic} @{offset} to a reader"
         sent = self._known(where, payload, key)
-        if sent is None or self._taken_back(topic):
+        if sent is None or self._topics[topic].durability is Durability.NONE:
             return
         found = self._topics[topic]
-        if expected is not None and offset != expected and not (found.retention and offset > expected):
-            self.violation(f"P2: {where}: {expected} should follow")
-        if found.reads.setdefault(offset, sent.checksum) != sent.checksum:
+        if before is not None and offset != before[0] + 1 and not (found.retention and offset > before[0]):
+            former = self._sent.get(before[1])
+            low, high = self._span(topic, former) if former is not None else (0, 0)
+            if low == high:  # if not, a power loss may have taken the one before
+                self.violation(f"P2: {where}: {before[0] + 1} should follow")
+        if not self._see(topic, offset, sent, "read"):
             self.violation(f"P2: {where}: {_name(payload)} was read where another message was before")
 
     # --- The end
@@ -412,31 +440,75 @@ class History:
             )
 
     def _check_acknowledged(self, logs: dict[str, dict[int, bytes]], homes: dict[bytes, tuple[str, int]]) -> None:
-        lost: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # of os topics: (power losses, offset)
-        kept: defaultdict[str, dict[int, int]] = defaultdict(dict)  # newest surviving offset by power losses
         for payload, sent in self._sent.items():
             if sent.acked_offset < 0:
+                if sent.stored_topic:
+                    self._check_stored(payload, sent, homes)
                 continue
             name, offset = sent.acked_topic, sent.acked_offset
-            log = logs.get(name)
-            if not log and not self._topics[name].audits:
+            log, topic = logs.get(name), self._topics[name]
+            if not log and not topic.audits:
                 continue
             assert log is not None
             if log.get(offset) == payload:
-                newest = kept[name]
-                newest[sent.acked_after_losses] = max(newest.get(sent.acked_after_losses, -1), offset)
+                topic.losses.kept(offset, sent.acked_after_losses)
             elif payload in homes:
                 self.violation(f"P2: {_name(payload)} was acknowledged @{offset} of {name} and is at {homes[payload]}")
-            elif self._topics[name].durability is Durability.OS and sent.sent_after_losses < self.power_losses(name):
+            elif topic.durability is Durability.OS and sent.sent_after_losses < self.power_losses(name):
                 # An acknowledgement may have been on its way for long: it tells of the time after the sending.
-                lost[name].append((sent.sent_after_losses, offset))
-            elif not (self._topics[name].retention and offset < min(log, default=offset + 1)):
+                topic.losses.lost(offset, sent.sent_after_losses)
+            elif not (topic.retention and offset < min(log, default=offset + 1)):
                 self.violation(f"P1: {_name(payload)} was acknowledged @{offset} of {name} and is not there")
-        for name, messages in lost.items():
-            for losses, offset in messages:
-                newest_kept = max((last for count, last in kept[name].items() if count <= losses), default=-1)
-                if newest_kept > offset and not self._topics[name].retention:
-                    self.violation(f"P1: {name} @{offset} is gone, but {newest_kept} behind it is not: not a lost tail")
+        for name, topic in self._topics.items():
+            if topic.audits and topic.durability is not Durability.NONE:
+                self._check_sights(name, topic, logs[name])
+
+    def _check_stored(self, payload: bytes, sent: _Sent, homes: dict[bytes, tuple[str, int]]) -> None:
+        """Check a message that was acknowledged without an offset: it is in its topic, if nothing may have taken it."""
+        name = sent.stored_topic
+        topic = self._topics.get(name)
+        if topic is None or not topic.audits or topic.durability is Durability.NONE:
+            return
+        home = homes.get(payload)
+        if home is not None and home[0] == name:
+            return
+        # Where it was is not known, but a producer's messages are in its order: others tell what lies around it.
+        siblings = [
+            other
+            for each, (place, _) in homes.items()
+            if place == name and (other := self._sent.get(each)) is not None and other.producer == sent.producer
+        ]
+        mine, losses = (sent.run, sent.number), sent.sent_after_losses
+        if topic.durability is Durability.OS and losses < self.power_losses(name):
+            found = any((each.run, each.number) > mine and 0 <= each.acked_after_losses <= losses for each in siblings)
+            what = "and is gone, though it was not in a lost tail"
+        elif topic.retention:
+            found = any((each.run, each.number) < mine for each in siblings)
+            what = "and is gone, though one before it is there"
+        else:
+            found, what = True, "and is not there"
+        if found:
+            self.violation(f"P1: {_name(payload)} was acknowledged as stored in {name}, place unknown, {what}")
+
+    def _check_sights(self, name: str, topic: _Topic, log: dict[int, bytes]) -> None:
+        """Compare what was seen with what is there, and see that only tails are gone."""
+        total = self.power_losses(name) if topic.durability is Durability.OS else 0
+        present = {offset: zlib.crc32(payload) for offset, payload in log.items()}
+        front = min(log, default=0)
+        for sight in topic.sights:
+            offset = sight.offset
+            if present.get(offset) == sight.checksum:
+                topic.losses.kept(offset, sight.high)
+            elif sight.low < total:
+                topic.losses.lost(offset, sight.low)
+            elif sight.how == "acknowledged":
+                pass  # known by its payload, which says more
+            elif offset in present or not (topic.damaged or (topic.retention and (offset < front or not log))):
+                promise = "P2" if offset in present else "P1"
+                self.violation(f"{promise}: {name} @{offset} was {sight.how}, and the log has something else")
+        for gone, there in topic.losses.holes():
+            if not topic.retention or gone >= front:
+                self.violation(f"P1: {name} @{gone} is gone, but {there} at or behind it is not: not a lost tail")
 
     def _check_runs(self, logs: dict[str, dict[int, bytes]]) -> None:
         counts: defaultdict[tuple[str, str], dict[int, int]] = defaultdict(dict)
@@ -454,9 +526,9 @@ class History:
                 or (topic.durability is Durability.OS and losses < self.power_losses(name))
             ):
                 continue
-            if topic.durability is Durability.OS and losses:
-                continue
             found = sum(count for before, count in counts[producer, name].items() if before < run)
+            if topic.durability is Durability.OS and losses:
+                continue  # a power loss takes what is known of producers, too, and not always together with messages
             if found != stored:
                 self.violation(
                     f"P11: producer {producer} was told that {name} has {stored} messages of its earlier runs;"
@@ -470,24 +542,17 @@ class History:
             if not topic.audits:
                 continue
             letters = self._letters.get((_base(name), subscription), [])
-            if not self._taken_back(name):
-                for wrong in place.check_letters(homes, letters):
-                    self.violation(wrong)
+            for wrong in place.check_letters(homes, letters, taken_back=self._taken_back(name)):
+                self.violation(wrong)
             for wrong in place.check(
-                logs[name], self._told, now_s, taken_back=self._taken_back(name), cut=topic.retention or topic.damaged
+                logs[name], self._told, now_s, cut=topic.retention or topic.damaged, taken_back=self._taken_back(name)
             ):
                 self.violation(wrong)
-        for name, topic in self._topics.items():
-            log = logs[name]
-            if not topic.audits or self._taken_back(name):
-                continue
-            for offset, checksum in topic.reads.items():
-                payload = log.get(offset)
-                if not topic.retention if payload is None else zlib.crc32(payload) != checksum:
-                    self.violation(f"P3: {name} @{offset} was read, and the log has something else")
 
     def _told(self, payload: bytes) -> Told:
-        sent = self._sent[payload]
+        sent = self._sent.get(payload)
+        if sent is None:  # which is told elsewhere
+            return Told(zlib.crc32(payload), None, "", self._clock())
         return Told(sent.checksum, sent.key, sent.producer, sent.published_s, sent.due_s)
 
 

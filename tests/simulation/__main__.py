@@ -1,4 +1,4 @@
-"""``python -m tests.simulation --seeds 0-99999 --jobs 2``: long runs; see danube.testing.simulation.command."""
+"""``python -m tests.simulation --minutes 60 --jobs 2``: long runs; see danube.testing.simulation.command."""
 
 from __future__ import annotations
 

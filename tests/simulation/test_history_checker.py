@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -16,6 +17,10 @@ def payload(number: int) -> bytes:
     return b"m%d" % number
 
 
+def spot(number: int) -> tuple[int, int]:
+    return number, zlib.crc32(payload(number))
+
+
 def good_history(
     count: int = 6, *, durability: Durability = Durability.DISK, kind: SubscriptionType = SubscriptionType.EXCLUSIVE
 ) -> tuple[History, Session]:
@@ -28,7 +33,7 @@ def good_history(
         history.publish("p", 1, number, TOPIC, payload(number), None)
         history.acknowledge(payload(number), TOPIC, number)
         history.deliver(session, 1, TOPIC, number, payload(number), None)
-        history.given(session, TOPIC, number)
+        history.given(session, TOPIC, number, payload(number))
     return history, session
 
 
@@ -38,7 +43,7 @@ def audited(numbers: Sequence[int]) -> list[Audited]:
 
 def test_good_history() -> None:
     history, session = good_history()
-    history.confirmed(session, TOPIC, range(6), 1, (0, 0))
+    history.confirmed(session, TOPIC, [spot(number) for number in range(6)], 1, (0, 0))
     history.audit("hot", TOPIC, audited(range(6)))
     history.audit("sealed", TOPIC, audited(range(6)))
     assert history.check() == []
@@ -99,12 +104,12 @@ def never_delivered(history: History, session: Session) -> None:
 
 
 def came_again(history: History, session: Session) -> None:
-    history.confirmed(session, TOPIC, [2], 1, (0, 0))
+    history.confirmed(session, TOPIC, [spot(2)], 1, (0, 0))
     history.deliver(history.session("s", SubscriptionType.EXCLUSIVE, [TOPIC]), 1, TOPIC, 2, payload(2), None)
 
 
 def came_again_after_a_reconnect(history: History, session: Session) -> None:
-    history.confirmed(session, TOPIC, [2], 1, (0, 0))
+    history.confirmed(session, TOPIC, [spot(2)], 1, (0, 0))
     history.deliver(session, 2, TOPIC, 2, payload(2), None)
 
 
@@ -147,7 +152,7 @@ def test_wrong_history(spoil: Callable[[History, Session], None], said: str) -> 
 
 def test_redelivery_to_the_same_stream_may_cross_its_acknowledgement() -> None:
     history, session = good_history()
-    history.confirmed(session, TOPIC, [2], 1, (0, 0))
+    history.confirmed(session, TOPIC, [spot(2)], 1, (0, 0))
     history.deliver(session, 1, TOPIC, 2, payload(2), None)
     history.audit("hot", TOPIC, audited(range(6)))
     assert history.check() == []
@@ -229,3 +234,152 @@ def test_a_key_that_moves_is_in_order_across_consumers() -> None:
     history, former, _ = failover_of_two(retention=False, kind=SubscriptionType.KEY_SHARED)
     history.deliver(former, 1, TOPIC, 3, payload(3), "k")
     assert "seen for the first time after 5" in history.violations[0]
+
+
+# --- Stored, place unknown
+
+
+def stored_somewhere(
+    *, durability: Durability = Durability.DISK, retention: bool = False, lossy_power: bool = False
+) -> History:
+    """Six messages of one producer, of which the one in the middle (3) was acknowledged without an offset."""
+    history = History()
+    history.topic(TOPIC, durability, retention=retention)
+    for number in range(6):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+        history.acknowledge(payload(number), TOPIC, -1 if number == 3 else number)
+    if lossy_power:
+        history.power_loss()
+    return history
+
+
+def test_what_is_stored_at_an_unknown_place_is_stored() -> None:
+    history = stored_somewhere()
+    history.audit("hot", TOPIC, audited(range(6)))
+    assert history.check() == []
+
+
+@pytest.mark.parametrize(
+    ("retention", "found", "well"),
+    [
+        (False, [0, 1, 2, 4, 5], False),
+        (True, [4, 5], True),  # it may have expired
+        (True, [2, 4, 5], False),
+    ],
+)
+def test_what_is_said_to_be_stored_at_an_unknown_place_is_there(retention: bool, found: list[int], well: bool) -> None:
+    history = History()
+    history.topic(TOPIC, Durability.DISK, retention=retention)
+    for number in range(6):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+    for offset, number in enumerate(number for number in range(6) if number != 3):
+        history.acknowledge(payload(number), TOPIC, offset)
+    history.acknowledge(payload(3), TOPIC, -1)
+    at = {number: offset for offset, number in enumerate(number for number in range(6) if number != 3)}
+    history.audit("hot", TOPIC, [Audited(at[number], payload(number), None) for number in found])
+    violations = history.check()
+    assert (violations == []) is well
+    assert well or "acknowledged as stored in /default/t, place unknown" in violations[0]
+
+
+def test_a_message_at_an_unknown_place_may_be_lost_with_a_tail_only() -> None:
+    history = stored_somewhere(durability=Durability.OS, lossy_power=True)
+    history.audit("hot", TOPIC, audited(range(3)))
+    assert history.check() == []
+    history = History()
+    history.topic(TOPIC, Durability.OS)
+    for number in range(3):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+    for number, offset in ((0, 0), (1, -1), (2, 1)):
+        history.acknowledge(payload(number), TOPIC, offset)
+    history.power_loss()
+    history.audit("hot", TOPIC, audited([0, 2]))
+    assert any("though it was not in a lost tail" in violation for violation in history.check())
+
+
+# --- Offsets that are given again
+
+
+def lost_tail(*, delivered: bool = True) -> tuple[History, Session]:
+    """Six messages of an ``os`` topic; a power loss takes the last three, and others get their offsets."""
+    history, session = good_history(durability=Durability.OS)
+    history.power_loss()
+    history.new_life()
+    history.new_life()
+    for number in (6, 7, 8):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+        history.acknowledge(payload(number), TOPIC, number - 3)
+        if delivered:
+            history.deliver(session, 2, TOPIC, number - 3, payload(number), None)
+            history.given(session, TOPIC, number - 3, payload(number))
+    return history, session
+
+
+def test_offsets_of_a_lost_tail_are_given_again() -> None:
+    history, session = lost_tail()
+    history.deliver(session, 1, TOPIC, 4, payload(4), None)  # was on its way when the power went
+    history.audit("hot", TOPIC, audited([0, 1, 2, 6, 7, 8]))
+    history.audit("sealed", TOPIC, audited([0, 1, 2, 6, 7, 8]))
+    assert history.check() == []
+
+
+def test_a_delivery_of_what_was_lost_does_not_count_for_what_has_its_offset() -> None:
+    history = History()
+    history.topic(TOPIC, Durability.OS)
+    session = history.session("s", SubscriptionType.EXCLUSIVE, [TOPIC])
+    history.publish("p", 1, 0, TOPIC, payload(0), None)
+    history.deliver(session, 1, TOPIC, 0, payload(0), None)
+    history.power_loss()
+    history.publish("p", 1, 1, TOPIC, payload(1), None)
+    history.audit("hot", TOPIC, [Audited(0, payload(1), None)])
+    violations = history.check()
+    assert any("1 messages were never delivered, the first is @0" in violation for violation in violations)
+    assert any("has passed 1 messages that nobody has acknowledged" in violation for violation in violations)
+
+
+def test_only_a_power_loss_gives_an_offset_again() -> None:
+    history, session = lost_tail()
+    history.publish("p", 1, 9, TOPIC, payload(9), None)
+    history.deliver(session, 2, TOPIC, 4, payload(9), None)
+    assert any("delivered where another message was before" in violation for violation in history.violations)
+
+
+def test_what_was_delivered_is_lost_with_a_tail_only() -> None:
+    history = History()
+    history.topic(TOPIC, Durability.OS)
+    session = history.session("s", SubscriptionType.EXCLUSIVE, [TOPIC])
+    for number in range(4):  # never acknowledged to their producer
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+        history.deliver(session, 1, TOPIC, number, payload(number), None)
+        history.given(session, TOPIC, number, payload(number))
+    history.power_loss()
+    history.publish("p", 1, 4, TOPIC, payload(4), None)
+    history.deliver(session, 2, TOPIC, 2, payload(4), None)
+    history.audit("hot", TOPIC, audited([0, 1, 4, 3]))
+    assert any("@2 is gone, but 3 at or behind it is not" in violation for violation in history.check())
+
+
+def test_first_attempts_come_in_order_after_a_power_loss_too() -> None:
+    history, session = good_history(durability=Durability.OS)
+    history.new_life()
+    history.new_life()
+    history.power_loss()
+    for number in (6, 7):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+    history.deliver(session, 2, TOPIC, 7, payload(7), None)
+    history.deliver(session, 2, TOPIC, 6, payload(6), None)
+    assert any("seen for the first time after 7" in violation for violation in history.violations)
+
+
+@pytest.mark.parametrize(("lost_before", "well"), [(True, True), (False, False)])
+def test_a_reader_of_what_was_lost_goes_on_behind_the_loss(lost_before: bool, well: bool) -> None:
+    history, _ = good_history(durability=Durability.OS)
+    history.read(TOPIC, 5, payload(5), None, before=None)
+    history.power_loss()
+    history.publish("p", 1, 6, TOPIC, payload(6), None)
+    history.publish("p", 1, 7, TOPIC, payload(7), None)
+    if not lost_before:
+        history.read(TOPIC, 3, payload(6), None, before=(5, payload(5)))
+    before = (5, payload(5)) if lost_before else (3, payload(6))
+    history.read(TOPIC, 5, payload(7), None, before=before)
+    assert (history.violations == []) is well

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -35,7 +36,7 @@ class Story:
         for number in range(5):
             self.deliver(number)
             if number != 2:
-                self.history.given(self.session, TOPIC, number)
+                self.history.given(self.session, TOPIC, number, b"m%d" % number)
         for attempt in range(2, times + 1):
             self.deliver(2, attempt=attempt)
 
@@ -112,7 +113,7 @@ def test_only_what_has_expired_may_be_passed_over(after_s: float, well: bool) ->
         if number == 3:
             story.now_s = after_s
         story.deliver(number)
-        story.history.given(story.session, TOPIC, number)
+        story.history.given(story.session, TOPIC, number, b"m%d" % number)
     story.now_s = 10.0
     violations = story.check()
     assert (violations == []) is well
@@ -163,7 +164,7 @@ def test_a_new_life_begins_with_what_is_not_acknowledged() -> None:
 def confirm_and_repeat(story: Story, between: Callable[[], None]) -> list[str]:
     given = story.history.moment(story.session, TOPIC)
     story.deliver(0)
-    story.history.confirmed(story.session, TOPIC, [0], 1, given)
+    story.history.confirmed(story.session, TOPIC, [(0, zlib.crc32(b"m0"))], 1, given)
     between()
     story.deliver(0, generation=2)
     return story.history.violations
@@ -188,18 +189,18 @@ def test_a_confirmation_of_what_was_given_before_a_seek_promises_nothing() -> No
     given = story.history.moment(story.session, TOPIC)
     story.deliver(0)
     story.history.moved(TOPIC, "s", 0)
-    story.history.confirmed(story.session, TOPIC, [0], 1, given)
+    story.history.confirmed(story.session, TOPIC, [(0, zlib.crc32(b"m0"))], 1, given)
     story.deliver(0, generation=2)
     assert story.history.violations == []
 
 
 def test_readers() -> None:
     story = Story()
-    story.history.read(TOPIC, 0, b"m0", "k", expected=None)
-    story.history.read(TOPIC, 1, b"m1", "k", expected=1)
+    story.history.read(TOPIC, 0, b"m0", "k", before=None)
+    story.history.read(TOPIC, 1, b"m1", "k", before=(0, b"m0"))
     assert story.history.violations == []
-    story.history.read(TOPIC, 3, b"m3", "k", expected=2)
-    story.history.read(TOPIC, 1, b"m4", "k", expected=None)
+    story.history.read(TOPIC, 3, b"m3", "k", before=(1, b"m1"))
+    story.history.read(TOPIC, 1, b"m4", "k", before=None)
     assert "2 should follow" in story.history.violations[0]
     assert "was read where another message was before" in story.history.violations[1]
 
@@ -207,8 +208,8 @@ def test_readers() -> None:
 def test_what_was_read_is_what_the_log_has() -> None:
     story = Story()
     story.go_on(times=1)
-    story.history.given(story.session, TOPIC, 2)
-    story.history.read(TOPIC, 1, b"m2", "k", expected=None)
+    story.history.given(story.session, TOPIC, 2, b"m2")
+    story.history.read(TOPIC, 1, b"m2", "k", before=None)
     assert any("was read, and the log has something else" in found for found in story.check())
 
 

@@ -6,28 +6,34 @@ import json
 import os
 import subprocess
 import sys
+from datetime import date
+from itertools import pairwise
 
 import pytest
 
 from danube.testing.simulation import draw_plan, run_world
 from danube.testing.simulation._scheduler import check_trio
+from danube.testing.simulation.fresh import fresh_base, fresh_seeds, present_base
 from danube.testing.simulation.runner import run_many
 from danube.testing.simulation.storm import FAULTS
 
 pytestmark = pytest.mark.timeout(300)
 
 SEEDS = range(200)
-"""Longer searches: ``python -m tests.simulation --seeds 0-99999 --jobs 2``."""
+"""Longer searches: ``python -m tests.simulation --minutes 60 --jobs 2``."""
 
 STORM_S = 12.0
 """Virtual seconds with faults in each of these worlds."""
+
+FRESH_MINUTES = 3.0
+"""Real ones, of both cores, in ``tox -e extended``; ``tox -e long`` takes an hour."""
 
 
 def test_worlds() -> None:
     """On two cores; each world has a watchdog of real time."""
     summary = run_many(SEEDS, jobs=2, duration_s=STORM_S, watchdog_s=120.0)
     print("\n".join(summary.lines()))  # noqa: T201 - what the proof consists of
-    assert not summary.troubles, "\n".join(f"seed {seed}: {'; '.join(what)}" for seed, what in summary.troubles)
+    assert not summary.troubles, "\n".join(trouble.told() for trouble in summary.troubles)
     assert summary.worlds == len(SEEDS)
     assert summary.published
     assert summary.acknowledged
@@ -35,10 +41,36 @@ def test_worlds() -> None:
     assert set(FAULTS) <= set(summary.faults), "a kind of fault was never injected"
 
 
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_worlds_that_were_never_run_before() -> None:
+    """A seed that fails here belongs into a test that stays."""
+    base = present_base()
+    print(f"fresh seeds from {base} on")  # noqa: T201 - what has to be known to repeat it
+    summary = run_many(fresh_seeds(base, FRESH_MINUTES), jobs=2, watchdog_s=300.0)
+    print("\n".join(summary.lines()))  # noqa: T201 - what the proof consists of
+    assert not summary.troubles, "\n".join(trouble.told() for trouble in summary.troubles)
+    assert summary.worlds
+
+
+def test_fresh_seeds_are_others_on_another_day_and_with_another_commit() -> None:
+    bases = [
+        fresh_base(date(2026, 11, day), commit)
+        for day in (22, 23)
+        for commit in ("", "3b9af2c1d0e4", "3b9af2c1d0e5c7a1f0")
+    ]
+    assert len(set(bases)) == len(bases)
+    assert min(later - former for former, later in pairwise(sorted(bases))) >= 100_000
+    assert str(bases[0]).startswith("20261122")
+    assert list(fresh_seeds(7, 0.0)) == []
+    assert next(fresh_seeds(7, 1.0)) == 7
+
+
 def test_a_world_that_hangs_is_found() -> None:
-    summary = run_many([1], jobs=1, watchdog_s=0.01)
+    summary = run_many([1], jobs=1, watchdog_s=0.01, duration_s=2.0)
     assert [trouble.seed for trouble in summary.troubles] == [1]
     assert "Timeout" in summary.troubles[0].what[0]
+    assert "python -m danube.testing.simulation --seed 1 --duration 2" in summary.troubles[0].told()
 
 
 def test_trio_can_be_seeded() -> None:

@@ -74,7 +74,7 @@ async def do_chore(applications: Applications, plan: ChorePlan, random: Random) 
 async def _read(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
     """Read from some place on, for a while: no gap, no repeat, whatever happens to the connection."""
     start: int | str = random.choice(("earliest", "latest", 10, 100))
-    history, expected = applications.history, dict[str, int]()
+    history, before = applications.history, dict[str, tuple[int, bytes]]()
     async with client.reader(plan.topic.name, start=start, credit_messages=random.choice((5, 1000))) as reader:
         applications.trace("reader", plan.name, plan.topic.name, start)
         with trio.move_on_after(random.choice((1.0, 10.0))):
@@ -85,9 +85,9 @@ async def _read(applications: Applications, plan: ChorePlan, client: Client, ran
                         message.offset,
                         message.payload,
                         message.key,
-                        expected=expected.get(batch.topic),
+                        before=before.get(batch.topic),
                     )
-                    expected[batch.topic] = message.offset + 1
+                    before[batch.topic] = message.offset, message.payload
                 applications.trace("read", plan.name, batch.topic, batch.ranges)
                 if applications.calm.is_set():
                     return

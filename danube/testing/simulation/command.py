@@ -1,8 +1,9 @@
 """The command line of the simulation: one world, many of them, or how fast they are.
 
-``--seed 7`` runs one world, here; ``--seeds 0-99999`` (or ``--seeds 100``: from 0 on) and ``--minutes 60`` (random
-seeds) run many in ``--jobs`` processes and end with a summary; ``--speed`` measures. The exit code is 1 if a world has
-a violation.
+``--seed 7`` runs one world, here; ``--seeds 0-99999`` (or ``--seeds 100``: from 0 on) and ``--minutes 60`` (seeds that
+were never run before, from a base that is made of the date and the commit, or from ``--base``) run many in ``--jobs``
+processes and end with a summary; ``--speed`` measures. The exit code is 1 if a world has a violation; each one that
+fails is told with the command that runs it again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import sys
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
+from danube.testing.simulation.fresh import fresh_seeds, present_base
 from danube.testing.simulation.plan import KINDS, draw_plan
 from danube.testing.simulation.runner import Trouble, run_many, work
 from danube.testing.simulation.speed import LOADS, measure
@@ -32,7 +32,8 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: print every line of the trace")
     parser.add_argument("--json", action="store_true", help="with --seed: print the report as JSON")
     parser.add_argument("--seeds", type=_seeds, help="run these worlds: 100 (from 0 on), or 500-999")
-    parser.add_argument("--minutes", type=float, help="run worlds with random seeds for so long")
+    parser.add_argument("--minutes", type=float, help="run worlds with fresh seeds for so long")
+    parser.add_argument("--base", type=int, help="with --minutes: the first seed (default: by date and commit)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worlds at a time (default: all CPUs)")
     parser.add_argument("--duration", type=float, help="virtual seconds of storm (default: the seed's)")
     parser.add_argument("--kind", choices=list(KINDS), help="with --seed: the kind of world (default: the seed's)")
@@ -52,8 +53,12 @@ def main() -> int:
         return _one(options.seed, options.duration, options.kind, trace=options.trace, as_json=options.json)
     seeds: Iterable[int] = options.seeds or range(20)
     if options.minutes is not None:
-        seeds = _until(time.monotonic() + options.minutes * 60)
+        base = options.base if options.base is not None else present_base()
+        _say(f"fresh seeds from {base} on, for {options.minutes:g} minutes")
+        seeds = fresh_seeds(base, options.minutes)
     summary = run_many(seeds, jobs=options.jobs, duration_s=options.duration, watchdog_s=options.watchdog, found=_tell)
+    if options.minutes is not None:
+        _say(f"fresh seeds: {base} to {base + summary.worlds - 1}")
     for line in summary.lines():
         _say(line)
     return 1 if summary.troubles else 0
@@ -65,19 +70,12 @@ def _say(text: str) -> None:
 
 
 def _tell(trouble: Trouble) -> None:
-    _say(f"seed {trouble.seed} FAILED:")
-    for what in trouble.what:
-        _say(f"  {what}")
+    _say(trouble.told())
 
 
 def _seeds(text: str) -> range:
     first, dash, last = text.partition("-")
     return range(int(first), int(last) + 1) if dash else range(int(first))
-
-
-def _until(end_s: float) -> Iterator[int]:
-    while time.monotonic() < end_s:
-        yield random.getrandbits(32)
 
 
 def _one(seed: int, duration_s: float | None, kind: str | None, *, trace: bool, as_json: bool) -> int:

@@ -39,6 +39,14 @@ class Trouble(NamedTuple):
     seed: int
     what: list[str]
     """Its violations, or how it broke or hung."""
+    duration_s: float | None = None
+    """Of its storm, if that was not left to the seed."""
+
+    def told(self) -> str:
+        """Say it to a person, with the command that runs the world again."""
+        duration = f" --duration {self.duration_s:g}" if self.duration_s is not None else ""
+        again = f"python -m danube.testing.simulation --seed {self.seed}{duration}"
+        return "\n  ".join([f"seed {self.seed} FAILED; run it again with: {again}", *self.what])
 
 
 class Summary(msgspec.Struct):
@@ -57,8 +65,8 @@ class Summary(msgspec.Struct):
     """How often what was traced."""
     troubles: list[Trouble] = []
 
-    def add(self, report: Report) -> None:
-        """Take a world into the sums."""
+    def add(self, report: Report, duration_s: float | None = None) -> None:
+        """Take a world into the sums; ``duration_s``: of its storm, if that was not left to the seed."""
         self.worlds += 1
         self.virtual_s += report.virtual_s
         self.published += report.published
@@ -67,7 +75,7 @@ class Summary(msgspec.Struct):
         self.faults.update(report.faults)
         self.events.update(report.counts)
         if report.violations:
-            self.troubles.append(Trouble(report.seed, report.violations))
+            self.troubles.append(Trouble(report.seed, report.violations, duration_s))
 
     def lines(self) -> list[str]:
         """Return the summary for a person."""
@@ -130,7 +138,7 @@ def run_many(
             summary.troubles.append(result)
             found(result)
         else:
-            summary.add(result)
+            summary.add(result, duration_s)
             if result.violations:
                 found(summary.troubles[-1])
     summary.real_s = time.monotonic() - began_s
@@ -161,7 +169,7 @@ def _feed_workers(
                     if not line:
                         worker.wait()
                         said.seek(0)
-                        results.put(Trouble(seed, ["the world broke or hung:\n" + said.read()[-6000:]]))
+                        results.put(Trouble(seed, ["the world broke or hung:\n" + said.read()[-6000:]], duration_s))
                     else:
                         results.put(Report(**json.loads(line)))
                     seed = following()

@@ -20,7 +20,7 @@ from danube.client import Batch, Client, Consumer, Environment, Message, Pending
 from danube.model.errors import DanubeError, TopicNotFoundError
 from danube.model.limits import Limits
 from danube.model.policies import Durability, PoisonPolicy, Retention, SubscriptionType
-from danube.testing.history import Audited, DeadLetter, History, Session, SubscriptionRules
+from danube.testing.history import Audited, DeadLetter, History, Session, Spot, SubscriptionRules
 from danube.testing.simulation._scheduler import MACHINE
 from danube.testing.simulation.network import Network
 from danube.testing.simulation.node import PORT, shown_error
@@ -337,8 +337,8 @@ class _Taker:
         self._random = random
         self._session: Session = history.session(plan.subscription, plan.kind, plan.topic.parts, filters=plan.filters)
         self._feeds: dict[str, Source] = {}
-        self._acked: dict[str, list[tuple[int, int, Moment]]] = {}
-        """Of each topic: offset, stream and moment of the delivery."""
+        self._acked: dict[str, list[tuple[Spot, int, Moment]]] = {}
+        """Of each topic: what, stream and moment of the delivery."""
         self._later: list[tuple[Message, Moment]] = []
 
     def see(self, batch: Batch) -> Moment:
@@ -374,9 +374,9 @@ class _Taker:
 
     def _ack(self, message: Message, moment: Moment) -> None:
         topic = message.topic
-        self._history.given(self._session, topic, message.offset)
+        spot = self._history.given(self._session, topic, message.offset, message.payload)
         message.ack_nowait()
-        self._acked.setdefault(topic, []).append((message.offset, message._batch.generation, moment))
+        self._acked.setdefault(topic, []).append((spot, message._batch.generation, moment))
         self._feeds[topic] = message._batch.feed
 
     async def flush(self) -> None:
@@ -398,14 +398,14 @@ class _Taker:
         takes_back = self._plan.topic.durability is Durability.OS
         for topic, given in acked.items():
             stream = self._feeds[topic].generation
-            moments: dict[Moment, list[int]] = {}
-            for offset, delivered_on, moment in given:
+            moments: dict[Moment, list[Spot]] = {}
+            for spot, delivered_on, moment in given:
                 # What came on an earlier stream may be gone since, and its offset given to another message.
                 if delivered_on == stream or not takes_back:
-                    moments.setdefault(moment, []).append(offset)
-            for moment, offsets in moments.items():
-                self._history.confirmed(self._session, topic, offsets, stream, moment)
-                self._applications.trace("confirmed", self._plan.name, topic, len(offsets))
+                    moments.setdefault(moment, []).append(spot)
+            for moment, spots in moments.items():
+                self._history.confirmed(self._session, topic, spots, stream, moment)
+                self._applications.trace("confirmed", self._plan.name, topic, len(spots))
 
 
 async def read_topic(client: Client, topic: TopicPlan) -> dict[str, list[Audited]]:
