@@ -113,6 +113,8 @@ async def _converse(stream: ServerStream, found: Subscription | Reader, consumer
             subscription.cursor.floor,
             topic.end_offset,
             subscription.policy.ack_timeout_s,
+            subscription_id=subscription.subscription_id,
+            generation=subscription.cursor.generation,
         )
     try:
         consumer.send(answer)
@@ -126,26 +128,26 @@ async def _converse(stream: ServerStream, found: Subscription | Reader, consumer
 
 def _obey(subscription: Subscription, consumer: Consumer, request: api.ConsumeRequest, limits: Limits) -> None:
     match request:
-        case api.Ack(ranges):
+        case api.Ack(ranges, generation):
             check_flat(ranges, "Ack")
-            subscription.ack(consumer, ranges)
+            subscription.ack(consumer, ranges, generation)
         case api.Credit(messages, size_bytes):
             subscription.credit(consumer, messages, size_bytes)
-        case api.AckCumulative(offset):
+        case api.AckCumulative(offset, generation):
             if offset < 0:
                 raise InvalidArgumentError(f"AckCumulative: the offset {offset} is negative")
-            subscription.ack_cumulative(consumer, offset)
-        case api.Nack(ranges, delay_ms, reason):
+            subscription.ack_cumulative(consumer, offset, generation)
+        case api.Nack(ranges, delay_ms, reason, generation):
             check_flat(ranges, "Nack")
             delay_s = None if delay_ms == -1 else _seconds(delay_ms, "Nack: the delay", "max_delivery_delay_s", limits)
-            subscription.nack(consumer, ranges, delay_s, reason[: limits.max_nack_reason_chars])
-        case api.ExtendLease(ranges, lease_ms):
+            subscription.nack(consumer, ranges, delay_s, reason[: limits.max_nack_reason_chars], generation)
+        case api.ExtendLease(ranges, lease_ms, generation):
             check_flat(ranges, "ExtendLease")
             lease_s = _seconds(lease_ms, "ExtendLease: the lease", "max_lease_s", limits)
-            subscription.extend(consumer, ranges, lease_s or None)
-        case api.GiveBack(ranges):
+            subscription.extend(consumer, ranges, lease_s or None, generation)
+        case api.GiveBack(ranges, generation):
             check_flat(ranges, "GiveBack")
-            subscription.give_back(consumer, ranges)
+            subscription.give_back(consumer, ranges, generation)
         case api.FlushAcks(token):
             subscription.flush_acks(consumer, token)
         case api.ConsumeOpen():

@@ -7,7 +7,7 @@ order in which they were submitted; after one that did not arrive none may follo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from danube.broker.receiver import AckWaiter
@@ -39,6 +39,8 @@ class CursorJournal:
         """How many wait until no entry is on its way; no other one is sent meanwhile."""
         self._flushes: list[tuple[AckWaiter, int]] = []
         self._flushing: list[tuple[AckWaiter, int]] = []
+        self._moved: Callable[[], None] | None = None
+        """Called when the entry that is on its way is durable: it says that the cursor was moved."""
         self._lost: DanubeError | None = None
         """Set when a cursor change did not reach the journal, which is then at its end: none after it will."""
 
@@ -82,11 +84,17 @@ class CursorJournal:
         """Return what a checkpoint stores of the cursor."""
         return encode_entry(self._cursor.snapshot(self._subscription_id))
 
-    def reset(self) -> None:
-        """Write down that the cursor was moved; call it when :meth:`quiet` has returned, without a checkpoint."""
+    def reset(self, done: Callable[[], None]) -> None:
+        """Write down that the cursor was moved, and call ``done`` when that is durable.
+
+        Call it when :meth:`quiet` has returned, without a checkpoint.
+        """
         self._unsaved.clear()
         if self._kept:
+            self._moved = done
             self._submit(encode_entry(self._cursor.reset(self._subscription_id)))
+        else:
+            done()
 
     async def quiet(self) -> None:
         """Wait until no cursor entry is on its way; raise if the last one did not arrive.
@@ -159,6 +167,9 @@ class CursorJournal:
             return
         self._saving = False
         self._settled += 1
+        moved, self._moved = self._moved, None
+        if moved is not None:
+            moved()  # first, so that a consumer hears of it before it takes void acknowledgements for durable ones
         flushed, self._flushing = self._flushing, []
         for consumer, token in flushed:
             consumer.send(api.AcksFlushed(token))

@@ -198,14 +198,30 @@ class Subscription(Pump):
         self.pump()
 
     # --- What consumers say ---
+    #
+    # Whatever is said about messages has the generation of their delivery. A seek begins another one: what is said
+    # about earlier deliveries, by whomever and however late, must not settle messages that are to come again.
 
-    def ack(self, consumer: Receiver, ranges: Sequence[int]) -> None:
+    def _is_void(self, consumer: Receiver | None, generation: int) -> bool:
+        """Whether something was said about deliveries from before a seek: then it is a sign of life, and no more."""
+        if generation == self.cursor.generation:
+            return False
+        if consumer is not None:
+            self.machine.ack((), consumer.consumer_id, trio.current_time())
+            self.pump()
+        return True
+
+    def ack(self, consumer: Receiver, ranges: Sequence[int], generation: int) -> None:
         """Acknowledge flat ranges."""
+        if self._is_void(consumer, generation):
+            return
         new = self.machine.ack(ranges, consumer.consumer_id, trio.current_time())
         self._acked(new + self._acked_before(ranges))
 
-    def ack_cumulative(self, consumer: Receiver, offset: int) -> None:
+    def ack_cumulative(self, consumer: Receiver, offset: int, generation: int) -> None:
         """Acknowledge everything up to and including an offset."""
+        if self._is_void(consumer, generation):
+            return
         new = self.machine.ack_cumulative(offset, consumer.consumer_id, trio.current_time())
         self._acked(new + self._acked_before((self.cursor.floor, offset + 1)))
 
@@ -224,14 +240,18 @@ class Subscription(Pump):
             [offset for pair in pairs if pair[0] < pair[1] for offset in pair], trio.current_time()
         )
 
-    def ack_for(self, waiter: AckWaiter, offset: int, consumer: Receiver | None) -> None:
+    def ack_for(self, waiter: AckWaiter, offset: int, consumer: Receiver | None, generation: int) -> None:
         """Acknowledge one message for somebody who is told as soon as that is durable.
 
         Args:
             waiter: is told, perhaps before this returns.
             offset: of the message; one that is unknown, or was acknowledged before, is none the worse for it.
             consumer: to whom this is a sign of life, if that is known.
+            generation: of its delivery.
         """
+        if self._is_void(consumer, generation):
+            self._journal.add_for(waiter, ())
+            return
         consumer_id = consumer.consumer_id if consumer is not None else None
         ranges = [offset, offset + 1]
         new = self.machine.ack(ranges, consumer_id, trio.current_time())
@@ -258,19 +278,26 @@ class Subscription(Pump):
     def _count_expired(self, settled: Sequence[int]) -> None:
         self.expired_messages += sum(settled[1::2]) - sum(settled[::2])
 
-    def nack(self, consumer: Receiver, ranges: Sequence[int], delay_s: float | None, reason: str) -> None:
+    def nack(
+        self, consumer: Receiver, ranges: Sequence[int], delay_s: float | None, reason: str, generation: int
+    ) -> None:
         """Take note that flat ranges have failed; ``delay_s`` None: the pause is as the policy says."""
+        if self._is_void(consumer, generation):
+            return
         self.machine.nack(consumer.consumer_id, ranges, delay_s, trio.current_time(), reason)
         self.pump()
 
-    def nack_for(self, offset: int, least_delay_s: float | None, reason: str) -> None:
+    def nack_for(self, offset: int, least_delay_s: float | None, reason: str, generation: int) -> None:
         """Take note that one message has failed, wherever it is in flight.
 
         Args:
             offset: of the message; one that is not in flight is passed over.
             least_delay_s: the pause is as the policy says, but at least this, and at most the longest of the policy.
             reason: what a person should know about it.
+            generation: of its delivery.
         """
+        if self._is_void(None, generation):
+            return
         delay_s = None
         if least_delay_s is not None:
             policy = self.policy
@@ -283,15 +310,19 @@ class Subscription(Pump):
         """A consumer has found out, while messages were being delivered, that it cannot take one: it fails."""
         self._fail_undelivered(consumer, [offset, offset + 1], reason)
 
-    def extend(self, consumer: Receiver, ranges: Sequence[int], lease_s: float | None) -> None:
+    def extend(self, consumer: Receiver, ranges: Sequence[int], lease_s: float | None, generation: int) -> None:
         """Move the ack timeout of flat ranges to ``lease_s`` seconds from now; None: the policy's ack timeout."""
+        if self._is_void(consumer, generation):
+            return
         if lease_s is None:
             lease_s = self.policy.ack_timeout_s
         self.machine.extend(consumer.consumer_id, ranges, lease_s, trio.current_time())
         self.pump()
 
-    def give_back(self, consumer: Receiver, ranges: Sequence[int]) -> None:
+    def give_back(self, consumer: Receiver, ranges: Sequence[int], generation: int) -> None:
         """Deliver flat ranges to others: the application of this consumer is stuck and has not seen them."""
+        if generation != self.cursor.generation:
+            return
         self.machine.give_back(consumer.consumer_id, ranges, trio.current_time())
         self.pump()
 
@@ -306,6 +337,10 @@ class Subscription(Pump):
     async def seek(self, offset: int) -> None:
         """Move the cursor and return when that is durable. Connected consumers go on from there.
 
+        From now on acknowledgements of what was delivered before count for nothing. Nothing is delivered until the
+        move is durable: after a crash that undoes it no consumer can have seen its generation, which is then given to
+        another one. If the caller is cancelled, the cursor may have been moved.
+
         Raises:
             JournalFencedError, UnavailableError: it is not durable; the broker is about to end.
         """
@@ -313,12 +348,20 @@ class Subscription(Pump):
         self._ahead.clear()
         self.forget_failure()
         self._former_end = 0
+        self._holds = True
         self.machine.seek(offset, trio.current_time())
-        for consumer in self.consumers.values():
-            consumer.caught_up_at = None
-        self._journal.reset()
-        self.pump()
+        self._journal.reset(self._sought)
         await self._journal.saved()
+
+    def _sought(self) -> None:
+        """The cursor was moved, and that is durable: consumers begin again."""
+        self._holds = False
+        told = api.Sought(self.cursor.generation)
+        for consumer in self.consumers.values():
+            consumer.send(told)
+            if consumer.wants_caught_up:
+                consumer.caught_up_at, self._catching_up = self.topic.end_offset, True
+        self.pump()
 
     # --- Moving messages ---
 

@@ -134,6 +134,13 @@ class AckLedger:
         self._cumulative_sent = self._cumulative_awaiting = -1
         self._token = 0
 
+    def forget(self) -> None:
+        """Forget everything but a token on its way: the subscription was moved, and all of it is void."""
+        self._start = self._end = -1
+        for ranges in (self._ranges, self._sent, self._awaiting):
+            ranges.clear()
+        self._cumulative = self._cumulative_sent = self._cumulative_awaiting = -1
+
     def unacknowledged(self, pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``pairs`` that have not been acknowledged here, for a delivery that comes again."""
         known = RangeSet(self._ranges)

@@ -53,13 +53,14 @@ class Consumer(Receiver[Feed]):
 
         For exclusive and failover subscriptions only.
         """
-        self._feeds[message.partition].ack_cumulative(message.offset)
+        self._feeds[message.partition].ack_cumulative(message.offset, message._batch.moves)
 
     def ack_range(self, start: int, end: int, *, partition: int = 0) -> None:
         """Acknowledge the offsets ``start`` up to, not including, ``end``, for example to skip damaged messages."""
         if not 0 <= start < end:
             raise InvalidArgumentError(f"ack_range needs 0 <= start < end, got {start} and {end}")
-        self._feeds[partition].ack(start, end)
+        feed = self._feeds[partition]
+        feed.ack(start, end, feed.moves)
 
     async def flush_acks(self) -> None:
         """Wait until every acknowledgement given so far is durable at the broker.

@@ -3,6 +3,9 @@
 Acknowledgements, refusals and leases gather and go out together, once per turn of the loop. After a loss the feed
 opens a stream under the same consumer name, repeats the acknowledgements that the broker has not confirmed, and drops
 what it delivers again although it was acknowledged here.
+
+When the subscription is moved (a seek, by anybody), everything that was delivered before is void: what waits here is
+dropped, and what the application says about the rest is passed over. The broker does the same for what was on its way.
 """
 
 from __future__ import annotations
@@ -78,20 +81,23 @@ class Feed(Inflow):
         self._owed_bytes = 0
         self._filter_all = False
         self._last_token_s = 0.0
+        self._place: tuple[int, int, int] | None = None
+        """Topic id, subscription id and generation of what is delivered."""
 
     # --- What the application says -----------------------------------------------------------------------------------
 
-    def ack(self, start: int, end: int) -> None:
-        """Acknowledge ``[start, end)`` at the end of this turn of the loop."""
-        if self.ledger.add(start, end):
+    def ack(self, start: int, end: int, moves: int) -> None:
+        """Acknowledge ``[start, end)``, delivered after so many moves, at the end of this turn of the loop."""
+        if moves == self.moves and self.ledger.add(start, end):
             self._wake()
 
-    def ack_cumulative(self, offset: int) -> None:
+    def ack_cumulative(self, offset: int, moves: int) -> None:
         """Acknowledge everything up to and including ``offset``."""
-        self.ledger.add_cumulative(offset)
-        self._wake()
+        if moves == self.moves:
+            self.ledger.add_cumulative(offset)
+            self._wake()
 
-    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> None:
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
         """Say that ranges have failed; they come again after a delay (None: the one of the subscription's policy).
 
         Without a stream there is nothing to say: everything that is not acknowledged comes again on the next one.
@@ -104,11 +110,13 @@ class Feed(Inflow):
             raise InvalidArgumentError(
                 f"delay_s = {delay_s} is not between 0 and max_delivery_delay_s = {longest_s:g}; choose another one"
             )
+        if moves != self.moves:
+            return
         self._leases.settled(ranges)
         delay_ms = -1 if delay_s is None else round(delay_s * 1000)
         self._gather(self._nacks, (delay_ms, reason[: self._limits.max_nack_reason_chars]), ranges)
 
-    def extend(self, ranges: list[int], lease_s: float | None) -> None:
+    def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
         """Move the ack timeout of ranges to ``lease_s`` from now (None: the subscription's ack timeout).
 
         Raises:
@@ -120,7 +128,8 @@ class Feed(Inflow):
                 f"lease_s = {lease_s} is not more than 0 and at most max_lease_s = {longest_s:g}; extend it repeatedly"
             )
         self._renewals.alive = True
-        self._gather(self._extensions, 0 if lease_s is None else max(1, round(lease_s * 1000)), ranges)
+        if moves == self.moves:
+            self._gather(self._extensions, 0 if lease_s is None else max(1, round(lease_s * 1000)), ranges)
 
     def _gather(self, table: dict[K, RangeSet], kind: K, ranges: list[int]) -> None:
         if self._stream is None or self._stream.over:
@@ -151,7 +160,7 @@ class Feed(Inflow):
 
     def _handed_out(self, ranges: list[int]) -> None:
         if self._leases.handed_out(ranges):
-            self.extend(self._leases.renewal(), None)
+            self.extend(self._leases.renewal(), None, self.moves)
 
     def _finished(self, opened: OpenBatch[BareMessage]) -> None:
         if opened.renewed_from is not None and not self._keeps:
@@ -240,14 +249,16 @@ class Feed(Inflow):
 
     def _send_sayings(self, stream: ClientStream, now_s: float) -> None:
         ledger = self.ledger
+        place = self._place
+        generation = place[2] if place is not None else 0
         if ledger.collected:
             self._renewals.alive = True
             ranges, cumulative = ledger.take()
             if cumulative >= 0:
-                stream.send_nowait(_encode(api.AckCumulative(cumulative)))
+                stream.send_nowait(_encode(api.AckCumulative(cumulative, generation)))
                 self._leases.settled([0, cumulative + 1])
             if ranges:
-                stream.send_nowait(_encode(api.Ack(ranges)))
+                stream.send_nowait(_encode(api.Ack(ranges, generation)))
                 self._leases.settled(ranges)
         if not ledger.token_pending and (
             self.flush_waiters
@@ -262,16 +273,16 @@ class Feed(Inflow):
             self._renewals.alive = True
             for (delay_ms, reason), failed in self._nacks.items():
                 for ranges in chunks(failed.to_flat()):
-                    stream.send_nowait(_encode(api.Nack(ranges, delay_ms, reason)))
+                    stream.send_nowait(_encode(api.Nack(ranges, delay_ms, reason, generation)))
             self._nacks.clear()
         if self._given_back is not None:
             for ranges in chunks(self._given_back.to_flat()):
-                stream.send_nowait(_encode(api.GiveBack(ranges)))
+                stream.send_nowait(_encode(api.GiveBack(ranges, generation)))
             self._given_back = None
         if self._extensions:
             for lease_ms, extended in self._extensions.items():
                 for ranges in chunks(extended.to_flat()):
-                    stream.send_nowait(_encode(api.ExtendLease(ranges, lease_ms)))
+                    stream.send_nowait(_encode(api.ExtendLease(ranges, lease_ms, generation)))
             self._extensions.clear()
 
     # --- The stream --------------------------------------------------------------------------------------------------
@@ -287,8 +298,34 @@ class Feed(Inflow):
         self._given_back = None
         self._owed_messages = self._owed_bytes = 0
         self._leases.lost()
+        place = answer.topic_id, answer.subscription_id, answer.generation
+        if self._place is not None and place != self._place and self.durability is not Durability.NONE:
+            self._moved()
+        self._place = place
         self._filter_all = not self.ledger.settled
         self.ledger.lost()
+
+    def _moved(self) -> None:
+        """What the application has, and has said, is void: the subscription was moved, or is another one."""
+        self.moves += 1
+        self.ledger.forget()
+        self._leases.forget()
+        self._nacks.clear()
+        self._extensions.clear()
+        self._given_back = None
+
+    def _sought(self, generation: int) -> None:
+        """Begin again where the broker begins again, which is with the next delivery."""
+        assert self._place is not None
+        self._place = (*self._place[:2], generation)
+        for delivery in self._deliveries():
+            self._returned_messages += message_count(delivery)
+            self._returned_bytes += delivery.charged_bytes
+        self.drop_waiting()
+        self._moved()
+        self._filter_all = False
+        self.caught_up = False
+        self._wake()  # there may be credit to give back, or a confirmation to ask for
 
     def _set_timeout(self, ack_timeout_s: float) -> None:
         self.ack_timeout_s = 0.0 if self.durability is Durability.NONE else ack_timeout_s
@@ -327,6 +364,8 @@ class Feed(Inflow):
             self._notify_confirmed()
             if self.flush_waiters:
                 self._wake()
+        elif isinstance(reply, api.Sought):
+            self._sought(reply.generation)
         elif isinstance(reply, api.LeaseChanged):
             self._set_timeout(reply.ack_timeout_s)
         else:
@@ -346,7 +385,7 @@ class Feed(Inflow):
         left = RangeSet(self.ledger.unacknowledged(_pairs(ranges)))
         for start, end in _pairs(ranges):
             for low, high in left.gaps(start, end):
-                self.ack(low, high)
+                self.ack(low, high, self.moves)
         if self._waiting is None and self.queue:
             self._waiting = RangeSet(pair for waiting in self._deliveries() for pair in _pairs(live_ranges(waiting)))
         if self._waiting:

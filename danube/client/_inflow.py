@@ -90,6 +90,8 @@ class Inflow:
         """What has arrived and was not taken yet."""
         self.generation = 0
         """Counts the streams: what was delivered on an older one may come again."""
+        self.moves = 0
+        """Counts the seeks of the subscription that were noticed: what was delivered before one is void after it."""
         self.active = False
         self.caught_up = False
         self.durability = Durability.DISK
@@ -113,15 +115,15 @@ class Inflow:
 
     # --- What the application says -----------------------------------------------------------------------------------
 
-    def ack(self, start: int, end: int) -> None:
-        """Acknowledge ``[start, end)``."""
+    def ack(self, start: int, end: int, moves: int) -> None:
+        """Acknowledge ``[start, end)``, delivered after so many moves."""
         raise NotImplementedError
 
-    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> None:
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
         """Say that ranges have failed."""
         raise NotImplementedError
 
-    def extend(self, ranges: list[int], lease_s: float | None) -> None:
+    def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
         """Move the ack timeout of ranges."""
         raise NotImplementedError
 

@@ -105,6 +105,12 @@ class Leases:
         """
         self._fresh = []
 
+    def forget(self) -> None:
+        """Forget everything: the subscription was moved, and no message that was handed out means anything to it."""
+        self._fresh = []
+        if self._held is not None:
+            self._held.clear()
+
     def renewal(self) -> list[int]:
         """Return what was handed out and is to be renewed now."""
         if self._held is None:

@@ -36,13 +36,17 @@ class Source(Protocol):
     def generation(self) -> int:
         """Counts the streams: what was delivered on an older one may come again."""
 
-    def ack(self, start: int, end: int) -> None:
-        """Acknowledge ``[start, end)``."""
+    @property
+    def moves(self) -> int:
+        """Counts the seeks of the subscription that were noticed: what was delivered before one is void after it."""
 
-    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> None:
+    def ack(self, start: int, end: int, moves: int) -> None:
+        """Acknowledge ``[start, end)``, delivered after so many moves."""
+
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
         """Say that ranges have failed."""
 
-    def extend(self, ranges: list[int], lease_s: float | None) -> None:
+    def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
         """Move the ack timeout of ranges."""
 
 
@@ -95,8 +99,8 @@ class BareMessage(msgspec.Struct, gc=False, eq=False):
 
     def ack_nowait(self) -> None:
         """Acknowledge the message; the acknowledgement goes out at the end of this turn of the loop."""
-        offset = self.offset
-        self._batch.feed.ack(offset, offset + 1)
+        offset, batch = self.offset, self._batch
+        batch.feed.ack(offset, offset + 1, batch.moves)
 
 
 class DeliveredBatch:
@@ -109,6 +113,7 @@ class DeliveredBatch:
         "attempt",
         "feed",
         "generation",
+        "moves",
         "offsets",
         "producer",
         "publish_time_us",
@@ -127,6 +132,7 @@ class DeliveredBatch:
     ) -> None:
         self.feed = feed
         self.generation = feed.generation
+        self.moves = feed.moves
         self.ranges = ranges
         """Offsets of the messages as ``[start, end, start, end, ...]``."""
         self.offsets: Sequence[int] = (
@@ -208,7 +214,7 @@ class DeliveredBatch:
         """Acknowledge all messages; the acknowledgement goes out at the end of this turn of the loop."""
         ranges = self.ranges
         for index in range(0, len(ranges), 2):
-            self.feed.ack(ranges[index], ranges[index + 1])
+            self.feed.ack(ranges[index], ranges[index + 1], self.moves)
 
 
 class Message(BareMessage, gc=False, eq=False):
@@ -218,9 +224,10 @@ class Message(BareMessage, gc=False, eq=False):
         """Acknowledge the message: it is not delivered to this subscription again.
 
         Returns as soon as the acknowledgement is on its way; :meth:`Consumer.flush_acks` waits until it is durable.
+        If the subscription was moved since the message was delivered, this does nothing: it counts as not delivered.
         """
-        offset = self.offset
-        self._batch.feed.ack(offset, offset + 1)
+        offset, batch = self.offset, self._batch
+        batch.feed.ack(offset, offset + 1, batch.moves)
 
     async def nack(self, delay_s: float | None = None, reason: str = "") -> None:
         """Say that the message could not be handled: it is delivered again, or goes the way of poison.
@@ -232,7 +239,7 @@ class Message(BareMessage, gc=False, eq=False):
         Raises:
             InvalidArgumentError: the delay is negative or longer than ``max_delivery_delay_s``.
         """
-        self._batch.feed.nack([self.offset, self.offset + 1], delay_s, reason)
+        self._batch.feed.nack([self.offset, self.offset + 1], delay_s, reason, self._batch.moves)
 
     async def extend_lease(self, lease_s: float | None = None) -> None:
         """Ask for more time: the message does not time out before ``lease_s`` seconds from now.
@@ -243,7 +250,7 @@ class Message(BareMessage, gc=False, eq=False):
         Raises:
             InvalidArgumentError: the lease is not more than 0, or longer than ``max_lease_s``.
         """
-        self._batch.feed.extend([self.offset, self.offset + 1], lease_s)
+        self._batch.feed.extend([self.offset, self.offset + 1], lease_s, self._batch.moves)
 
 
 class Batch(DeliveredBatch, Sequence[Message]):
@@ -269,11 +276,11 @@ class Batch(DeliveredBatch, Sequence[Message]):
 
     async def nack(self, delay_s: float | None = None, reason: str = "") -> None:
         """Say that no message of the batch could be handled; as :meth:`Message.nack`."""
-        self.feed.nack(self.ranges, delay_s, reason)
+        self.feed.nack(self.ranges, delay_s, reason, self.moves)
 
     async def extend_lease(self, lease_s: float | None = None) -> None:
         """Ask for more time for all messages of the batch; as :meth:`Message.extend_lease`."""
-        self.feed.extend(self.ranges, lease_s)
+        self.feed.extend(self.ranges, lease_s, self.moves)
 
 
 B = TypeVar("B", bound=DeliveredBatch)

@@ -55,15 +55,15 @@ class ReaderFeed(Inflow):
         if self._scope is not None:
             self._scope.cancel()
 
-    def ack(self, start: int, end: int) -> NoReturn:
+    def ack(self, start: int, end: int, moves: int) -> NoReturn:
         """Refuse: a reader has nothing to acknowledge."""
         self._refuse()
 
-    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> NoReturn:
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> NoReturn:
         """Refuse: a reader has nothing to acknowledge."""
         self._refuse()
 
-    def extend(self, ranges: list[int], lease_s: float | None) -> NoReturn:
+    def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> NoReturn:
         """Refuse: nothing of a reader times out."""
         self._refuse()
 

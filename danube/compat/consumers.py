@@ -20,6 +20,7 @@ from danube.broker.consume import check_key_filters
 from danube.compat.consumer_ids import ConsumerIds, ConsumerRecord, KnownConsumer
 from danube.compat.discovery import broker_url
 from danube.compat.errors import for_clients, unary
+from danube.compat.messages import generation_of
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.compat.receiving import CompatConsumer, for_receivers
 from danube.model import LATEST, Durability, SubscriptionType, api, validate_name, validate_topic
@@ -290,7 +291,9 @@ class Consumers:
         if topic.durability is Durability.NONE or offset >= topic.end_offset:
             call.reply(pb.AckResponse(request_id=request.request_id))
             return
-        subscription.ack_for(_Pending(call, request.request_id), offset, self._heard(subscription, offset))
+        generation = generation_of(request.msg_id)
+        consumer = self._heard(subscription, offset, generation)
+        subscription.ack_for(_Pending(call, request.request_id), offset, consumer, generation)
 
     def nack(self, request: pb.NackRequest, call: UnaryCall) -> None:
         """Have a message delivered again, after the pause that the client asks for if the policy has no longer one.
@@ -302,9 +305,10 @@ class Consumers:
         offset = request.msg_id.topic_offset
         topic = subscription.topic
         if topic.durability is not Durability.NONE and offset < topic.end_offset:
-            self._heard(subscription, offset)
+            generation = generation_of(request.msg_id)
+            self._heard(subscription, offset, generation)
             delay_s = request.delay_ms / 1000 if request.HasField("delay_ms") else None
-            subscription.nack_for(offset, delay_s, request.reason[: self._limits.max_nack_reason_chars])
+            subscription.nack_for(offset, delay_s, request.reason[: self._limits.max_nack_reason_chars], generation)
         call.reply(pb.NackResponse(request_id=request.request_id))
 
     def _subscription_of(self, request: pb.AckRequest | pb.NackRequest) -> Subscription:
@@ -321,7 +325,9 @@ class Consumers:
         return found
 
     @staticmethod
-    def _heard(subscription: Subscription, offset: int) -> CompatConsumer | None:
+    def _heard(subscription: Subscription, offset: int, generation: int) -> CompatConsumer | None:
+        if generation != subscription.cursor.generation:
+            return None  # a message from before a seek: it says nothing of what was sent since
         for consumer in subscription.consumers.values():
             if isinstance(consumer, CompatConsumer) and consumer.heard(offset):
                 return consumer

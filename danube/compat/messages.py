@@ -13,6 +13,10 @@ msg_id             id of its producer, topic, our address, and its offset, whoev
 publish_time       milliseconds; the client's own              milliseconds
 producer_name      name of its producer
 =================  ==========================================  ===========================================
+
+An acknowledgement brings the ``msg_id`` back as it was. Of a subscription that was moved it therefore says in which
+generation the message was delivered, as the fragment of our address: ``http://host:6650#3``. Without a fragment that
+is generation 0.
 """
 
 from __future__ import annotations
@@ -32,12 +36,25 @@ from danube.model.errors import CorruptBatchError
 if TYPE_CHECKING:
     from danube.broker.topic import Topic
 
-__all__ = ["messages_of"]
+__all__ = ["generation_of", "marked", "messages_of"]
 
 _MASK: Final = 2**64 - 1
 _PAYLOAD = msgspec.msgpack.Decoder(bytes)
 _RECORD = msgspec.msgpack.Decoder(Record)
 _COMPOSITE = msgspec.msgpack.Decoder(CompositeRecord)
+
+
+def marked(url: str, generation: int) -> str:
+    """Return the address for messages that are delivered in a generation of their subscription."""
+    return f"{url}#{generation}" if generation else url
+
+
+def generation_of(msg_id: pb.MsgID) -> int:
+    """Return in which generation the message of an acknowledgement was delivered; -1 if its address makes no sense."""
+    _, mark, generation = msg_id.broker_addr.rpartition("#")
+    if not mark:
+        return 0
+    return int(generation) if generation.isascii() and generation.isdigit() and len(generation) < 20 else -1
 
 
 def messages_of(

@@ -25,7 +25,7 @@ import trio
 
 from danube.broker.receiver import Delivery, StoredBatch
 from danube.compat.errors import for_clients
-from danube.compat.messages import messages_of
+from danube.compat.messages import marked, messages_of
 from danube.model import Durability, Limits, api
 from danube.model.errors import DanubeError, NotFoundError, UnavailableError
 from danube.model.limits import KIB
@@ -165,7 +165,9 @@ class CompatConsumer:
         timeout_s = self._subscription.policy.ack_timeout_s
         self._heard_again = now + timeout_s / 8
         if sent and timeout_s:
-            self._subscription.extend(self, [number for pair in sent for number in pair], None)
+            self._subscription.extend(
+                self, [number for pair in sent for number in pair], None, self._subscription.cursor.generation
+            )
         return True
 
     # --- What the pump asks ---
@@ -176,7 +178,8 @@ class CompatConsumer:
         Raises:
             InvalidArgumentError: the batch cannot be opened.
         """
-        messages = messages_of(topic, self._url, batch, delivery, self._limits.max_batch_bytes)
+        url = marked(self._url, self._subscription.cursor.generation)
+        messages = messages_of(topic, url, batch, delivery, self._limits.max_batch_bytes)
         if topic.durability is not Durability.NONE:
             sent, ranges = self._sent, delivery.ranges
             for index in range(0, len(ranges), 2):
@@ -190,7 +193,14 @@ class CompatConsumer:
             self._subscription.machine.credit(self.consumer_id, *self._take_earned())  # the pump is at work already
 
     def send(self, reply: api.ConsumeReply) -> None:
-        """Do nothing: there is no way to tell the client anything but messages."""
+        """Drop what waits here after a seek; there is no way to tell the client anything but messages."""
+        if isinstance(reply, api.Sought):
+            for parcel in self._parcels:
+                self._earned_messages += parcel.message_count
+                self._earned_bytes += parcel.size_bytes
+            self._parcels.clear()
+            self._sent.clear()
+            self._subscription.machine.credit(self.consumer_id, *self._take_earned())
 
     def end(self, error: DanubeError) -> None:
         """End its call with an error."""

@@ -208,15 +208,21 @@ class Credit(_Tagged, tag=1):
 
 
 class Ack(_Tagged, tag=2):
-    """Acknowledges ranges of offsets."""
+    """Acknowledges ranges of offsets.
+
+    What a consumer says about messages has the generation of their delivery (see :class:`Sought`); if the subscription
+    has another one by now, it counts as a sign of life and as nothing else.
+    """
 
     ranges: list[int]
+    generation: int = 0
 
 
 class AckCumulative(_Tagged, tag=3):
     """Acknowledges everything up to and including ``offset`` (exclusive and failover only)."""
 
     offset: int
+    generation: int = 0
 
 
 class Nack(_Tagged, tag=4):
@@ -227,6 +233,7 @@ class Nack(_Tagged, tag=4):
     """Pause before the redelivery; -1: as the subscription's policy says."""
     reason: str = ""
     """For people, and for the dead-letter topic; cut at ``Limits.max_nack_reason_chars``."""
+    generation: int = 0
 
 
 class FlushAcks(_Tagged, tag=5):
@@ -241,6 +248,7 @@ class ExtendLease(_Tagged, tag=6):
     ranges: list[int]
     lease_ms: int = 0
     """0: the subscription's ack timeout. At most ``Limits.max_lease_s``."""
+    generation: int = 0
 
 
 class GiveBack(_Tagged, tag=7):
@@ -250,6 +258,7 @@ class GiveBack(_Tagged, tag=7):
     """
 
     ranges: list[int]
+    generation: int = 0
 
 
 ConsumeRequest = ConsumeOpen | Credit | Ack | AckCumulative | Nack | FlushAcks | ExtendLease | GiveBack
@@ -271,6 +280,10 @@ class ConsumeOpened(_Tagged, tag=0):
     """After this time without an acknowledgement or an extended lease a message has failed; 0: never."""
     start_offset: int = 0
     """Of a reader: where it begins."""
+    subscription_id: int = 0
+    """Of the subscription; another one if it was deleted and created again. 0 for a reader."""
+    generation: int = 0
+    """Of the deliveries that follow, up to the first :class:`Sought`. It survives restarts, unless nothing is kept."""
 
 
 class Delivery(_Tagged, tag=1):
@@ -322,7 +335,17 @@ class LeaseChanged(_Tagged, tag=6):
     ack_timeout_s: float
 
 
-ConsumeReply = ConsumeOpened | Delivery | Gap | AcksFlushed | ActiveChanged | CaughtUp | LeaseChanged
+class Sought(_Tagged, tag=7):
+    """The subscription was moved (a seek): what was delivered before is void, and what follows is of this generation.
+
+    A consumer drops what it has not handed out, with the credit given back, and what it has not sent of what its
+    application has said.
+    """
+
+    generation: int
+
+
+ConsumeReply = ConsumeOpened | Delivery | Gap | AcksFlushed | ActiveChanged | CaughtUp | LeaseChanged | Sought
 
 
 # --- Unary -----------------------------------------------------------------------------------------------------------

@@ -94,14 +94,20 @@ class Place(msgspec.Struct):
     """Whether retention may take messages from the log that consumers have."""
     former_owners: bool = False
     """Whether brokers may be alive that have lost the topic and do not know: what they deliver comes again."""
-    given: set[Spot] = set()
-    """What an application has acknowledged, whatever became of that."""
+    reached: dict[Spot, int] = {}
+    """After how many moves each message was handed out last."""
+    given: dict[Spot, int] = {}
+    """What an application has acknowledged, whatever became of that; and after how many moves it had come."""
     settled: dict[Spot, tuple[int, int, int]] = {}
     """What is durably acknowledged: (event, session number, generation) of the confirmation."""
     moves: int = 0
     """How often somebody has begun or ended to move the cursor."""
     excused_below: int = 0
     """Somebody has moved the cursor to this offset, or may have: what lies below may have been passed over."""
+    doubtful_below: int = 0
+    """The same of moves that were not confirmed: they may happen at any time."""
+    again_since: int = 0
+    """After so many moves the cursor was certainly moved: what came and was acknowledged before does not count."""
     gaps: list[tuple[int, int, float]] = []
     """Offsets that were passed over because they must have expired: start, end, when."""
     letters: dict[bytes, DeadLetter] = {}
@@ -124,12 +130,13 @@ class Place(msgspec.Struct):
         if spot not in self.deliveries:
             found = self._first_sight(offset, told.key, handed) or found
         self.deliveries[spot] += 1
+        self.reached[spot] = self.moves
         return found
 
     def _first_sight(self, offset: int, key: str | None, handed: Handed) -> str:
         """Check the order of first attempts. What was lost on its way to a consumer comes later, as a second one."""
         rules = self.rules
-        if rules.kind is SubscriptionType.SHARED or not rules.in_order or self.excused_below or handed.attempt > 1:
+        if rules.kind is SubscriptionType.SHARED or not rules.in_order or self.moves or handed.attempt > 1:
             return ""
         by_key = rules.kind is SubscriptionType.KEY_SHARED
         if by_key and key is None:
@@ -151,11 +158,19 @@ class Place(msgspec.Struct):
             return f"P6: seen for the first time after {before}" + (f" of key {key}" if key else "")
         return ""
 
-    def moved(self, offset: int) -> None:
-        """The cursor is being moved to an offset."""
+    def moved(self, offset: int, *, failed: bool = False) -> int:
+        """The cursor is being moved to an offset; return how often that was said."""
         self.moves += 1
-        self.excused_below = max(self.excused_below, offset, 1)
+        if failed:
+            self.doubtful_below = max(self.doubtful_below, offset)
+        self.excused_below = max(self.excused_below, offset)
         self.settled.clear()
+        return self.moves
+
+    def sought(self, offset: int, moves: int) -> None:
+        """The cursor was moved to an offset, after so many moves: everything from there on is to come again."""
+        if self.moves == moves + 1:  # by nobody else meanwhile
+            self.again_since, self.excused_below = moves, max(offset, self.doubtful_below)
 
     def check(
         self, log: Mapping[int, bytes], sent: Callable[[bytes], Told], now_s: float, *, cut: bool, taken_back: bool
@@ -177,17 +192,18 @@ class Place(msgspec.Struct):
                     and told.published_s <= when_s < told.published_s + self.rules.message_ttl_s
                 ):
                     yield f"P5: {where}: @{offset} was passed over at {when_s:.3f} s, and had not expired"
+        # Where an unsynced tail was lost, a move may have been lost, too.
+        since = self.again_since if not taken_back else 0
+        came = {spot for spot, moves in self.reached.items() if moves >= since}
         never = [
-            offset
-            for offset in log
-            if offset not in repeated and not self._is_excused(offset, log, sent, now_s, self.deliveries)
+            offset for offset in log if offset not in repeated and not self._is_excused(offset, log, sent, now_s, came)
         ]
         if never:
-            yield f"P5: {where}: {len(never)} messages were never delivered, the first is @{never[0]}"
+            what = "were not delivered again after a seek" if since else "were never delivered"
+            yield f"P5: {where}: {len(never)} messages {what}, the first is @{never[0]}"
+        given = {spot for spot, moves in self.given.items() if moves >= since}
         passed = [
-            offset
-            for offset in log
-            if offset not in repeated and not self._is_excused(offset, log, sent, now_s, self.given)
+            offset for offset in log if offset not in repeated and not self._is_excused(offset, log, sent, now_s, given)
         ]
         if passed:
             times = self.deliveries[passed[0], sent(log[passed[0]]).checksum]
@@ -202,7 +218,7 @@ class Place(msgspec.Struct):
         log: Mapping[int, bytes],
         sent: Callable[[bytes], Told],
         now_s: float,
-        done: Counter[Spot] | set[Spot],
+        done: set[Spot],
     ) -> bool:
         if offset < self.excused_below:
             return True

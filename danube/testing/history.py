@@ -13,6 +13,7 @@ be true, in time linear in the history:
   ones and with retention for each consumer's stream; in key-shared ones the same holds within a key (P6), and a
   consumer sees only keys that its filters match;
 * what was acknowledged, and confirmed as durable, is not delivered again by a stream that was opened later (P1);
+* what was to come again after a seek has come again, however late earlier deliveries were acknowledged (P5);
 * every message was delivered at least once when everything was said to be caught up, and a consumer has acknowledged
   it (P5), or it went the way that the subscription's policy says: it failed as often as that demands, and then was
   dropped, or is in the dead-letter topic with the right attributes; or it was expired;
@@ -296,10 +297,16 @@ class History:
             return f"P6: it came behind {last} of the same producer"
         return ""
 
-    def given(self, session: Session, topic: str, offset: int, payload: bytes) -> Spot:
-        """An application has acknowledged a message. Return what :meth:`confirmed` knows it by."""
+    def given(
+        self, session: Session, topic: str, offset: int, payload: bytes, moment: tuple[int, int] = (0, 0)
+    ) -> Spot:
+        """An application has acknowledged a message that was delivered at some :meth:`moment`.
+
+        Return what :meth:`confirmed` knows it by.
+        """
         spot = offset, self._sent[payload].checksum if payload in self._sent else -1
-        self._places[topic, session.subscription].given.add(spot)
+        given = self._places[topic, session.subscription].given
+        given[spot] = max(given.get(spot, 0), moment[1])
         return spot
 
     def moment(self, session: Session, topic: str) -> tuple[int, int]:
@@ -330,15 +337,25 @@ class History:
             for spot in place.deliveries:
                 place.settled.setdefault(spot, (self.events, 0, 0))
 
-    def moved(self, topic: str, subscription: str, offset: int) -> None:
+    def moved(self, topic: str, subscription: str, offset: int, *, failed: bool = False) -> int:
         """Somebody is moving, or has moved, the cursor of a subscription to an offset. To be called before and after.
 
-        What comes again is new then, and what lies below may be passed over.
+        What comes again is new then, and what lies below may be passed over. ``failed``: afterwards, if the broker has
+        not confirmed it; it may happen still.
         """
         self.events += 1
         place = self._places.get((topic, subscription))
+        return place.moved(offset, failed=failed) if place is not None else 0
+
+    def sought(self, topic: str, subscription: str, offset: int, moves: int) -> None:
+        """The broker has confirmed a move; ``moves``: what :meth:`moved` returned before it.
+
+        To be called after the second call of that. What was delivered before counts for nothing then, and what was
+        acknowledged of it: everything from the offset on must come again.
+        """
+        place = self._places.get((topic, subscription))
         if place is not None:
-            place.moved(offset)
+            place.sought(offset, moves)
 
     # --- Readers
 

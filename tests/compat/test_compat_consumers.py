@@ -9,7 +9,7 @@ import pytest
 import trio
 from broker.broker_harness import RunningBroker, raw_consumer, wait_until
 from compat_harness import NONE, calling, compat_broker
-from consumer_harness import FAILOVER, KEY_SHARED, SERVICE, SHARED, ack, nack, receiving, subscribe
+from consumer_harness import EXCLUSIVE, FAILOVER, KEY_SHARED, SERVICE, SHARED, ack, nack, receiving, subscribe
 
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import api
@@ -135,6 +135,60 @@ async def test_a_client_that_does_not_read_holds_little(tmp_path: Path) -> None:
             async with calling(running) as second, receiving(second, other_id) as stream:
                 await stream.payloads(8000 - held)
             assert len(await lazy.payloads(held)) == held
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED])
+async def test_a_seek_makes_acknowledgements_of_earlier_deliveries_void(tmp_path: Path, kind: int) -> None:
+    """They name the message only by its offset; in which generation it was delivered is told by its address."""
+    async with compat_broker(tmp_path) as running, running.client() as client:
+        async with calling(running) as caller:
+            producer_id = (await caller.create(TOPIC)).producer_id
+            consumer_id = await subscribe(caller, TOPIC, kind=kind)
+            await caller.send(TOPIC, producer_id, b"m")
+            async with receiving(caller, consumer_id) as stream:
+                first = await stream.next()
+                await client.seek_subscription(TOPIC, "s", 0)
+                second = await stream.next()
+                assert second.msg_id.broker_addr == f"{first.msg_id.broker_addr}#1"
+                await ack(caller, first)
+                await nack(caller, first)
+                assert await stream.silent(), "nothing that is in flight was refused"
+                row = await info(running)
+                assert (row.backlog_messages, row.in_flight_messages) == (1, 1)
+        await running.restart(crash=True)
+        async with calling(running) as caller:
+            await ack(caller, first)
+            assert (await info(running)).backlog_messages == 1
+            nonsense = pb.StreamMessage.FromString(second.SerializeToString())
+            nonsense.msg_id.broker_addr = "http://somewhere#else"
+            await ack(caller, nonsense)
+            assert (await info(running)).backlog_messages == 1
+            await ack(caller, second)
+            assert (await info(running)).backlog_messages == 0
+
+
+async def test_what_waits_for_a_client_that_does_not_read_is_void_after_a_seek(tmp_path: Path) -> None:
+    async with (
+        compat_broker(tmp_path) as running,
+        calling(running) as caller,
+        running.client() as client,
+        client.producer(TOPIC) as producer,
+    ):
+        consumer_id = await subscribe(caller, TOPIC)
+        async with receiving(caller, consumer_id) as stream:
+            await stream.silent(0.02)
+            count = 700  # more than our client's window of 4 MiB
+            sent = [b"%06d" % number * 1_500 for number in range(count)]
+            for start in range(0, count, 50):
+                await producer.send_many(sent[start : start + 50])
+            await client.seek_subscription(TOPIC, "s", count - 10)
+            found = [await stream.next()]
+            while found[-1].msg_id.topic_offset < count - 1:
+                found.append(await stream.next())
+            again = [each for each in found if each.msg_id.broker_addr.endswith("#1")]
+            assert [each.payload for each in again] == sent[-10:]
+            went_out = (len(found) - 10) * len(sent[0])
+            assert went_out < 4 * MIB + 128 * KIB, "what had not gone out yet does not go out"
 
 
 async def test_topics_that_keep_nothing(tmp_path: Path) -> None:

@@ -244,3 +244,41 @@ def test_damage_excuses_what_is_missing_and_nothing_wrong() -> None:
     assert story.check() == []
     story.history.deliver(story.session, 1, TOPIC, 0, b"m4", "k")
     assert "where another message was before" in story.history.violations[0]
+
+
+@pytest.mark.parametrize(
+    ("acknowledged_since", "again", "said"),
+    [
+        (True, range(1, 5), None),
+        (False, range(1, 5), "the cursor has passed 3 messages"),
+        (True, (1, 2, 4), "1 messages were not delivered again after a seek, the first is @3"),
+        (False, (), "4 messages were not delivered again after a seek, the first is @1"),
+    ],
+)
+def test_what_is_to_come_again_after_a_seek(acknowledged_since: bool, again: range, said: str | None) -> None:
+    story = Story()
+    story.go_on()
+    story.history.given(story.session, TOPIC, 2, b"m2")
+    before = story.history.moment(story.session, TOPIC)
+    moves = story.history.moved(TOPIC, "s", 1)
+    story.history.moved(TOPIC, "s", 1)
+    story.history.sought(TOPIC, "s", 1, moves)
+    for number in again:
+        story.deliver(number)
+        now = story.history.moment(story.session, TOPIC)
+        story.history.given(
+            story.session, TOPIC, number, b"m%d" % number, now if acknowledged_since or number == 1 else before
+        )
+    found = story.check()
+    assert found == [] if said is None else any(said in each for each in found), found
+
+
+def test_a_seek_that_was_not_confirmed_may_happen_later() -> None:
+    story = Story()
+    story.go_on()
+    story.history.moved(TOPIC, "s", 4)
+    story.history.moved(TOPIC, "s", 4, failed=True)
+    moves = story.history.moved(TOPIC, "s", 0)
+    story.history.moved(TOPIC, "s", 0)
+    story.history.sought(TOPIC, "s", 0, moves)
+    assert any("4 messages" not in each and "first is @4" in each for each in story.check())

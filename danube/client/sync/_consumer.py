@@ -18,13 +18,15 @@ __all__ = ["Consumer"]
 class _SafeFeed:
     """What messages and batches see of their feed: acknowledging from any thread."""
 
-    __slots__ = ("_consumer", "feed", "ledger", "partition", "topic")
+    __slots__ = ("_consumer", "feed", "ledger", "ledger_moves", "partition", "topic")
 
     def __init__(self, feed: Feed, consumer: Consumer) -> None:
         self.feed = feed
         self.topic = feed.topic
         self.partition = feed.partition
         self.ledger = AckLedger()
+        self.ledger_moves = 0
+        """After how many moves what is in the ledger was delivered; what is said of earlier deliveries is void."""
         self._consumer = consumer
 
     @property
@@ -32,17 +34,22 @@ class _SafeFeed:
         """Counts the streams: what was delivered on an older one may come again."""
         return self.feed.generation
 
-    def ack(self, start: int, end: int) -> None:
-        """Acknowledge ``[start, end)`` soon."""
-        self._consumer._tell(self, start, end)
+    @property
+    def moves(self) -> int:
+        """Counts the seeks of the subscription that were noticed: what was delivered before one is void after it."""
+        return self.feed.moves
 
-    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> None:
+    def ack(self, start: int, end: int, moves: int) -> None:
+        """Acknowledge ``[start, end)``, delivered after so many moves, soon."""
+        self._consumer._tell(self, start, end, moves)
+
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
         """Say that ranges have failed."""
-        self._consumer._loop.call(self.feed.nack, ranges, delay_s, reason)
+        self._consumer._loop.call(self.feed.nack, ranges, delay_s, reason, moves)
 
-    def extend(self, ranges: list[int], lease_s: float | None) -> None:
+    def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
         """Move the ack timeout of ranges."""
-        self._consumer._loop.call(self.feed.extend, ranges, lease_s)
+        self._consumer._loop.call(self.feed.extend, ranges, lease_s, moves)
 
 
 class Consumer(Receiver[Feed]):
@@ -63,7 +70,7 @@ class Consumer(Receiver[Feed]):
 
     def ack_cumulative(self, message: Message) -> None:
         """Acknowledge everything in the message's topic (partition) up to and including it."""
-        self._loop.call(self._safe[message.partition].feed.ack_cumulative, message.offset)
+        self._loop.call(self._safe[message.partition].feed.ack_cumulative, message.offset, message._batch.moves)
 
     def flush_acks(self) -> None:
         """Wait until every acknowledgement given so far is durable at the broker."""
@@ -77,8 +84,12 @@ class Consumer(Receiver[Feed]):
     def _source(self, feed: Feed) -> Source:
         return self._safe[feed.partition]
 
-    def _tell(self, safe: _SafeFeed, start: int, end: int) -> None:
+    def _tell(self, safe: _SafeFeed, start: int, end: int, moves: int) -> None:
         with self._lock:
+            if moves != safe.ledger_moves:
+                if moves < safe.ledger_moves:
+                    return
+                safe.ledger, safe.ledger_moves = AckLedger(), moves
             safe.ledger.add(start, end)
             first, self._told = not self._told, True
         if first:
@@ -90,8 +101,8 @@ class Consumer(Receiver[Feed]):
             self._told = False
             taken = []
             for safe in self._safe:
-                taken.append((safe.feed, safe.ledger.take()[0]))
+                taken.append((safe.feed, safe.ledger.take()[0], safe.ledger_moves))
                 safe.ledger.confirmed(safe.ledger.token())
-        for feed, ranges in taken:
+        for feed, ranges, moves in taken:
             for start, end in zip(ranges[::2], ranges[1::2], strict=True):
-                feed.ack(start, end)
+                feed.ack(start, end, moves)

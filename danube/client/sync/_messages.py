@@ -19,11 +19,11 @@ class Message(BareMessage, gc=False, eq=False):
 
     def nack(self, delay_s: float | None = None, reason: str = "") -> None:
         """Say that the message could not be handled; see :meth:`danube.client.Message.nack`."""
-        self._batch.feed.nack([self.offset, self.offset + 1], delay_s, reason)
+        self._batch.feed.nack([self.offset, self.offset + 1], delay_s, reason, self._batch.moves)
 
     def extend_lease(self, lease_s: float | None = None) -> None:
         """Ask for more time; see :meth:`danube.client.Message.extend_lease`."""
-        self._batch.feed.extend([self.offset, self.offset + 1], lease_s)
+        self._batch.feed.extend([self.offset, self.offset + 1], lease_s, self._batch.moves)
 
 
 class Batch(DeliveredBatch, Sequence[Message]):
@@ -49,8 +49,8 @@ class Batch(DeliveredBatch, Sequence[Message]):
 
     def nack(self, delay_s: float | None = None, reason: str = "") -> None:
         """Say that no message of the batch could be handled; as :meth:`Message.nack`."""
-        self.feed.nack(self.ranges, delay_s, reason)
+        self.feed.nack(self.ranges, delay_s, reason, self.moves)
 
     def extend_lease(self, lease_s: float | None = None) -> None:
         """Ask for more time for all messages of the batch; as :meth:`Message.extend_lease`."""
-        self.feed.extend(self.ranges, lease_s)
+        self.feed.extend(self.ranges, lease_s, self.moves)

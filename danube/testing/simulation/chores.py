@@ -97,14 +97,17 @@ async def _seek(applications: Applications, plan: ChorePlan, client: Client, ran
     """Set a subscription back, or forward."""
     assert plan.consumer is not None
     subscription, target = plan.consumer.subscription, random.choice((0, 10, 100))
-    for part in plan.topic.parts:
-        applications.history.moved(part, subscription, target)
+    moves = {part: applications.history.moved(part, subscription, target) for part in plan.topic.parts}
     applications.trace("seek", plan.topic.name, subscription, target)
+    failed = True
     try:
         await client.seek_subscription(plan.topic.name, subscription, target)
+        failed = False
     finally:
         for part in plan.topic.parts:
-            applications.history.moved(part, subscription, target)
+            applications.history.moved(part, subscription, target, failed=failed)
+    for part, before in moves.items():
+        applications.history.sought(part, subscription, target, before)
     applications.trace("sought", plan.topic.name, subscription, target)
 
 

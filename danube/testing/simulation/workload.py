@@ -27,7 +27,7 @@ from danube.testing.simulation.node import PORT, shown_error
 from danube.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
-    from danube.client._message import Source
+    from danube.client._message import DeliveredBatch, Source
 
 __all__ = ["Applications", "ConsumerPlan", "ProducerPlan", "TopicPlan", "read_letters", "read_topic"]
 
@@ -337,8 +337,8 @@ class _Taker:
         self._random = random
         self._session: Session = history.session(plan.subscription, plan.kind, plan.topic.parts, filters=plan.filters)
         self._feeds: dict[str, Source] = {}
-        self._acked: dict[str, list[tuple[Spot, int, Moment]]] = {}
-        """Of each topic: what, stream and moment of the delivery."""
+        self._acked: dict[str, list[tuple[Spot, DeliveredBatch, Moment]]] = {}
+        """Of each topic: what was acknowledged, in which batch it came, and when."""
         self._later: list[tuple[Message, Moment]] = []
 
     def see(self, batch: Batch) -> Moment:
@@ -370,13 +370,13 @@ class _Taker:
             elif fate < 0.7 or self._plan.renews:
                 self._later.append((message, moment))  # whoever renews leases for ever must come back to it
         if rejected:
-            batch.feed.nack(rejected, random.choice((None, 0.0, 0.1, 1.0)), random.choice(("", "no")))
+            batch.feed.nack(rejected, random.choice((None, 0.0, 0.1, 1.0)), random.choice(("", "no")), batch.moves)
 
     def _ack(self, message: Message, moment: Moment) -> None:
         topic = message.topic
-        spot = self._history.given(self._session, topic, message.offset, message.payload)
+        spot = self._history.given(self._session, topic, message.offset, message.payload, moment)
         message.ack_nowait()
-        self._acked.setdefault(topic, []).append((spot, message._batch.generation, moment))
+        self._acked.setdefault(topic, []).append((spot, message._batch, moment))
         self._feeds[topic] = message._batch.feed
 
     async def flush(self) -> None:
@@ -397,11 +397,13 @@ class _Taker:
             return
         takes_back = self._plan.topic.durability is Durability.OS
         for topic, given in acked.items():
-            stream = self._feeds[topic].generation
+            feed = self._feeds[topic]
+            stream = feed.generation
             moments: dict[Moment, list[Spot]] = {}
-            for spot, delivered_on, moment in given:
-                # What came on an earlier stream may be gone since, and its offset given to another message.
-                if delivered_on == stream or not takes_back:
+            for spot, batch, moment in given:
+                # What came on an earlier stream may be gone since, and its offset given to another message; what came
+                # before a seek counts for nothing.
+                if batch.moves == feed.moves and (batch.generation == stream or not takes_back):
                     moments.setdefault(moment, []).append(spot)
             for moment, spots in moments.items():
                 self._history.confirmed(self._session, topic, spots, stream, moment)
