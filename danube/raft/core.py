@@ -1,0 +1,874 @@
+"""The Raft state machine of one node (Ongaro, "Consensus: Bridging Theory and Practice", 2014), without I/O.
+
+The driver calls :meth:`Raft.tick`, :meth:`Raft.step` and the requests, and then, again and again, takes a
+:class:`Ready` and carries it out::
+
+      1. send ready.messages                      at once; they may overlap the write
+      2. write ready.hard, entries, snapshot      in the order of Readys, synced where ready.must_sync says so
+      3. raft.persisted(ready)                    returns messages that had to wait for the write: send them
+      4. apply ready.committed                    then raft.applied(index)
+      5. answer ready.reads                       as soon as their index is applied
+
+Several Readys may be under way; their writes complete in order. A write that fails ends the node (R24): the core has no
+call for it.
+
+Rules, each with a test of its name in ``tests/raft``:
+
+* R1 One vote a term, durable before the answer, counted by identity.
+* R2 A higher term makes a follower, before anything else; replies of lower terms are dropped.
+* R3 A stale leader or candidate is answered with our term.
+* R4 A vote goes only to a log that is at least as complete, by (last term, last index).
+* R5 A pre-vote changes no term, and is refused while a leader is heard; a leader whose link broke and whose port
+  refused a reconnect counts as not heard (:meth:`Raft.leader_lost`), at voters too.
+* R6 Any message of the current leader counts as hearing it, one that is refused as well.
+* R7 A leader that hears no majority within one election time steps down.
+* R8 The log is cut only at a real conflict, never at or below the commit index.
+* R9 A leader commits by counting only entries of its own term; its first entry is a no-op.
+* R10 A follower commits the leader's index, as far as it has verified its log.
+* R11 What a member is known to match never falls.
+* R12 A heartbeat carries no commit index above what its receiver matches.
+* R13 The node's own disk counts when it has synced; sending and appending may overlap that.
+* R14 A snapshot keeps a suffix that matches, an old one is ignored, a lost one is sent again.
+* R15 A read waits for a commit of the leader's own term, and for a majority that answers after it was asked.
+* R16 Voters change through a joint configuration, one change at a time, the inherited one included, and only after a
+  commit of the leader's own term.
+* R17 A new leader leaves a joint configuration that it finds.
+* R18 The commit index travels with votes, so that a removed voter with a longer log does not block both halves.
+* R19 A vote is judged by the candidate's configuration: this node answers also if it knows itself as no voter.
+* R20 No campaign while a snapshot is being installed, or before what was known committed at the start is applied.
+* R21 A transfer stops proposals, waits for the target's log, and gives up after one election time.
+* R22 What is on its way to a member is bounded by messages and bytes.
+
+A configuration holds from the moment its entry is committed. That is safe because entries are written together with the
+commit index that came with them: a node that has the entry which leaves a joint configuration knows, after a restart
+too, that the joint one was committed, and asks both halves for votes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from danube.raft.conf import Conf, NodeId
+from danube.raft.log import Base, RaftLog
+from danube.raft.messages import (
+    Append,
+    AppendReply,
+    Entry,
+    EntryKind,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    PreVote,
+    PreVoteReply,
+    ReadIndex,
+    ReadIndexReply,
+    ReadToken,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
+from danube.raft.progress import Progress, Stage
+from danube.raft.reads import Reads
+
+__all__ = ["Raft", "Ready", "Refusal", "Role", "Settings"]
+
+_encode_conf = msgspec.msgpack.Encoder().encode
+_decode_conf = msgspec.msgpack.Decoder(Conf).decode
+
+
+class Role(Enum):
+    """What a node is at the moment."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Refusal(Enum):
+    """Why a proposal was not taken. Nothing was appended; the value is a sentence for people."""
+
+    NOT_LEADER = "this node is not the leader"
+    TRANSFERRING = "the leader hands over to another node"
+    BUSY = "too much waits to be committed (max_uncommitted_bytes)"
+    CHANGE_IN_FLIGHT = "another change of members is not finished"
+    NO_COMMIT_YET = "the leader has not committed an entry of its term yet"
+
+
+class Settings(NamedTuple):
+    """Times and limits of a node. All nodes of a group should have the same times."""
+
+    heartbeat_ticks: int = 3
+    """Between two heartbeats of a leader."""
+    election_ticks: int = 20
+    """A follower that hears no leader for this many ticks, and up to twice as many by chance, asks for votes."""
+    snapshot_ticks: int = 200
+    """A snapshot that makes no progress for this long is sent again."""
+    max_append_bytes: int = 1 << 20
+    """Bytes of entries in one message; a larger entry travels alone."""
+    max_sent_messages: int = 64
+    """Messages with entries on their way to one member."""
+    max_sent_bytes: int = 4 << 20
+    """Their bytes."""
+    max_uncommitted_bytes: int = 16 << 20
+    """Bytes of entries that a leader has taken and not committed; the next proposal is refused as busy."""
+    max_apply_entries: int = 1024
+    """Entries in one :attr:`Ready.committed`."""
+
+
+class Ready(NamedTuple):
+    """What the driver has to do."""
+
+    number: int
+    messages: tuple[Message, ...]
+    """To be sent at once, without waiting for the write."""
+    hard: HardState | None
+    """To be written, if not None, in front of the entries: whatever part of them survives, it survives, too."""
+    entries: tuple[Entry, ...]
+    """To be written; the first may replace entries from its index on."""
+    snapshot: Base | None
+    """To be installed in place of the state machine, and the log to be begun behind it."""
+    must_sync: bool
+    """Whether the write must be synced before :meth:`Raft.persisted`."""
+    committed: tuple[Entry, ...]
+    """To be applied, in order; all of them are durable here."""
+    reads: tuple[tuple[ReadToken, int], ...]
+    """Reads of this node that may be answered once the index is applied."""
+    lost_reads: tuple[ReadToken, ...]
+    """Reads of this node that nobody will answer: ask again."""
+    need_snapshot: tuple[NodeId, ...]
+    """Members to be sent the state machine; see :meth:`Raft.snapshot_at`."""
+
+
+class Raft:
+    """One node.
+
+    Args:
+        node_id: this node.
+        base: where the log begins, with the configuration there.
+        hard: what was written last; a new node has none.
+        entries: those behind the base, all durable.
+        applied: how far the state machine is, durably; at least the base.
+        chance: returns a number in ``[0, n)``, for election times.
+
+    Attributes:
+        term: the current term.
+        role: what the node is.
+        leader: of the current term, if known.
+        commit: the highest index that is known to be committed.
+        conf: the configuration in force.
+    """
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        base: Base,
+        *,
+        hard: HardState | None = None,
+        entries: Sequence[Entry] = (),
+        applied: int | None = None,
+        chance: Callable[[int], int],
+        settings: Settings = Settings(),  # noqa: B008 - immutable
+    ) -> None:
+        hard = hard or HardState()
+        self.node_id = node_id
+        self.settings = settings
+        self._chance = chance
+        self.log = RaftLog(base.index, base.term, entries)
+        self.term = max(hard.term, self.log.last_term)
+        self._vote = hard.vote if self.term == hard.term else None
+        self.role = Role.FOLLOWER
+        self.leader: NodeId | None = None
+        self._applied = base.index if applied is None else applied
+        assert base.index <= self._applied <= self.log.last_index, "the state machine does not fit the log"
+        self.commit = max(base.index, self._applied, min(hard.commit, self.log.last_index))
+        self._given = self._applied
+        self._commit_at_start = self.commit
+        self._confs: list[tuple[int, Conf]] = [(base.index, base.conf)]
+        self._take_confs(base.index, self.commit)
+
+        self._members: dict[NodeId, Progress] = {}
+        self._votes: dict[NodeId, bool] = {}
+        self._reads = Reads()
+        self._elapsed = 0
+        self._since_heard = settings.election_ticks
+        """Ticks since the leader was heard; a node that starts has heard none."""
+        self._timeout = 0
+        self._last_change = 0
+        """Index of the newest entry that may change the configuration."""
+        self._first_of_term = 0
+        self._transfer: NodeId | None = None
+        self._transfer_ticks = 0
+        self._uncommitted_bytes = 0
+
+        self._written_hard = HardState(hard.term, hard.vote, hard.commit)
+        self._snapshot: Base | None = None
+        self._snapshot_write = 0
+        self._number = 0
+        self._messages: list[Message] = []
+        self._after: list[Message] = []
+        self._waiting: list[tuple[int, list[Message]]] = []
+        self._need_snapshot: list[NodeId] = []
+        self._restart_election_timer()
+
+    # ------------------------------------------------------------------------------------------------ what is known
+
+    @property
+    def conf(self) -> Conf:
+        """The configuration in force."""
+        return self._confs[-1][1]
+
+    @property
+    def applied_index(self) -> int:
+        """How far the driver has applied."""
+        return self._applied
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads its term."""
+        return self.role is Role.LEADER
+
+    def conf_at(self, index: int) -> Conf:
+        """Return the configuration as of an index between the base and the commit index."""
+        return next(conf for since, conf in reversed(self._confs) if since <= index)
+
+    def matches(self) -> dict[NodeId, int]:
+        """Return, at a leader, how far each member follows; elsewhere nothing."""
+        return {node: member.match for node, member in self._members.items()}
+
+    # -------------------------------------------------------------------------------------------------- from outside
+
+    def tick(self) -> None:
+        """Let one unit of time pass."""
+        self._elapsed += 1
+        self._since_heard += 1
+        if self.role is Role.LEADER:
+            self._tick_leader()
+        elif self._elapsed >= self._timeout:
+            self._restart_election_timer()
+            if self._may_campaign():
+                self._pre_campaign()
+
+    def leader_lost(self, node: NodeId) -> None:
+        """Take a hint: the link to ``node`` broke and its port refuses. If it leads, look for another at once (R5)."""
+        if node == self.leader and self.role is Role.FOLLOWER:
+            self._since_heard = self.settings.election_ticks
+            if self._may_campaign():
+                self._restart_election_timer()
+                self._pre_campaign()
+
+    def propose(self, data: bytes) -> int | Refusal:
+        """Append a command; return its index, or why not. It is committed only when :attr:`Ready.committed` has it.
+
+        An entry of another term at that index means that this one was lost.
+        """
+        refusal = self._refusal()
+        return self._append(EntryKind.DATA, data) if refusal is None else refusal
+
+    def propose_conf(self, voters: Iterable[NodeId], learners: Iterable[NodeId] = ()) -> int | Refusal:
+        """Append a change of members; a joint configuration is left by itself.
+
+        Raises:
+            ValueError: the members are invalid.
+        """
+        refusal = self._refusal()
+        if refusal is None and (self._last_change > self.commit or self.conf.is_joint):
+            refusal = Refusal.CHANGE_IN_FLIGHT
+        if refusal is None and self.commit < self._first_of_term:
+            refusal = Refusal.NO_COMMIT_YET
+        if refusal is not None:
+            return refusal
+        return self._append(EntryKind.CONF, _encode_conf(self.conf.changed(voters, learners)))
+
+    def read_index(self, token: ReadToken) -> bool:
+        """Ask for an index from which a read is linearizable; False if no leader is known.
+
+        The answer comes in :attr:`Ready.reads`, may be lost with a message (the driver asks again, with another
+        token), or is reported in :attr:`Ready.lost_reads`.
+        """
+        if self.role is Role.LEADER:
+            self._reads.ask(self.node_id, token)
+        elif self.leader is not None:
+            self._messages.append(ReadIndex(self.leader, self.node_id, self.term, token))
+        else:
+            return False
+        return True
+
+    def transfer(self, to: NodeId) -> bool:
+        """Hand the leadership to a voter (R21); False if this node does not lead, or it is no other voter."""
+        if self.role is not Role.LEADER or to == self.node_id or to not in self.conf.voters:
+            return False
+        self._transfer, self._transfer_ticks = to, 0
+        if self._members[to].match == self.log.last_index:
+            self._messages.append(TimeoutNow(to, self.node_id, self.term))
+        return True
+
+    def snapshot_at(self, index: int) -> Base | None:
+        """Return what describes the state machine as of ``index``, or None if the log does not reach back to it."""
+        term = self.log.term(index)
+        return None if term is None or index > self._applied else Base(index, term, self.conf_at(index))
+
+    def snapshot_progress(self, to: NodeId) -> None:
+        """Note that a snapshot on its way to a member is getting on."""
+        if to in self._members:
+            self._members[to].silent_ticks = 0
+
+    def snapshot_failed(self, to: NodeId) -> None:
+        """Note that a snapshot did not arrive; it is sent again when the member answers (R14)."""
+        member = self._members.get(to)
+        if member is not None and member.stage is Stage.SNAPSHOT:
+            member.probe()
+            member.is_waiting = True  # until it answers a heartbeat
+
+    def applied(self, index: int) -> None:
+        """Note how far the state machine is."""
+        assert self._applied <= index <= self._given
+        self._applied = index
+
+    def compact(self, index: int) -> None:
+        """Forget the log up to ``index``, which the state machine holds durably."""
+        assert index <= self._applied
+        self.log.compact(index)
+        while len(self._confs) > 1 and self._confs[1][0] <= index:
+            del self._confs[0]
+
+    # -------------------------------------------------------------------------------------------------------- Ready
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether :meth:`ready` has anything to do."""
+        return bool(
+            self._messages
+            or self._after
+            or self._need_snapshot
+            or self.log.has_unhanded
+            or self._snapshot_to_hand is not None
+            or self._hard_changed
+            or self._given < self._may_apply
+            or self._reads.has_news
+            or (self.role is Role.LEADER and (self._may_ask_for_reads or self._has_to_send()))
+        )
+
+    def ready(self) -> Ready:
+        """Return what is to be done now; see the docstring of the module."""
+        if self.role is Role.LEADER:
+            if self._may_ask_for_reads:
+                self._ask_for_reads()
+            for node in self._members:
+                while self._send_append(node):
+                    pass
+        self._number += 1
+        snapshot = self._snapshot_to_hand
+        if snapshot is not None:
+            self._snapshot_write = self._number
+        entries = self.log.hand_out(self._number)
+        now = HardState(self.term, self._vote, self.commit)
+        hard_changed = (now.term, now.vote) != (self._written_hard.term, self._written_hard.vote)
+        write_hard = hard_changed or now.commit != self._written_hard.commit
+        self._written_hard = now
+        must_sync = bool(entries or hard_changed or snapshot is not None)
+        committed = self._take_committed()
+        messages, self._messages = tuple(self._messages), []
+        if self._after:
+            self._waiting.append((self._number, self._after))
+            self._after = []
+        reads, lost = self._reads.take_news()
+        need_snapshot, self._need_snapshot = tuple(self._need_snapshot), []
+        return Ready(
+            self._number,
+            messages,
+            now if write_hard else None,
+            entries,
+            snapshot,
+            must_sync,
+            committed,
+            reads,
+            lost,
+            need_snapshot,
+        )
+
+    def persisted(self, ready: Ready) -> tuple[Message, ...]:
+        """Note that the writes of this Ready, and of all before it, are durable; return what may be sent now."""
+        self.log.written(ready.number)
+        if self._snapshot is not None and 0 < self._snapshot_write <= ready.number:
+            self.log.synced = max(self.log.synced, self._snapshot.index)
+            self._applied = self._given = self._snapshot.index
+            self._snapshot, self._snapshot_write = None, 0
+        out: list[Message] = []
+        while self._waiting and self._waiting[0][0] <= ready.number:
+            for message in self._waiting.pop(0)[1]:
+                if message.to == self.node_id:
+                    self.step(message)
+                else:
+                    out.append(message)
+        if self.role is Role.LEADER:
+            self._members_match(self.node_id, self.log.synced)
+        return tuple(out)
+
+    @property
+    def _hard_changed(self) -> bool:
+        # The commit index alone is written along with the next change: losing it loses nothing.
+        return (self.term, self._vote) != (self._written_hard.term, self._written_hard.vote)
+
+    @property
+    def _snapshot_to_hand(self) -> Base | None:
+        return self._snapshot if self._snapshot_write == 0 else None
+
+    @property
+    def _may_apply(self) -> int:
+        return self._given if self._snapshot is not None else min(self.commit, self.log.synced)
+
+    def _take_committed(self) -> tuple[Entry, ...]:
+        end = min(self._may_apply, self._given + self.settings.max_apply_entries)
+        if end <= self._given:
+            return ()
+        committed = self.log.between(self._given + 1, end + 1)
+        self._given = end
+        return committed
+
+    # ----------------------------------------------------------------------------------------------------- messages
+
+    def step(self, message: Message) -> None:
+        """Take a message that was sent to this node."""
+        assert message.to == self.node_id, f"a message for node {message.to} came to node {self.node_id}"
+        if message.term > self.term:
+            if not self._takes_higher_term(message):
+                return
+        elif message.term < self.term:
+            self._answer_stale(message)
+            return
+        match message:
+            case PreVote() | Vote():
+                self._judge(message)
+            case PreVoteReply() | VoteReply():
+                self._count(message)
+            case Append():
+                self._hear(message.sender)
+                self._take_entries(message)
+            case Heartbeat():
+                self._hear(message.sender)
+                self._take_heartbeat(message)
+            case InstallSnapshot():
+                self._hear(message.sender)
+                self._take_snapshot(message)
+            case AppendReply():
+                self._take_append_reply(message)
+            case HeartbeatReply():
+                self._take_heartbeat_reply(message)
+            case TimeoutNow():
+                if self.role is not Role.LEADER and self._may_campaign():
+                    self._campaign(transfer=True)
+            case ReadIndex():
+                if self.role is Role.LEADER:
+                    self._reads.ask(message.sender, message.token)
+            case ReadIndexReply():
+                self._reads.answer(message.token, message.index)
+
+    def _takes_higher_term(self, message: Message) -> bool:
+        """Follow a higher term (R2); return False for a message to be ignored."""
+        match message:
+            case PreVote():
+                return True
+            case PreVoteReply(granted=True):
+                return True  # the term that was asked about, not the sender's
+            case Vote(transfer=False) if self._hears_leader():
+                return False
+        is_leaders = isinstance(message, Append | Heartbeat | InstallSnapshot)
+        self._follow(message.term, message.sender if is_leaders else None)
+        return True
+
+    def _answer_stale(self, message: Message) -> None:
+        """Answer a sender that has missed a term with ours (R3); drop its replies (R2)."""
+        match message:
+            case Append() | Heartbeat() | InstallSnapshot():
+                # A refusal that no leader of our term can mistake: it is addressed to one of an older term.
+                self._messages.append(AppendReply(message.sender, self.node_id, self.term, 0, refused=True))
+            case PreVote():
+                self._reply_pre_vote(message.sender, self.term, granted=False)
+            case Vote():
+                self._after.append(VoteReply(message.sender, self.node_id, self.term, False, *self._commit_point()))
+            case PreVoteReply() | VoteReply():
+                self._commit_by_vote(message.commit, message.commit_term)
+
+    # ---------------------------------------------------------------------------------------------------- elections
+
+    def _hears_leader(self) -> bool:
+        if self.role is Role.LEADER:
+            return True  # it steps down by itself when it hears no majority
+        return self.leader is not None and self._since_heard < self.settings.election_ticks
+
+    def _restart_election_timer(self) -> None:
+        self._elapsed = 0
+        self._timeout = self.settings.election_ticks + self._chance(self.settings.election_ticks)
+
+    def _may_campaign(self) -> bool:
+        """Whether this node may ask for votes (R20)."""
+        return self.node_id in self.conf.electors and self._snapshot is None and self._applied >= self._commit_at_start
+
+    def _follow(self, term: int, leader: NodeId | None) -> None:
+        """Become a follower of ``term``."""
+        assert term >= self.term
+        if term > self.term:
+            self.term, self._vote = term, None
+        self.role, self.leader = Role.FOLLOWER, leader
+        self._votes.clear()
+        self._members.clear()
+        self._need_snapshot.clear()
+        self._transfer = None
+        self._reads.lose(self.node_id)
+        self._restart_election_timer()
+        if leader is not None:
+            self._since_heard = 0
+
+    def _hear(self, leader: NodeId) -> None:
+        """Note a message of this term's leader (R6)."""
+        assert self.role is not Role.LEADER, f"nodes {self.node_id} and {leader} both lead term {self.term}"
+        if self.role is not Role.FOLLOWER or self.leader is None:
+            self._follow(self.term, leader)
+        assert self.leader == leader, f"nodes {self.leader} and {leader} both lead term {self.term}"
+        self._elapsed = 0
+        self._since_heard = 0
+
+    def _pre_campaign(self) -> None:
+        self.role, self.leader = Role.PRE_CANDIDATE, None
+        self._votes = {self.node_id: True}
+        if self.conf.won(self._votes):
+            self._campaign(transfer=False)
+            return
+        for node in self.conf.electors - {self.node_id}:
+            self._messages.append(PreVote(node, self.node_id, self.term + 1, *self._log_point(), *self._commit_point()))
+
+    def _campaign(self, *, transfer: bool) -> None:
+        self.term += 1
+        self._vote = self.node_id
+        self.role, self.leader = Role.CANDIDATE, None
+        self._votes = {}
+        self._reads.lose(self.node_id)
+        self._restart_election_timer()
+        # Requests and the own vote wait until the vote is durable (R1).
+        self._after.append(VoteReply(self.node_id, self.node_id, self.term, True, 0, 0))
+        for node in self.conf.electors - {self.node_id}:
+            self._after.append(
+                Vote(node, self.node_id, self.term, *self._log_point(), *self._commit_point(), transfer=transfer)
+            )
+
+    def _judge(self, request: PreVote | Vote) -> None:
+        """Grant or refuse a vote. Whether the candidate is a voter is for its own configuration to say (R19)."""
+        self._commit_by_vote(request.commit, request.commit_term)
+        is_complete = self.log.is_up_to_date(request.last_index, request.last_term)
+        if isinstance(request, PreVote):
+            granted = (
+                is_complete
+                and not self._hears_leader()
+                and (request.term > self.term or self._vote in (None, request.sender))
+            )
+            self._reply_pre_vote(request.sender, request.term if granted else self.term, granted=granted)
+            return
+        granted = is_complete and (self._vote == request.sender or (self._vote is None and self.leader is None))
+        if granted:
+            self._follow(self.term, None)
+            self._vote = request.sender
+        self._after.append(VoteReply(request.sender, self.node_id, self.term, granted, *self._commit_point()))
+
+    def _reply_pre_vote(self, to: NodeId, term: int, *, granted: bool) -> None:
+        self._messages.append(PreVoteReply(to, self.node_id, term, granted, *self._commit_point()))
+
+    def _count(self, reply: PreVoteReply | VoteReply) -> None:
+        self._commit_by_vote(reply.commit, reply.commit_term)
+        if isinstance(reply, PreVoteReply):
+            if self.role is not Role.PRE_CANDIDATE or (reply.granted and reply.term != self.term + 1):
+                return
+        elif self.role is not Role.CANDIDATE:
+            return
+        self._votes.setdefault(reply.sender, reply.granted)
+        won = self.conf.won(self._votes)
+        if won and self.role is Role.PRE_CANDIDATE:
+            self._campaign(transfer=False)
+        elif won:
+            self._lead()
+        elif won is False:
+            self._follow(self.term, None)
+
+    def _commit_by_vote(self, commit: int, commit_term: int) -> None:
+        """Learn from a vote that an entry is committed, if the log has that very entry (R18)."""
+        if commit <= self.commit or self.role is Role.LEADER or self.log.term(commit) != commit_term:
+            return
+        changed = self._commit_to(commit)
+        if changed and self.role is not Role.FOLLOWER:
+            self._follow(self.term, None)  # the votes were asked for under another configuration
+
+    def _log_point(self) -> tuple[int, int]:
+        return self.log.last_index, self.log.last_term
+
+    def _commit_point(self) -> tuple[int, int]:
+        term = self.log.term(self.commit)
+        return (self.commit, term) if term is not None else (0, 0)
+
+    # ----------------------------------------------------------------------------------------------------- followers
+
+    def _take_entries(self, message: Append) -> None:
+        if message.prev_index < self.commit:
+            # Everything up to the commit index is the same everywhere.
+            self._reply_append(message.sender, min(self.commit, self.log.last_index))
+            return
+        if self.log.term(message.prev_index) != message.prev_term:
+            hint = self.log.last_not_above(message.prev_index, message.prev_term)
+            self._after.append(
+                AppendReply(
+                    message.sender,
+                    self.node_id,
+                    self.term,
+                    message.prev_index,
+                    refused=True,
+                    hint_index=hint,
+                    hint_term=self.log.term(hint) or 0,
+                )
+            )
+            return
+        self.log.merge(message.entries, self.commit)
+        verified = message.prev_index + len(message.entries)
+        self._commit_to(min(message.commit, verified))
+        self._reply_append(message.sender, verified)
+
+    def _take_heartbeat(self, message: Heartbeat) -> None:
+        assert message.commit <= self.log.last_index, "a heartbeat commits what this node was never known to have"
+        self._commit_to(message.commit)
+        # It waits for no write: it says that no vote was given in a higher term, and promises nothing for later.
+        self._messages.append(HeartbeatReply(message.sender, self.node_id, self.term, message.round))
+
+    def _take_snapshot(self, message: InstallSnapshot) -> None:
+        if message.index <= self.commit or self._snapshot is not None:
+            self._reply_append(message.sender, self.commit)
+            return
+        if self.log.term(message.index) == message.index_term:
+            self._commit_to(message.index)  # the log has it all, and perhaps more
+            self._reply_append(message.sender, message.index)
+            return
+        self.log.reset(message.index, message.index_term, self.commit)
+        self.commit = message.index
+        self._snapshot = Base(message.index, message.index_term, message.conf)
+        self._confs = [(message.index, message.conf)]
+        self._reply_append(message.sender, message.index)
+
+    def _reply_append(self, to: NodeId, index: int) -> None:
+        self._after.append(AppendReply(to, self.node_id, self.term, index))
+
+    def _commit_to(self, index: int) -> bool:
+        """Move the commit index on; return whether the configuration changed."""
+        if index <= self.commit:
+            return False
+        assert index <= self.log.last_index, f"entry {index} is committed, and the log ends at {self.log.last_index}"
+        before, self.commit = self.commit, index
+        return self._take_confs(before, index)
+
+    def _take_confs(self, after: int, upto: int) -> bool:
+        changed = False
+        for entry in self.log.between(after + 1, upto + 1):
+            if entry.kind is EntryKind.CONF:
+                self._confs.append((entry.index, _decode_conf(entry.data)))
+                changed = True
+        return changed
+
+    # ------------------------------------------------------------------------------------------------------- leaders
+
+    def _lead(self) -> None:
+        self.role, self.leader = Role.LEADER, self.node_id
+        self._votes.clear()
+        self._elapsed = 0
+        self._transfer = None
+        self._last_change = self.log.last_index  # an inherited change counts as being in flight (R16)
+        self._uncommitted_bytes = sum(
+            entry.size for entry in self.log.between(self.commit + 1, self.log.last_index + 1)
+        )
+        self._fit_members()
+        self._first_of_term = self.log.last_index + 1
+        self._append(EntryKind.NOOP, b"")
+        self._reads.begin()
+
+    def _append(self, kind: EntryKind, data: bytes) -> int:
+        entry = Entry(self.log.last_index + 1, self.term, kind, data)
+        self.log.append((entry,))
+        self._uncommitted_bytes += entry.size
+        if kind is EntryKind.CONF:
+            self._last_change = entry.index
+        return entry.index
+
+    def _refusal(self) -> Refusal | None:
+        if self.role is not Role.LEADER:
+            return Refusal.NOT_LEADER
+        if self._transfer is not None:
+            return Refusal.TRANSFERRING
+        if self._uncommitted_bytes >= self.settings.max_uncommitted_bytes:
+            return Refusal.BUSY
+        return None
+
+    def _fit_members(self) -> None:
+        """Keep a progress for each member of the configuration, and for no other node."""
+        members = self.conf.members | {self.node_id}
+        for node in list(self._members):
+            if node not in members:
+                del self._members[node]
+        for node in sorted(members - self._members.keys()):
+            self._members[node] = Progress(
+                self.log.last_index + 1,
+                max_messages=self.settings.max_sent_messages,
+                max_bytes=self.settings.max_sent_bytes,
+            )
+        self._members[self.node_id].stage = Stage.REPLICATE
+
+    def _tick_leader(self) -> None:
+        self._transfer_ticks += 1
+        if self._transfer_ticks >= self.settings.election_ticks:
+            self._transfer = None
+        for member in self._members.values():
+            member.silent_ticks += 1
+            if member.stage is Stage.SNAPSHOT and member.silent_ticks >= self.settings.snapshot_ticks:
+                member.probe()
+        if self._elapsed % self.settings.election_ticks == 0:
+            heard = {node: member.heard or node == self.node_id for node, member in self._members.items()}
+            for member in self._members.values():
+                member.heard = False
+            if self.conf.won({node: heard.get(node, False) for node in self.conf.electors}) is not True:
+                self._follow(self.term, None)
+                return
+        if self._elapsed % self.settings.heartbeat_ticks == 0:
+            self._send_heartbeats()
+
+    def _send_heartbeats(self) -> None:
+        for node, member in self._members.items():
+            if node != self.node_id:
+                commit = min(member.match, self.commit)
+                self._messages.append(Heartbeat(node, self.node_id, self.term, commit, self._reads.round))
+
+    @property
+    def _may_ask_for_reads(self) -> bool:
+        return self._reads.is_asking and self.commit >= self._first_of_term
+
+    def _ask_for_reads(self) -> None:
+        self._reads.start_round(self.commit)
+        self._confirm_reads()  # alone
+        if self._reads.is_waiting:
+            self._send_heartbeats()
+
+    def _confirm_reads(self) -> None:
+        confirmed = self.conf.agreed(self._confirmed_round_of)
+        for node, token, index in self._reads.confirm(confirmed):
+            if node == self.node_id:
+                self._reads.answer(token, index)
+            else:
+                self._messages.append(ReadIndexReply(node, self.node_id, self.term, token, index))
+
+    def _confirmed_round_of(self, node: NodeId) -> int:
+        if node == self.node_id:
+            return self._reads.round
+        member = self._members.get(node)
+        return member.confirmed_round if member is not None else 0
+
+    def _has_to_send(self) -> bool:
+        return any(
+            node != self.node_id and not member.is_full and self._lacks(member)
+            for node, member in self._members.items()
+        )
+
+    def _lacks(self, member: Progress) -> bool:
+        return member.next <= self.log.last_index or member.told_commit < min(self.commit, member.next - 1)
+
+    def _send_append(self, node: NodeId, *, empty: bool = False) -> bool:
+        """Send a member what it lacks, as far as its limits go; return whether a message was made.
+
+        ``empty`` sends one without entries if there is nothing else, to learn where the logs match.
+        """
+        member = self._members[node]
+        if node == self.node_id or member.is_full or not (empty or self._lacks(member)):
+            return False
+        previous = member.next - 1
+        term = self.log.term(previous)
+        if term is None:
+            member.snapshot()
+            self._need_snapshot.append(node)
+            return False
+        entries = self.log.between(member.next, self.log.last_index + 1, max_bytes=self.settings.max_append_bytes)
+        self._messages.append(Append(node, self.node_id, self.term, previous, term, entries, self.commit))
+        member.sent(previous + len(entries), sum(entry.size for entry in entries), self.commit)
+        return True
+
+    def _take_append_reply(self, reply: AppendReply) -> None:
+        member = self._members.get(reply.sender)
+        if self.role is not Role.LEADER or member is None:
+            return
+        member.heard = True
+        if reply.refused:
+            hint = min(reply.hint_index, self.log.last_index)
+            if hint > self.log.base_index:
+                # Entries of ours above this have terms that the member's log cannot have there.
+                hint = self.log.last_not_above(hint, reply.hint_term)
+            if member.refused(reply.index, hint):
+                self._send_append(reply.sender, empty=True)
+            return
+        assert reply.index <= self.log.last_index, "a member matches more than the leader has"
+        self._members_match(reply.sender, reply.index)
+        if self._transfer == reply.sender and member.match == self.log.last_index:
+            self._messages.append(TimeoutNow(reply.sender, self.node_id, self.term))
+
+    def _members_match(self, node: NodeId, index: int) -> None:
+        """Note how far a member, or this node's own disk (R13), follows; commit by it (R9)."""
+        member = self._members.get(node)
+        if member is not None and member.accepted(index):
+            self._commit_agreed()
+
+    def _commit_agreed(self) -> None:
+        """Commit what a majority has; a configuration that is committed with it may agree on more."""
+        changed = True
+        while changed and self.role is Role.LEADER:
+            agreed = self.conf.agreed(self._match_of)
+            if agreed <= self.commit or self.log.term(agreed) != self.term:
+                return
+            before = self.commit
+            changed = self._commit_to(agreed)
+            self._uncommitted_bytes -= sum(entry.size for entry in self.log.between(before + 1, agreed + 1))
+            if changed:
+                self._follow_conf()
+            self._leave_joint()
+
+    def _match_of(self, node: NodeId) -> int:
+        member = self._members.get(node)
+        return member.match if member is not None else 0
+
+    def _follow_conf(self) -> None:
+        """Lead by the configuration that has just been committed."""
+        if self.node_id not in self.conf.electors:
+            self._send_last_commit()
+            self._follow(self.term, None)
+            return
+        self._fit_members()
+        self._confirm_reads()
+        if self._transfer is not None and self._transfer not in self.conf.voters:
+            self._transfer = None
+
+    def _send_last_commit(self) -> None:
+        """Tell the members that this node, which is none any more, has committed its removal."""
+        for node in self.conf.members:
+            if node in self._members:
+                self._send_append(node, empty=True)
+
+    def _leave_joint(self) -> None:
+        """Leave a joint configuration as soon as it is committed, whoever began it (R17)."""
+        if self.role is Role.LEADER and self.conf.is_joint and self._last_change <= self.commit:
+            self._append(EntryKind.CONF, _encode_conf(self.conf.left()))
+
+    def _take_heartbeat_reply(self, reply: HeartbeatReply) -> None:
+        member = self._members.get(reply.sender)
+        if self.role is not Role.LEADER or member is None:
+            return
+        member.heard = True
+        member.answered_heartbeat()
+        member.confirmed_round = max(member.confirmed_round, reply.round)
+        self._confirm_reads()
+        if member.match < self.log.last_index:
+            self._send_append(reply.sender, empty=True)
