@@ -21,7 +21,7 @@ owner's own step to a higher epoch is settled in the same way: the key has eithe
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import msgspec
@@ -94,6 +94,7 @@ class HistoryCatalogue:
         # The owner's record under a higher epoch, of which it is not known whether it was written.
         self._raising: bytes | None = None
         self._lock = trio.Lock()
+        self._on_their_way: set[ObjectRef] = set()
         self.epoch = owner.epoch
         self.incarnation = owner.incarnation
         self.topics: dict[int, TopicHistory] = {}
@@ -170,6 +171,31 @@ class HistoryCatalogue:
     def find(self, topic_id: int) -> TopicHistory | None:
         """Return the history of a topic if there is any."""
         return self.topics.get(topic_id)
+
+    # --- Objects on their way ---
+
+    @contextmanager
+    def bringing(self, ref: ObjectRef) -> Iterator[None]:
+        """Say that an object is being stored and entered: until that is done or given up, it is no orphan."""
+        self._on_their_way.add(ref)
+        try:
+            yield
+        finally:
+            self._on_their_way.discard(ref)
+
+    async def settle(self) -> None:
+        """Find out whether the last change has happened, if that is in doubt.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now.
+            DanubeError: the store failed; it is still in doubt.
+        """
+        async with self._changing():
+            return
+
+    def may_be_wanted(self, ref: ObjectRef) -> bool:
+        """Whether an object is known, or on its way. Exact only after :meth:`settle`."""
+        return ref in self.objects or ref in self._on_their_way
 
     # --- Changes ---
 

@@ -34,7 +34,8 @@ __all__ = ["History", "Keepable", "Told"]
 _log = logging.getLogger("danube.history")
 
 _KEEP_INTERVAL_S: Final = 30.0
-"""How often retention is applied and small parts are looked for. Deadlines of garbage are kept exactly."""
+"""How often retention is applied, small parts are looked for, and what could not be done is tried again. Deadlines of
+garbage are kept exactly."""
 _ORPHANS_INTERVAL_S: Final = 6 * 3600.0
 
 
@@ -249,11 +250,13 @@ class History:
 
     async def _keep(self) -> None:
         failing = False
+        begun_us = 0
         orphans_at = trio.current_time() + _ORPHANS_INTERVAL_S
         while True:
-            with trio.move_on_after(self._pause_s()):
+            with trio.move_on_after(self._pause_s(begun_us)):
                 await self._wake.wait()
             self._wake = trio.Event()
+            begun_us = self._clock_us()
             try:
                 await self.keep()
                 if trio.current_time() >= orphans_at:
@@ -267,8 +270,8 @@ class History:
                     _log.error("merging or collecting failed, and is tried again: %s", error)
                 failing = True
 
-    def _pause_s(self) -> float:
-        deadline_us = self.janitor.next_deadline_us()
+    def _pause_s(self, begun_us: int) -> float:
+        deadline_us = self.janitor.next_deadline_us(begun_us)
         if deadline_us is None:
             return _KEEP_INTERVAL_S
         return min(max(1.0, (deadline_us - self._clock_us()) / 1e6), _KEEP_INTERVAL_S)

@@ -9,9 +9,10 @@ are told from uploads that are under way by the time in their names. *Missing* o
 thing here that nobody can repair. :meth:`Janitor.check` finds both; :meth:`Janitor.repair` removes orphans and the
 remains of interrupted uploads.
 
-Nothing that is referenced is ever deleted: each deletion asks the catalogue for the count and, once more, for the parts
-themselves. And nothing is deleted where the manifests are somebody else's: a new broker that was given the bucket of a
-lost one knows none of the objects in it, and all of them would look like orphans.
+Nothing that is referenced is ever deleted, and nothing that may be: an object on its way is no orphan, and a change of
+the catalogue of which the answer was lost is settled first. Each deletion asks the catalogue for the count and, once
+more, for the parts themselves. And nothing is deleted where the manifests are somebody else's: a new broker that was
+given the bucket of a lost one knows none of the objects in it, and all of them would look like orphans.
 """
 
 from __future__ import annotations
@@ -100,7 +101,10 @@ class Janitor:
         """
         deleted = 0
         for ref in self._catalogue.garbage(self._clock_us() - self._grace_us):
-            if ref.storage != name or self._is_referenced(ref):
+            if ref.storage != name:
+                continue
+            await self._catalogue.settle()
+            if self._is_referenced(ref):
                 continue
             await self._manifests[name].check()
             await self._storages[name].delete([ref.key])
@@ -108,10 +112,18 @@ class Janitor:
             deleted += 1
         return deleted
 
-    def next_deadline_us(self) -> int | None:
-        """Return when the next grace ends, None if there is no garbage."""
-        times = [record.garbage_since_us for record in self._catalogue.objects.values() if record.garbage_since_us]
-        return min(times) + self._grace_us if times else None
+    def next_deadline_us(self, since_us: int) -> int | None:
+        """Return when the next grace ends, at or after a time; None if there is no such garbage.
+
+        What could have gone before, and has not, is stuck: its storage is away, or not configured any more. Nobody
+        should hurry for it.
+        """
+        ends = [
+            record.garbage_since_us + self._grace_us
+            for ref, record in self._catalogue.objects.items()
+            if record.garbage_since_us and ref.storage in self._storages
+        ]
+        return min((end for end in ends if end >= since_us), default=None)
 
     def _is_referenced(self, ref: ObjectRef) -> bool:
         found = self._catalogue.objects.get(ref)
@@ -161,7 +173,8 @@ class Janitor:
                     report.referenced += 1
                     unseen.discard(item.key)
         # What was entered or deleted while the listing went on is neither missing nor an orphan.
-        report.orphans = [key for key in report.orphans if ObjectRef(name, key) not in self._catalogue.objects]
+        found, report.orphans = report.orphans, self._unwanted(name, report.orphans)
+        report.recent += len(found) - len(report.orphans)
         for key in sorted(unseen):
             now = self._catalogue.objects.get(ObjectRef(name, key))
             if now is not None and now.references:
@@ -169,6 +182,9 @@ class Janitor:
         if deep:
             await self._check_parts(storage, report)
         return report
+
+    def _unwanted(self, name: str, keys: list[str]) -> list[str]:
+        return [key for key in keys if not self._catalogue.may_be_wanted(ObjectRef(name, key))]
 
     async def _check_parts(self, storage: Storage, report: StorageReport) -> None:
         for record in sorted(self._catalogue.all_parts(), key=lambda record: (record.object, record.part.start)):
@@ -198,13 +214,15 @@ class Janitor:
         Raises:
             FailedPreconditionError: the storage holds the history of another broker.
             StorageError: the backend failed.
+            DanubeError: the metadata store failed, and a change is in doubt: nothing is deleted then.
         """
         await self._manifests[name].check()
         report = await self.check(name)
         storage = self._storages[name]
         for at in range(0, len(report.orphans), _DELETES_AT_ONCE):
-            some = report.orphans[at : at + _DELETES_AT_ONCE]
-            some = [key for key in some if ObjectRef(name, key) not in self._catalogue.objects]
+            # What a lost answer has left in doubt may be in the store, although memory does not know it.
+            await self._catalogue.settle()
+            some = self._unwanted(name, report.orphans[at : at + _DELETES_AT_ONCE])
             await storage.delete(some)
             report.deleted += len(some)
         for prefix in (segment_prefix(self._cluster), manifest_prefix(self._cluster)):

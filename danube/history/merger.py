@@ -161,8 +161,9 @@ class Merger:
         if not copied:
             return
         built = build(key, builder, created_us)
-        await upload(self._storages[storage], built)
-        await self._enter(storage, built, copied)
+        with self._catalogue.bringing(built.ref(storage)):
+            await upload(self._storages[storage], built)
+            await self._enter(storage, built, copied)
 
     async def _copy(self, builder: SegmentBuilder, run: Run) -> bool:
         """Copy a run's batches as one part; False if the topic has changed meanwhile."""

@@ -408,6 +408,13 @@ class Sealer:
 
     async def _store(self, built: BuiltObject, before: trio.Event, done: trio.Event, slots: trio.Semaphore) -> None:
         await self._manifests.check()
+        with self._catalogue.bringing(built.ref(self._storage.name)):
+            await self._bring(built, before)
+        self._keep_buffer(built.data)
+        done.set()
+        slots.release()
+
+    async def _bring(self, built: BuiltObject, before: trio.Event) -> None:
         await upload(self._storage, built)
         await before.wait()
         parts = [part for part in built.footer.parts if self._fits(part)]
@@ -426,9 +433,6 @@ class Sealer:
             self._sealed_bytes += len(built.data)
         else:
             await self._storage.delete([built.key])  # everything in it has expired, or was deleted, meanwhile
-        self._keep_buffer(built.data)
-        done.set()
-        slots.release()
 
     def _fits(self, part: SegmentPart) -> bool:
         """Whether a part still continues its topic: it may have been deleted, or expired, while it was uploaded.

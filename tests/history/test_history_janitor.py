@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import pytest
 import trio
 from history_lives import GRACE_S, Life, World, run_lives, wall_clock_us
 
 from danube.history.objects import object_name, segment_prefix
+from danube.history.parts import ObjectRecord, ObjectRef
+from danube.model.errors import DanubeError, StorageError
+from danube.storage import StorageBackend
+from danube.testing.metadata import FaultyMetadataStore
+from danube.testing.storage_faults import FaultyStorage
 
 
 def segments(world: World) -> list[str]:
@@ -89,6 +97,66 @@ def test_orphans_go_when_nobody_can_want_them() -> None:
     run_lives(scenario, 3)
 
 
+@pytest.mark.parametrize("metadata", ["away", "back"])
+def test_what_may_have_been_entered_is_no_orphan(metadata: str) -> None:
+    """The answer to its transaction was lost, more than the grace ago: the store may know what memory does not."""
+
+    async def scenario(world: World) -> None:
+        stores: list[FaultyMetadataStore] = []
+
+        async def work(life: Life) -> None:
+            await life.append(1, 8)
+            stores[0].lose_answer = 1.0
+            with pytest.raises(StorageError):
+                await life.seal(1)
+            await trio.sleep(2 * GRACE_S)
+            if metadata == "back":
+                stores[0].lose_answer = 0.0
+                await life.history.janitor.repair("default")
+            else:
+                with pytest.raises(DanubeError):
+                    await life.history.janitor.repair("default")
+            stores[0].lose_answer = 0.0
+            with suppress(StorageError):  # it may find out on the way that it was entered
+                await life.seal(1)
+            await life.seal(1)
+            report = await life.history.janitor.check("default", deep=True)
+            assert report.ok, report
+            life.topics[1].log._cached.clear()
+            await life.check_content("doubt")
+
+        assert await world.live(work, bad_metadata=stores.append)
+
+    run_lives(scenario, 3)
+
+
+def test_an_object_on_its_way_is_no_orphan_whatever_the_clock_says() -> None:
+    async def scenario(world: World) -> None:
+        class Slow(FaultyStorage):
+            async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+                if key.startswith("segments/") and not released.is_set():
+                    uploaded.set()
+                    await released.wait()  # it is being verified
+                return await super().get(key, start, end)
+
+        uploaded, released = trio.Event(), trio.Event()
+
+        async def work(life: Life) -> None:
+            await life.append(1, 8)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(life.seal, 1)
+                await uploaded.wait()
+                life.history.janitor._clock_us = lambda: wall_clock_us() + int(1e12)  # the machine's clock was stepped
+                report = await life.history.janitor.repair("default")
+                assert (report.deleted, report.recent) == (0, 1)
+                released.set()
+            assert (await life.history.janitor.check("default", deep=True)).ok
+
+        assert await world.live(work, wrap=lambda backend: Slow(backend, world.random))
+
+    run_lives(scenario, 3)
+
+
 def test_a_former_owner_that_has_slept_deletes_nothing_of_its_successor() -> None:
     """Everything is older than the grace when it wakes up, and it has never heard of any of it."""
 
@@ -116,3 +184,42 @@ def test_a_former_owner_that_has_slept_deletes_nothing_of_its_successor() -> Non
         assert await world.live(former)
 
     run_lives(scenario, 4)
+
+
+@pytest.mark.parametrize("trouble", ["not configured", "denied"])
+def test_garbage_that_cannot_go_keeps_nobody_busy(trouble: str) -> None:
+    async def scenario(world: World) -> None:
+        faults: list[FaultyStorage] = []
+
+        def wrap(backend: StorageBackend) -> StorageBackend:
+            faults.append(FaultyStorage(backend, world.random))
+            return faults[0]
+
+        async def work(life: Life) -> None:
+            await life.append(1, 8)
+            await life.seal(1)
+            if trouble == "denied":
+                await life.drop(1)
+                faults[0].denied = True
+            else:
+                ref = ObjectRef("former", "segments/c/x.seg")
+                life.catalogue.objects[ref] = ObjectRecord(1, 0, 0, 1, 1)
+            await trio.sleep(2 * GRACE_S)
+            rounds = 0
+            keep = life.history.keep
+
+            async def counted() -> None:
+                nonlocal rounds
+                rounds += 1
+                await keep()
+
+            life.history.keep = counted  # type: ignore[method-assign]
+            await trio.sleep(600)
+            assert 15 <= rounds <= 21  # each half minute
+            faults[0].denied = False
+            await trio.sleep(60)
+            assert trouble != "denied" or not life.catalogue.objects
+
+        assert await world.live(work, wrap=wrap)
+
+    run_lives(scenario, 3)

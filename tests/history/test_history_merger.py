@@ -99,7 +99,7 @@ def test_garbage_goes_although_merging_fails(monkeypatch: pytest.MonkeyPatch) ->
     async def scenario(world: World) -> None:
         # The keeper of the broker has to stay out of the way: it would have collected long ago.
         monkeypatch.setattr("danube.history.history._KEEP_INTERVAL_S", 1e9)
-        monkeypatch.setattr("danube.history.history.History._pause_s", lambda _history: 1e9)
+        monkeypatch.setattr("danube.history.history.History._pause_s", lambda _history, _begun_us: 1e9)
         assert await world.live(work)
 
     run_lives(scenario, 3)
