@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-import trio
 
 from danube.broker.consumer import Consumer
 from danube.broker.reader import Reader
 from danube.broker.subscription import Subscription
 from danube.model import Limits, SubscriptionType, api, validate_name
-from danube.model.errors import DanubeError, FailedPreconditionError, InvalidArgumentError
+from danube.model.errors import FailedPreconditionError, InvalidArgumentError
 from danube.model.ranges import check_flat
 from danube.wire import Context, Message, ServerStream
 
@@ -46,16 +45,8 @@ async def consume(broker: Broker, stream: ServerStream, context: Context) -> Non
     key_filters = _key_filters(request, broker.config.limits)
     topic = broker.topic(request.topic)
     found = await topic.open_reader(request) if request.reader else await topic.subscribe(request)
-    failure: DanubeError | None = None
-    async with trio.open_nursery() as nursery:
-        consumer = Consumer(consumer_id, name, stream, nursery, topic.end_offset, key_filters)
-        try:
-            await _converse(stream, found, consumer, broker.config.limits)
-        except DanubeError as error:  # out of the nursery as itself, not in a group
-            failure = error
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+    consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)
+    await _converse(stream, found, consumer, broker.config.limits)
 
 
 def _key_filters(request: api.ConsumeOpen, limits: Limits) -> tuple[str, ...]:

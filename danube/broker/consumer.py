@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import trio
 
 from danube.broker.delivering import encode_delivery
 from danube.dispatch import Delivery
@@ -27,7 +26,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class Consumer:
     """One connected consumer of a subscription, or a reader; a :class:`danube.broker.receiver.Receiver`."""
 
-    __slots__ = ("_held", "_nursery", "caught_up_at", "consumer_id", "key_filters", "name", "stream")
+    __slots__ = ("_held", "caught_up_at", "consumer_id", "key_filters", "name", "stream")
 
     wants_caught_up = True
 
@@ -36,7 +35,6 @@ class Consumer:
         consumer_id: int,
         name: str,
         stream: ServerStream,
-        nursery: trio.Nursery,
         end_offset: int,
         key_filters: tuple[str, ...] = (),
     ) -> None:
@@ -44,8 +42,8 @@ class Consumer:
         self.name = name
         self.stream = stream
         self.key_filters = key_filters
-        self._nursery = nursery
         self._held: tuple[int, int] | None = None
+        """Credit that is kept back while the connection takes nothing more."""
         self.caught_up_at: int | None = end_offset
         """Where it has caught up: the end of the topic when it connected. None once it was told."""
 
@@ -77,20 +75,34 @@ class Consumer:
         """End its call with an error."""
         self.stream.abandon(error)
 
-    def hold(self, pump: Pump, messages: int, size_bytes: int) -> bool:
-        """Keep credit back until the consumer has read what is on its way, if that is too much."""
-        if self.stream.send_buffered < pump.topic.max_send_buffer_bytes:
-            return False
+    def crowded(self, lossy: bool) -> bool:
+        """Whether its connection takes nothing more for now."""
+        return self.stream.crowded(whole_connection=lossy)
+
+    def hold(self, pump: Pump, messages: int, size_bytes: int) -> None:
+        """Keep credit back until the connection takes more again."""
         held = self._held
         if held is None:
             self._held = (messages, size_bytes)
-            self._nursery.start_soon(self._release, pump)
+            self.stream.when_room(lambda: pump.resume_soon(self), pump.stalled)
         else:
             self._held = (held[0] + messages, held[1] + size_bytes)
-        return True
 
-    async def _release(self, pump: Pump) -> None:
-        await self.stream.wait_send_capacity()
+    @property
+    def holds(self) -> bool:
+        """Whether credit is kept back."""
+        return self._held is not None
+
+    def resume(self, pump: Pump, lossy: bool) -> None:
+        """Give the pump what was kept back, if the connection does take more."""
         held, self._held = self._held, None
-        assert held is not None
-        pump.credit(self, *held)
+        if held is None:
+            return
+        if self.stream.crowded(whole_connection=lossy):
+            self.hold(pump, *held)
+        else:
+            pump.machine.credit(self.consumer_id, *held)
+
+    def resumed(self) -> None:
+        """Let others have the room that was not used."""
+        self.stream.pass_room_on()

@@ -21,7 +21,7 @@ from danube.broker.rates import TokenBucket
 from danube.broker.receiver import Receiver
 from danube.dispatch import Delivery, Gap, Machine, Span
 from danube.log import StoredBatch
-from danube.model import api
+from danube.model import Durability, api
 from danube.model.errors import DanubeError, DataLossError, StorageError
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class Pump(ABC):
         """When that rate lets the next batch go; infinite if nothing waits for it."""
         self._catching_up = False
         """Some consumer has a ``caught_up_at``."""
+        self._lossy = topic.durability is Durability.NONE
+        """What finds no consumer with credit is lost."""
+        self._resuming: list[Receiver] = []
+        """Consumers that read again, whose credit was kept back."""
         self._takes_turns = False
         self._clears_away = False
         self._pumping = False
@@ -102,11 +106,21 @@ class Pump(ABC):
 
     def credit(self, consumer: Receiver, messages: int, size_bytes: int) -> None:
         """Let more be delivered to a consumer."""
-        if consumer.hold(self, messages, size_bytes):
-            # It grants more than it reads. What it may have waits until it has read, so that its buffer stays bounded.
+        if consumer.holds or consumer.crowded(self._lossy):
+            consumer.hold(self, messages, size_bytes)  # until it has read what is on its way to it
             return
         self.machine.credit(consumer.consumer_id, messages, size_bytes)
         self.pump()
+
+    def resume_soon(self, consumer: Receiver) -> None:
+        """A consumer whose credit is kept back reads again: go on in a turn of our own."""
+        self._resuming.append(consumer)
+        self._rearm.set()
+
+    def stalled(self) -> None:
+        """A consumer has not read for a while: keep nothing for it that can be read again."""
+        if all(consumer.holds for consumer in self.consumers.values()):
+            self._ahead.clear()
 
     def end(self, error: DanubeError) -> None:
         """Disconnect every consumer with an error."""
@@ -141,6 +155,10 @@ class Pump(ABC):
         machine = self.machine
         topic = self.topic
         bucket = self._bucket
+        if len(self.consumers) == 1:
+            # Its credit may be older than what fills its connection. Several consumers overdraw by a slice each.
+            for consumer in self.consumers.values():
+                self._hold_if_crowded(consumer)
         if bucket is not None:
             self.paced_until = math.inf
         now = trio.current_time()
@@ -206,6 +224,12 @@ class Pump(ABC):
         if self._bucket is not None:
             self._bucket.take(item.messages, item.size_bytes, now)
         self._deliver(consumer, item)
+        self._hold_if_crowded(consumer)
+
+    def _hold_if_crowded(self, consumer: Receiver) -> None:
+        if not consumer.holds and consumer.crowded(self._lossy):
+            # It grants more than it reads. What else it may have waits in the log, or goes to others.
+            consumer.hold(self, *self.machine.withdraw(consumer.consumer_id))
 
     def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
         """Send messages to a consumer."""
@@ -246,8 +270,14 @@ class Pump(ABC):
             with trio.move_on_at(self._armed_s):
                 await self._rearm.wait()
             self._rearm = trio.Event()
+            resuming, self._resuming = self._resuming, []
+            for consumer in resuming:
+                if consumer.consumer_id in self.consumers:
+                    consumer.resume(self, self._lossy)
             self.machine.tick(trio.current_time())
             self.pump()
+            for consumer in resuming:
+                consumer.resumed()
 
     async def _keep_reading(self) -> None:
         while True:

@@ -80,10 +80,27 @@ class Receiver(AckWaiter, Protocol):
         """Disconnect it with an error. It leaves by itself."""
         ...
 
-    def hold(self, pump: Pump, messages: int, size_bytes: int, /) -> bool:
-        """Keep back credit that it has granted, and give it to the pump later, if it does not read what it has.
+    def crowded(self, lossy: bool, /) -> bool:
+        """Whether so much waits for it to read that its credit is to be kept back.
 
-        Returns:
-            Whether the credit was kept back.
+        Args:
+            lossy: what it is not given now is lost.
         """
+        ...
+
+    @property
+    def holds(self) -> bool:
+        """Whether credit is kept back for it."""
+        ...
+
+    def hold(self, pump: Pump, messages: int, size_bytes: int, /) -> None:
+        """Keep credit back, and call :meth:`Pump.resume_soon` when it reads again."""
+        ...
+
+    def resume(self, pump: Pump, lossy: bool, /) -> None:
+        """Give the pump's machine what was kept back, unless it is crowded again."""
+        ...
+
+    def resumed(self) -> None:
+        """The pump has made use of that credit, or had none for it."""
         ...

@@ -6,7 +6,6 @@ Exit codes: 0 after a drain; 130 after Ctrl-C before it was ready; else that of 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -21,8 +20,8 @@ import trio
 from danube.broker.broker import Broker, Seams
 from danube.broker.config import BrokerConfig
 from danube.broker.faces import FaceMaker
+from danube.broker.memory import FreedMemory, keep_large_buffers
 from danube.model.errors import DanubeError, exit_code
-from danube.model.limits import MIB
 from danube.model.version import __version__
 
 __all__ = ["run_broker"]
@@ -34,34 +33,6 @@ def _wall_clock_us() -> int:
     return time.time_ns() // 1000
 
 
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_M_ARENA_MAX = -8
-
-
-def _keep_large_buffers() -> None:
-    """Ask glibc to keep freed megabytes instead of giving them back to the kernel each time.
-
-    Every batch passes through a few buffers of its size. By default each may be mapped, touched page by page and
-    unmapped again. With these settings in the broker and in both clients, publishing and consuming 1 KiB messages
-    went from 203 to 258 MB/s; the broker can only do its own part. What is larger still, segments on their way to a
-    storage, is mapped and given back: in the heap it would leave holes. A C library without ``mallopt`` is left alone.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 8 * MIB)
-        mallopt(_M_TRIM_THRESHOLD, 256 * MIB)
-        # One heap for all threads: what a worker thread has read is freed by the loop, and must serve the loop's needs.
-        mallopt(_M_ARENA_MAX, 1)
-
-
-def _return_what_starting_took() -> None:
-    """Give the kernel back what loading and starting have used for a moment; where there is no glibc, do nothing."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
     """Run a broker until SIGTERM or SIGINT (drain, exit code 0) or until it fails. Blocks; main thread only.
 
@@ -71,7 +42,7 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    _keep_large_buffers()
+    keep_large_buffers()
     try:
         return trio.run(_main, config, faces)
     except BaseException as error:
@@ -95,7 +66,7 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> int:
             # Everything loaded so far stays for good: keep the collector from walking over it again and again.
             gc.collect()
             gc.freeze()
-            _return_what_starting_took()
+            nursery.start_soon(FreedMemory().run)  # what starting took goes at once
             life.ready = True
             print(  # noqa: T201 - the one line on standard output that scripts wait for
                 f"danube {__version__} ready: listening on {', '.join(addresses)};{admin}"

@@ -22,7 +22,7 @@ from danube.broker.receiver import AckWaiter, Receiver
 from danube.broker.telling import explanation_of, info_of
 from danube.dispatch import Cursor, Delivery, Machine, Span
 from danube.log import StoredBatch
-from danube.model import Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
+from danube.model import PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
 from danube.model.errors import (
     ConsumerDisplacedError,
     DanubeError,
@@ -74,7 +74,6 @@ class Subscription(Pump):
         self._active: int | None = None
         self._slices = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         self._takes_turns = kind is SubscriptionType.FAILOVER
-        self._lossy = topic.durability is Durability.NONE
         self._former_end = 0
         """What lies below may have been delivered before the broker was started again."""
         self._unreadable_at = -1

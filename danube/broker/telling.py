@@ -77,6 +77,11 @@ def _reason(subscription: Subscription) -> tuple[str, str]:
     rate, paced_s = subscription.rate, subscription.paced_until - now
     if found.state == "moving" and rate is not None and 0 < paced_s < math.inf:
         return "rate-limited", f"its dispatch rate of {_shown(rate)} is used up for {paced_s:.1f} s"
+    if found.state == "no-credit":
+        deaf = [consumer.name for consumer in subscription.consumers.values() if consumer.holds]
+        if deaf:
+            names = ", ".join(map(repr, deaf[:3])) + ("" if len(deaf) < 4 else f" and {len(deaf) - 3} more")
+            return found.state, f"{found.sentence}; what was sent to {names} is not read from its connection"
     return found.state, found.sentence
 
 

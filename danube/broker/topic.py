@@ -152,11 +152,6 @@ class Topic:
         return self._broker.journal.stored_bytes(self.topic_id)
 
     @property
-    def max_send_buffer_bytes(self) -> int:
-        """How much may wait for one consumer to read."""
-        return self._broker.config.limits.max_send_buffer_bytes
-
-    @property
     def opened(self) -> OpenedBatches:
         """Opened batches, shared by all topics."""
         return self._broker.opened

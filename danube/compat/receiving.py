@@ -28,7 +28,7 @@ from danube.compat.errors import for_clients
 from danube.compat.messages import marked, messages_of
 from danube.model import Durability, Limits, api
 from danube.model.errors import DanubeError, NotFoundError, UnavailableError
-from danube.model.limits import KIB
+from danube.model.limits import KIB, MIB
 from danube.wire import ServerStream
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ __all__ = ["CompatConsumer", "for_receivers"]
 
 _BUFFER_BYTES: Final = 64 * KIB
 """How much is encoded ahead of a client that does not read. More is not faster."""
+_LOSSY_BYTES: Final = 4 * MIB
+"""The byte window of a consumer that loses what finds no credit."""
 _PREFIX_BYTES: Final = 5
 """Of each message in gRPC."""
 _SENT_RANGES: Final = 10_000
@@ -132,7 +134,7 @@ class CompatConsumer:
         messages, size_bytes = limits.compat_prefetch_messages, limits.compat_prefetch_bytes
         if self._subscription.topic.durability is Durability.NONE:
             # What finds no credit there is lost: as much as one batch may hold, as long as the client reads.
-            messages, size_bytes = limits.max_batch_records, limits.max_send_buffer_bytes
+            messages, size_bytes = limits.max_batch_records, _LOSSY_BYTES
         self._subscription.credit(self, messages, size_bytes)
         while True:
             await self._blocked.wait()
@@ -206,9 +208,23 @@ class CompatConsumer:
         """End its call with an error."""
         self._stream.abandon(for_receivers(error))
 
-    def hold(self, _pump: Pump, _messages: int, _size_bytes: int) -> bool:
-        """Return False: credit comes back only when there is room for it."""
+    @property
+    def holds(self) -> bool:
+        """False: credit comes back only when there is room for it."""
         return False
+
+    def crowded(self, _lossy: bool) -> bool:
+        """Return False: what waits here is bounded by the window."""
+        return False
+
+    def hold(self, _pump: Pump, _messages: int, _size_bytes: int) -> None:
+        """Do nothing: see :attr:`holds`."""
+
+    def resume(self, _pump: Pump, _lossy: bool) -> None:
+        """Do nothing: see :attr:`holds`."""
+
+    def resumed(self) -> None:
+        """Do nothing: see :attr:`holds`."""
 
     # --- Sending ---
 

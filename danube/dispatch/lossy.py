@@ -57,6 +57,9 @@ class LossyMachine(Machine):
         if self.type is SubscriptionType.SHARED:
             self._turns.add(member)
 
+    def _uncredited(self, member: Member) -> None:
+        self._turns.remove(member)
+
     def next_read(self, now: float) -> ReadRequest | None:
         """Return None: batches are offered as they are published."""
         return None

@@ -138,6 +138,21 @@ class Machine(ABC):
             if member.has_credit:
                 self._credited(member)
 
+    def withdraw(self, consumer_id: int) -> tuple[int, int]:
+        """Take the credit of a consumer away, until :meth:`credit` gives it back: its connection takes no more now.
+
+        Returns:
+            Messages and bytes of credit that it had; what it has overdrawn it still owes.
+        """
+        member = self._members.get(consumer_id)
+        if member is None:
+            return 0, 0
+        messages, size_bytes = max(0, member.credit_messages), max(0, member.credit_bytes)
+        member.credit_messages -= messages
+        member.credit_bytes -= size_bytes
+        self._uncredited(member)
+        return messages, size_bytes
+
     def _suspend(self, member: Member) -> None:
         """Note that a consumer let a message time out."""
         if not member.suspended:
@@ -171,6 +186,9 @@ class Machine(ABC):
 
     def _credited(self, member: Member) -> None:  # noqa: B027 - a hook
         """A consumer has got credit, and has some now."""
+
+    def _uncredited(self, member: Member) -> None:  # noqa: B027 - a hook
+        """A consumer has no credit any more, other than by a delivery."""
 
     # --- policy ------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ class SharedMachine(RangedMachine):
     def _credited(self, member: Member) -> None:
         self._turns.add(member)
 
+    def _uncredited(self, member: Member) -> None:
+        self._turns.remove(member)
+
     def _left(self, member: Member, now: float) -> None:
         self._turns.remove(member)
         super()._left(member, now)

@@ -64,8 +64,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Received and not yet processed bytes that one connection may hold."""
     stream_window_bytes: int = 4 * MIB
     """Bytes that a peer may send on one stream before the messages among them are processed (HTTP/2 stream window)."""
-    max_send_buffer_bytes: int = 4 * MIB
-    """Bytes queued for one stream of a peer that does not read fast enough; beyond it the sender waits."""
+    max_send_buffer_bytes: int = 1 * MIB
+    """Bytes that wait for one stream of a peer that does not read fast enough; beyond it the sender waits."""
+    max_send_buffer_bytes_per_connection: int = 16 * MIB
+    """The same for all streams of a connection. A connection that stays beyond it and takes nothing for
+    ``write_timeout_s`` is cut off, one that holds four times as much at once."""
+    max_send_buffer_bytes_in_all: int = 256 * MIB
+    """The same for all connections: beyond it, a connection gets no more while anything waits for it."""
     max_header_bytes: int = 16 * KIB
     """Header list of one request."""
     max_resets_per_minute: int = 300

@@ -236,7 +236,7 @@ class Calls(Receiving):
         self._close_remote(stream)
         self._release(stream, stream.pending - stream.complete)
         stream.drop_partial()
-        stream.drop_queue()
+        self._outgoing.drop(stream)
         if stream.finished:
             self._streams.pop(stream.stream_id, None)
 

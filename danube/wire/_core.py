@@ -163,6 +163,17 @@ class ConnectionCore(ABC):
         stream = self._streams.get(stream_id)
         return stream.queued if stream is not None else 0
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of all streams that wait for the peer's windows or for the next write, and of other frames."""
+        outgoing = self._outgoing
+        return outgoing.queued + outgoing.control_bytes
+
+    @property
+    def framed_bytes(self) -> int:
+        """Bytes of messages that :meth:`data_to_send` has returned so far."""
+        return self._outgoing.framed
+
     def can_send(self, stream_id: int) -> bool:
         """Whether messages can still be sent on a stream."""
         stream = self._streams.get(stream_id)

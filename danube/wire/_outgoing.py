@@ -44,7 +44,7 @@ _CONTINUATION = 9
 class Outgoing:
     """The send side of a connection. ``end`` closes a stream whose queue has run empty."""
 
-    __slots__ = ("_chunks", "_end", "_h2", "_ready", "_whole_bytes", "sent_data")
+    __slots__ = ("_chunks", "_end", "_h2", "_ready", "_whole_bytes", "control_bytes", "framed", "queued", "sent_data")
 
     def __init__(self, h2: H2Connection, end: Callable[[WireStream], None]) -> None:
         self._h2 = h2
@@ -52,6 +52,12 @@ class Outgoing:
         self._chunks: list[bytes | memoryview] = []
         self._ready: deque[WireStream] = deque()
         self._whole_bytes = 0
+        self.queued = 0
+        """Bytes of messages that wait in the queues of all streams."""
+        self.framed = 0
+        """Bytes of messages that have left those queues for the socket, ever."""
+        self.control_bytes = 0
+        """Bytes of frames without messages that wait for the next write."""
         self.sent_data = False
         """Whether DATA was sent since somebody has last set this to False."""
 
@@ -60,6 +66,7 @@ class Outgoing:
 
     def raw(self, frame: bytes) -> None:
         """Send bytes that are framed already."""
+        self.control_bytes += len(frame)
         self._chunks.append(frame)
 
     def headers(self, stream_id: int, block: bytes, *, end: bool) -> None:
@@ -76,7 +83,7 @@ class Outgoing:
     def frame(self, kind: int, flags: int, stream_id: int, body: bytes) -> None:
         """Send a frame that is no larger than the peer allows."""
         size = len(body)
-        self._chunks.append(FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + body)
+        self.raw(FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + body)
 
     def whole(self, stream: WireStream, head: bytes, data: bytes, trailers: bytes) -> bool:
         """Send headers, one message and trailers in one go, for a stream that h2 does not know.
@@ -111,7 +118,7 @@ class Outgoing:
         """Take over what h2 wants to send, so that it keeps its place among our frames."""
         data = self._h2.data_to_send()
         if data:
-            self._chunks.append(data)
+            self.raw(data)
 
     def message(self, stream: WireStream, data: bytes | tuple[bytes, ...]) -> None:
         """Queue one gRPC message; a tuple is one message in several buffers."""
@@ -125,8 +132,15 @@ class Outgoing:
             queue.append(PREFIX.pack(0, size) + data if size < 256 else PREFIX.pack(0, size))  # type: ignore[operator]
             if size >= 256:
                 queue.append(data)  # type: ignore[arg-type]
-        stream.queued += size + PREFIX.size
+        size += PREFIX.size
+        stream.queued += size
+        self.queued += size
         self.wake(stream)
+
+    def drop(self, stream: WireStream) -> None:
+        """Forget what waits for a stream; nothing more will be sent on it."""
+        self.queued -= stream.queued
+        stream.drop_queue()
 
     def wake(self, stream: WireStream) -> None:
         """Let a stream with something to send take part again."""
@@ -143,7 +157,7 @@ class Outgoing:
             return b""
         data = b"".join(chunks)
         chunks.clear()
-        self._whole_bytes = 0
+        self._whole_bytes = self.control_bytes = 0
         return data
 
     def _pump(self, budget: int) -> None:
@@ -177,6 +191,8 @@ class Outgoing:
     def _frame(self, stream: WireStream, size: int) -> None:
         stream.queued -= size
         stream.send_window -= size
+        self.queued -= size
+        self.framed += size
         self.sent_data = True
         self._h2.outbound_flow_control_window -= size
         flags = 0

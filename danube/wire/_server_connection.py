@@ -52,8 +52,12 @@ __all__ = ["MAX_READ_BYTES", "WRITE_PIECE_BYTES", "ServerConnection"]
 
 MIN_READ_BYTES = 16 * 1024
 MAX_READ_BYTES = 1024 * 1024
+WRITE_BYTES = 512 * 1024
+"""What is put together for one write; what of it a slow reader does not take stays in memory."""
 WRITE_PIECE_BYTES = 256 * 1024
 """A large write goes out in pieces of this size, so that a slow reader is seen to read."""
+HARD_FACTOR = 4
+"""A connection for which so many times ``max_send_buffer_bytes_per_connection`` waits is cut at once."""
 CLOSING_TIMEOUT_S = 1.0
 """How long a connection that is over may take to write its last words."""
 
@@ -68,7 +72,10 @@ class ServerConnection:
         "_calls",
         "_closed",
         "_closing",
+        "_counted",
         "_flushing",
+        "_framed",
+        "_full_since",
         "_header_block_began",
         "_keepalive_sent",
         "_last_read",
@@ -77,6 +84,7 @@ class ServerConnection:
         "_read_size",
         "_streams",
         "_transport",
+        "_waiters",
         "_write_began",
         "connection_id",
         "limits",
@@ -97,6 +105,12 @@ class ServerConnection:
         self._calls: dict[int, UnaryCall] = {}
         self._nursery: trio.Nursery | None = None
         self._backlog: memoryview | None = None
+        self._waiters: dict[ServerStream, int] = {}
+        """Streams that wait until no more than this waits for them, in the order in which they came."""
+        self._counted = 0
+        """Of what waits for the peer, the part that the server knows of."""
+        self._framed = 0
+        self._full_since = math.inf
         self._flushing = False
         self._closing = False
         self._closed = False
@@ -132,6 +146,9 @@ class ServerConnection:
             self._closed = True
             for call in list(self._calls.values()):
                 call.drop(None)
+            self._waiters.clear()
+            self.server.waiting_changed(-self._counted)
+            self._counted = 0
             await self._transport.close()
 
     async def _read(self) -> None:
@@ -204,12 +221,10 @@ class ServerConnection:
     def flush(self) -> None:
         """Send everything that has gathered; what the transport does not take at once is left to a task."""
         self._flushing = False
-        if self._backlog is not None or self._closed or self._nursery is None:
-            return
-        if self._nursery.cancel_scope.cancel_called:
+        if self._closed or self._nursery is None or self._nursery.cancel_scope.cancel_called:
             return  # the connection is on its way out
         protocol = self.protocol
-        while data := protocol.data_to_send():
+        while self._backlog is None and (data := protocol.data_to_send(WRITE_BYTES)):
             try:
                 sent = self._transport.send_now(data)
             except ConnectionLostError:
@@ -219,9 +234,12 @@ class ServerConnection:
                 self._backlog = memoryview(data)[sent:]
                 self._write_began = trio.current_time()
                 self._nursery.start_soon(self._write_backlog)
-                return
+        if self._waiters:
             self._check_room()
-        if self._closing:
+        waiting = self.waiting_bytes
+        if waiting != self._counted:
+            self._count(waiting)
+        if self._closing and self._backlog is None:
             self._nursery.cancel_scope.cancel()
 
     async def _write_backlog(self) -> None:
@@ -231,11 +249,13 @@ class ServerConnection:
         assert self._nursery is not None
         try:
             while data:
-                for start in range(0, len(data), WRITE_PIECE_BYTES):
+                while data:
                     self._write_began = trio.current_time()
-                    await self._transport.send(data[start : start + WRITE_PIECE_BYTES])
+                    await self._transport.send(data[:WRITE_PIECE_BYTES])
+                    self._backlog = data = data[WRITE_PIECE_BYTES:]
                 self._check_room()
-                data = memoryview(self.protocol.data_to_send())
+                self._backlog = data = memoryview(self.protocol.data_to_send(WRITE_BYTES))
+                self._count(self.waiting_bytes)
         except ConnectionLostError:
             self._nursery.cancel_scope.cancel()
             return
@@ -244,10 +264,86 @@ class ServerConnection:
         if self._closing:
             self._nursery.cancel_scope.cancel()
 
+    # -- what waits for the peer
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait for the peer to take them."""
+        backlog = self._backlog
+        waiting = self.protocol.waiting_bytes
+        return waiting if backlog is None else waiting + len(backlog)
+
+    def full(self) -> bool:
+        """Whether no stream of this connection should send more, however little waits for it.
+
+        So much waits for the connection that ``max_send_buffer_bytes_per_connection`` is reached, or so much for all
+        of them that ``max_send_buffer_bytes_in_all`` was; then each may have something on its way only once.
+        """
+        waiting = self.waiting_bytes
+        return waiting >= self.limits.max_send_buffer_bytes_per_connection or (waiting > 0 and self.server.pressed)
+
+    def wait_for_room(self, stream: ServerStream, level: int) -> None:
+        """Tell a stream, once, when no more than ``level`` bytes wait for it and the connection is not full."""
+        self._waiters[stream] = level
+
+    def pass_room_on(self) -> None:
+        """See whether there is room for somebody who waits for it."""
+        if self._waiters and not self._closed:
+            self._check_room()
+
     def _check_room(self) -> None:
-        for stream in self._streams.values():
-            if stream.waits_for_room:
-                stream.check_room()
+        # As many as may have room, so that they do not all fill it at once; those who have no use for it pass it on.
+        if self.full():
+            return
+        limits, waiters = self.limits, self._waiters
+        room = limits.max_send_buffer_bytes_per_connection - self.waiting_bytes
+        woken = 1 if self.server.pressed else 1 + room // limits.max_send_buffer_bytes
+        buffered = self.protocol.send_buffered
+        for stream, level in list(waiters.items()):
+            if buffered(stream.stream_id) <= level:
+                del waiters[stream]
+                stream.room_made()
+                woken -= 1
+                if not woken:
+                    return
+
+    def _count(self, waiting: int) -> None:
+        """Tell the server how much waits for this peer, and cut it if that is beyond all bounds."""
+        self.server.waiting_changed(waiting - self._counted)
+        self._counted = waiting
+        most = self.limits.max_send_buffer_bytes_per_connection
+        if waiting > HARD_FACTOR * most and not self._closing:
+            self.cut_off(f"more than {HARD_FACTOR} times max_send_buffer_bytes_per_connection = {most}")
+
+    def cut_off(self, why: str) -> None:
+        """Cut a peer that has asked for more than it reads, unless that is done."""
+        if self._nursery is not None and not self._nursery.cancel_scope.cancel_called:
+            self._cut(f"{self.waiting_bytes} bytes wait for it, {why}; it asks for more than it reads")
+
+    @property
+    def counted_bytes(self) -> int:
+        """Bytes that wait for the peer, as the server knows it; 0 once it is cut."""
+        if self._nursery is None or self._nursery.cancel_scope.cancel_called:
+            return 0
+        return self._counted
+
+    def _check_taking(self, now: float) -> None:
+        """Cut a peer that holds more than its share and takes nothing, though its socket may be idle."""
+        waiting = self.waiting_bytes
+        self._count(waiting)
+        framed = self.protocol.framed_bytes
+        moved, self._framed = framed != self._framed, framed
+        if moved:
+            self._full_since = math.inf
+            return
+        for stream in list(self._waiters):
+            stream.stalled()
+        if not self.full():
+            self._full_since = math.inf
+        elif self._full_since == math.inf:
+            self._full_since = now
+        elif now - self._full_since > self.limits.write_timeout_s:
+            self.cut_off(f"and it took none for {self.limits.write_timeout_s} s (write_timeout_s)")
 
     def close_when_written(self) -> None:
         """Close once everything that waits is written; a peer that does not read has a moment for it."""
@@ -258,6 +354,8 @@ class ServerConnection:
     def check(self, now: float) -> None:
         """Enforce every timeout of the connection; the server calls this about once a second."""
         limits = self.limits
+        if self._counted or self._waiters:
+            self._check_taking(now)
         for call in [call for call in self._calls.values() if call.deadline <= now]:
             call.expire()
         if now - self._write_began > (CLOSING_TIMEOUT_S if self._closing else limits.write_timeout_s):
@@ -422,6 +520,7 @@ class ServerConnection:
         protocol = self.protocol
         stream_id = stream.stream_id
         self._streams.pop(stream_id, None)
+        self._waiters.pop(stream, None)
         if tell:
             if error is None:
                 protocol.send_trailers(stream_id, Status.OK)
@@ -431,6 +530,7 @@ class ServerConnection:
         protocol.finish(stream_id)
         if protocol.wants_write:
             self.wake_writer()
+        self.pass_room_on()
         self.server.stream_ended(self)
 
 

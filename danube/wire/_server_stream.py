@@ -35,6 +35,7 @@ class ServerStream:
     __slots__ = (
         "_arrived",
         "_inbox",
+        "_on_room",
         "_room",
         "_sink",
         "connection",
@@ -60,6 +61,7 @@ class ServerStream:
         self._sink: Callable[[Message], bool] | None = None
         self._arrived = Waker()
         self._room: trio.Event | None = None
+        self._on_room: tuple[Callable[[], None], Callable[[], None]] | None = None
 
     def __repr__(self) -> str:
         return f"<ServerStream {self.stream_id} {self.context.path} of {self.context.peer}>"
@@ -122,17 +124,52 @@ class ServerStream:
     async def wait_send_capacity(self, limit_bytes: int | None = None) -> None:
         """Wait until less than ``max_send_buffer_bytes`` wait for the peer; returns at once if it is gone.
 
+        It waits as well while its connection, or all of them, are beyond their limits (see
+        :meth:`danube.wire._server_connection.ServerConnection.full`).
+
         Args:
             limit_bytes: wait until less than this waits; it is not more than that limit.
         """
-        protocol = self.connection.protocol
-        limit = self.connection.limits.max_send_buffer_bytes
+        connection = self.connection
+        limit = connection.limits.max_send_buffer_bytes
         if limit_bytes is not None:
             limit = min(limit, limit_bytes)
-        while protocol.send_buffered(self.stream_id) >= limit:
+        protocol = connection.protocol
+        while not self.gone and (protocol.send_buffered(self.stream_id) >= limit or connection.full()):
             if self._room is None:
                 self._room = trio.Event()
-            await self._room.wait()
+            connection.wait_for_room(self, limit - 1)
+            try:
+                await self._room.wait()
+            finally:
+                connection.pass_room_on()
+
+    def crowded(self, *, whole_connection: bool = False) -> bool:
+        """Whether so much waits for the peer that it should be given no more; sends what can be sent first.
+
+        Args:
+            whole_connection: it may use all of what its connection may hold: what it cannot have now is lost.
+        """
+        connection = self.connection
+        if connection.waiting_bytes < connection.server.least_crowded_bytes:
+            return False
+        connection.flush()
+        return connection.full() or (
+            not whole_connection and self.send_buffered >= connection.limits.max_send_buffer_bytes
+        )
+
+    def when_room(self, on_room: Callable[[], None], on_stall: Callable[[], None]) -> None:
+        """Call ``on_room`` once there is room again for this stream (see :meth:`crowded`), in a later turn.
+
+        Whoever is called and sends nothing calls :meth:`pass_room_on`. ``on_stall`` is called, perhaps often, while the
+        peer has taken nothing for a second or two. Nothing is called any more once the call has ended.
+        """
+        self._on_room = on_room, on_stall
+        self.connection.wait_for_room(self, self.connection.limits.max_send_buffer_bytes // 2)
+
+    def pass_room_on(self) -> None:
+        """Let another stream of the connection have the room that this one was told of and has no use for."""
+        self.connection.pass_room_on()
 
     @property
     def send_buffered(self) -> int:
@@ -163,16 +200,19 @@ class ServerStream:
         self.ended = True
         self._arrived.wake()
 
-    def check_room(self) -> None:
-        """Connection: the send buffer may have become smaller."""
-        if self._room is not None and self.send_buffered < self.connection.limits.max_send_buffer_bytes:
-            self._room.set()
-            self._room = None
+    def room_made(self) -> None:
+        """Connection: this stream may send more."""
+        room, self._room = self._room, None
+        if room is not None:
+            room.set()
+        told, self._on_room = self._on_room, None
+        if told is not None:
+            told[0]()
 
-    @property
-    def waits_for_room(self) -> bool:
-        """Connection: whether somebody sleeps until the send buffer is smaller."""
-        return self._room is not None
+    def stalled(self) -> None:
+        """Connection: the peer has taken nothing for a while."""
+        if self._on_room is not None:
+            self._on_room[1]()
 
     def abandon(self, failure: DanubeError | None) -> None:
         """Connection: cancel the handler; ``failure`` is what the caller will be told, None if it does not listen."""

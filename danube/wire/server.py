@@ -65,6 +65,17 @@ class Server:
         self._changed = trio.Event()
         self._unflushed: list[ServerConnection] = []
         self._flush_wanted = Waker()
+        self.waiting_bytes = 0
+        """Bytes that wait for the peers of all connections, as of their last turns."""
+        self.pressed = False
+        """Whether they have reached ``max_send_buffer_bytes_in_all``, and are not far below it again."""
+        self._crowded_bytes = min(
+            self.limits.max_send_buffer_bytes,
+            self.limits.max_send_buffer_bytes_per_connection,
+            self.limits.max_send_buffer_bytes_in_all,
+        )
+        self.least_crowded_bytes = self._crowded_bytes
+        """Below this a connection need not be asked whether it is crowded."""
         self.poller: Poller | None = None
         """Reads the sockets, while the server runs and the system has the means."""
 
@@ -144,6 +155,28 @@ class Server:
                 for connection in connections:
                     connection.flush()
             await self._flush_wanted.wait()
+
+    def waiting_changed(self, more_bytes: int) -> None:
+        """Connection: so much more (or less) waits for its peer."""
+        self.waiting_bytes = waiting = self.waiting_bytes + more_bytes
+        most = self.limits.max_send_buffer_bytes_in_all
+        if not self.pressed:
+            if waiting >= most:
+                self.pressed, self.least_crowded_bytes = True, 1
+                log.warning(
+                    "%d bytes wait for peers that do not read; max_send_buffer_bytes_in_all is %d, so those for whom"
+                    " something waits get nothing more",
+                    waiting,
+                    most,
+                )
+        elif waiting > 2 * most:
+            # As many peers as there may be, and something for each: those who hold the most go.
+            worst = max(self._connections, key=lambda connection: connection.counted_bytes)
+            worst.cut_off(f"more than for any other, and {waiting} for all")
+        elif waiting < most - most // 4:
+            self.pressed, self.least_crowded_bytes = False, self._crowded_bytes
+            for connection in self._connections:
+                connection.pass_room_on()
 
     def _notify(self) -> None:
         self._changed.set()

@@ -147,6 +147,16 @@ class KeyShared(RuleBasedStateMachine):
     def credit(self, data, messages, size):
         self.grant(data.draw(st.sampled_from(list(self.consumers))), messages, size)
 
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data())
+    def withdraw(self, data):
+        consumer_id = data.draw(st.sampled_from(list(self.consumers)))
+        balance = self.credit_of[consumer_id]
+        had = max(0, balance[0]), max(0, balance[1])
+        assert self.machine.withdraw(consumer_id) == had
+        balance[0] -= had[0]
+        balance[1] -= had[1]
+
     def grant(self, consumer_id, messages, size):
         self.machine.credit(consumer_id, messages, size)
         balance = self.credit_of[consumer_id]

@@ -58,6 +58,15 @@ def test_shared_uses_the_credit_of_all_before_it_drops():
     assert machine.offered(span(10, 1), 0.0)[0] == Gap(1, 8, 10)
 
 
+def test_a_consumer_whose_credit_is_withdrawn_gets_nothing_until_it_has_it_again():
+    machine = lossy(SHARED, "ann", "bob", credit=100)
+    assert machine.withdraw(1) == (100, 10**9)
+    assert machine.withdraw(1) == machine.withdraw(7) == (0, 0)
+    assert [d.consumer_id for d in machine.offered(span(0, 10), 0.0)] == [2]
+    machine.credit(1, 100, 10**9)
+    assert sorted(d.consumer_id for d in machine.offered(span(10, 10), 0.0)) == [1, 2]
+
+
 def test_nothing_is_kept_acknowledged_or_repeated():
     machine = lossy(SHARED, "ann", credit=100)
     machine.offered(span(0, 5), 0.0)

@@ -6,6 +6,8 @@ pieces of any size, or not at all any more. What can happen to a link, or to a h
 * **cut**: nothing passes while it lasts. Bytes that were sent wait (as TCP would repeat them), new connections hang.
   Afterwards everything goes on, late, unless somebody's patience ended before.
 * **reset**: the connections of a link break on both sides; what was on its way is lost.
+* **stops reading**: a host takes no more bytes from its connections of a link, and goes on sending, as an application
+  does that is stuck: what comes fills the window.
 * **half-open**: something on the way forgets a connection. Both sides can send, and hear nothing, for ever.
 * **crash** of a host: its connections are gone. After a kill the kernel says so to the peers; after a power loss nobody
   does, until the peer sends something to the host that has come back and knows nothing of it.
@@ -78,6 +80,7 @@ class Endpoint:
         """The peer has forgotten this connection and has not said so."""
         self._blind = False
         """What is sent vanishes without an answer."""
+        self._reads = True
         self._reader: Task | None = None
         self._writer: Task | None = None
         self._clock = network.clock
@@ -90,7 +93,7 @@ class Endpoint:
         while True:
             now = self._clock.now
             self._check(now)
-            if self._arriving and not self._link.cut and self._arriving[0][0] <= now:
+            if self._arriving and self._reads and not self._link.cut and self._arriving[0][0] <= now:
                 if not waited:
                     await trio.lowlevel.checkpoint()
                     waited = True
@@ -389,6 +392,13 @@ class Network:
             self._trace("reset", one, other, endpoint.number)
             endpoint.break_at(self.clock.now)
             endpoint.peer.break_at(self.clock.now)
+
+    def set_reading(self, reader: str, sender: str, reads: bool) -> None:
+        """Let a host stop reading from the connections that it has with another one now, or go on."""
+        for endpoint in self._between(reader, sender):
+            self._trace("reads" if reads else "stops-reading", reader, sender, endpoint.number)
+            endpoint._reads = reads
+            endpoint._wake_reader()
 
     def half_open(self, one: str, other: str) -> None:
         """Let something on the way forget the connections of a link: whatever is sent on them vanishes, for ever."""

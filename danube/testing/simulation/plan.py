@@ -176,6 +176,9 @@ def _draw_config(random: Random, home: str) -> BrokerConfig:
         limits=Limits(
             max_message_bytes=16 * KIB,
             max_batch_bytes=64 * KIB,
+            max_send_buffer_bytes=32 * KIB,
+            max_send_buffer_bytes_per_connection=128 * KIB,
+            max_send_buffer_bytes_in_all=512 * KIB,
             journal_max_bytes=random.choice((4, 16)) * file_size,
             journal_reserve_bytes=2 * file_size,
             journal_pending_bytes=256 * KIB,
