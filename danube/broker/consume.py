@@ -90,6 +90,7 @@ async def _converse(stream: ServerStream, found: Subscription | Reader, consumer
             reader.start_offset,
             topic.end_offset,
             start_offset=reader.start_offset,
+            owner_epoch=topic.owner_epoch,
         )
     else:
         subscription = found
@@ -106,6 +107,7 @@ async def _converse(stream: ServerStream, found: Subscription | Reader, consumer
             subscription.policy.ack_timeout_s,
             subscription_id=subscription.subscription_id,
             generation=subscription.cursor.generation,
+            owner_epoch=topic.owner_epoch,
         )
     try:
         consumer.send(answer)

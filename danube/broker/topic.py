@@ -134,6 +134,11 @@ class Topic:
         return self.kept
 
     @property
+    def owner_epoch(self) -> int:
+        """Under which epoch this broker owns it; 0 if it keeps nothing."""
+        return self.kept.owner_epoch if isinstance(self.kept, TopicLog) else 0
+
+    @property
     def gone(self) -> bool:
         """Whether the topic was deleted, or has stopped because stored data is damaged."""
         return self.deleted is not None or self.failure is not None

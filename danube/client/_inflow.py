@@ -21,7 +21,7 @@ from danube.client._message import BareMessage, DeliveredBatch
 from danube.client._retry import Retry, ask, receive_reply
 from danube.model import api
 from danube.model.batch import read_header
-from danube.model.errors import DanubeError, ProtocolError, SubscriptionBusyError
+from danube.model.errors import DanubeError, ProtocolError, SubscriptionBusyError, UnavailableError
 from danube.model.policies import Durability
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ class Inflow:
         self._restarted = restarted
         self._wake = wake
         self._stream: ClientStream | None = None
+        self._owner = (0, 0)
+        """Id and owner's epoch of the topic, as the last stream began."""
 
     # --- What the application says -----------------------------------------------------------------------------------
 
@@ -219,6 +221,7 @@ class Inflow:
                 answer = await receive_reply(stream, _decode, self.topic)
             if not isinstance(answer, api.ConsumeOpened):
                 raise ProtocolError(f"the broker answered ConsumeOpen with {type(answer).__name__}")
+            self._check_owner(answer)
             self._attach(stream, answer)
             if not retry.succeeded_once:
                 task_status.started()
@@ -227,6 +230,16 @@ class Inflow:
                 reply = await receive_reply(stream, _decode, self.topic)
                 if self._stream is stream:
                     self._take(reply)
+
+    def _check_owner(self, answer: api.ConsumeOpened) -> None:
+        """Refuse a former owner, which lacks what its successor has delivered, and would deliver the rest again."""
+        topic_id, epoch = self._owner
+        if answer.topic_id == topic_id and answer.owner_epoch < epoch:
+            raise UnavailableError(
+                f"{self.topic}: the broker owned this topic in epoch {answer.owner_epoch}, and another one has it,"
+                f" in epoch {epoch}; it is tried again"
+            )
+        self._owner = answer.topic_id, answer.owner_epoch
 
     def _attach(self, stream: ClientStream, answer: api.ConsumeOpened) -> None:
         self.active = answer.active

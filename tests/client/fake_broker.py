@@ -134,6 +134,7 @@ class FakeBroker:
         self.corrupt: Callable[[Stored], bool] = lambda stored: False
         self.slices = False
         self.ack_timeout_s = 0.0
+        self.owner_epoch = 1
         self.forgets_acks = False
         self.open_errors: list[DanubeError] = []
         self.opens: list[api.PublishOpen | api.ConsumeOpen] = []
@@ -251,6 +252,7 @@ class FakeBroker:
         topic = self.topic(request.topic)
         start = topic.end_offset if request.start == "latest" else 0 if request.start == "earliest" else request.start
         assert isinstance(start, int)
+        start = min(start, topic.end_offset)
         sub = FakeSubscription(start)
         if not request.reader:
             sub = topic.subscriptions.setdefault(request.subscription, sub)
@@ -262,6 +264,7 @@ class FakeBroker:
         me.position = floor
         end = topic.end_offset
         opened = api.ConsumeOpened(1, 1, topic.durability, True, floor, end, self.ack_timeout_s, start)
+        opened.owner_epoch = self.owner_epoch
         stream.send_nowait(_encode(opened))
         try:
             async with trio.open_nursery() as nursery:

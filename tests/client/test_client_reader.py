@@ -109,6 +109,37 @@ async def test_a_reader_that_has_seen_nothing_yet_keeps_its_place(broker: FakeBr
         assert await offsets(reader, 5) == [10, 11, 12, 13, 14]
 
 
+async def test_a_former_owner_does_not_set_a_reader_back(broker: FakeBroker, autojump_clock: Clock) -> None:
+    """It lacked what its successor had delivered: the reader went back to its end, and got the rest once more."""
+    store(broker, *[10] * 4)
+    broker.owner_epoch = 2
+    batches = broker.topic(TOPIC).batches
+    async with memory_client(broker) as client, client.reader(TOPIC, start="earliest") as reader:
+        assert await offsets(reader, 35) == list(range(35))
+        broker.owner_epoch, kept = 1, batches[2:]
+        del batches[2:]
+        await broker.cut()
+        await trio.sleep(3)
+        assert reader.position == {0: 35}
+        broker.owner_epoch = 3
+        batches += kept
+        store(broker, 10)
+        assert await offsets(reader, 15) == list(range(35, 50))
+
+
+async def test_an_owner_that_lost_its_newest_messages_is_believed(broker: FakeBroker, autojump_clock: Clock) -> None:
+    store(broker, *[10] * 4)
+    batches = broker.topic(TOPIC).batches
+    async with memory_client(broker) as client, client.reader(TOPIC, start="earliest") as reader:
+        assert await offsets(reader, 40) == list(range(40))
+        broker.owner_epoch = 2
+        del batches[2:]
+        await broker.cut()
+        await trio.sleep(3)
+        store(broker, 10)
+        assert await offsets(reader, 10) == list(range(20, 30))
+
+
 async def test_a_reader_of_a_topic_that_forgets_goes_on_with_what_comes(
     broker: FakeBroker, autojump_clock: Clock
 ) -> None:
