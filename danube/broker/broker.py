@@ -24,6 +24,7 @@ from danube.broker.config import DEFAULT_ADMIN_PORT, DEFAULT_STORAGE, BrokerConf
 from danube.broker.consume import consume
 from danube.broker.expiry import MessageExpiry
 from danube.broker.faces import FaceMaker
+from danube.broker.named_locks import NamedLocks
 from danube.broker.opened import OpenedBatches
 from danube.broker.policies import PolicyBook
 from danube.broker.publish import PublishStream, publish
@@ -108,8 +109,8 @@ class Broker:
         self._saved: dict[tuple[str, int], int] = {}
         self._drain_wanted = trio.Event()
         self._server: Server
-        self.creating = trio.Lock()
-        """Held while a topic is looked for and then created."""
+        self.creating = NamedLocks()
+        """Held, by base name, while a topic is looked for and then created."""
         self.restoring = trio.Lock()
         """Held while topics are brought back from a bucket."""
 
@@ -538,7 +539,7 @@ class Broker:
             base, partitions = (split[0], request.partitions) if split else (name, 0)
             if split and not partitions:
                 raise
-            async with self.creating:
+            async with self.creating.hold(base):
                 if self.catalogue.find(base) is None:
                     await self.create_topic(base, request.durability, partitions)
         return self.topic(name)

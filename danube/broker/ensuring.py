@@ -42,7 +42,7 @@ async def ensure_topic(broker: Broker, name: str, durability: Durability) -> Top
     validate_topic(name)
     split = split_partition(name)
     base, wanted = (split[0], split[1] + 1) if split else (name, 0)
-    async with broker.creating:
+    async with broker.creating.hold(base):
         record = broker.catalogue.find(base)
         if record is not None and bool(record.partitions) is not bool(split):
             raise AlreadyExistsError(

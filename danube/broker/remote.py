@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,7 +28,7 @@ import trio
 from danube.broker.building import build_remote_topic
 from danube.broker.catalogue import Catalogue
 from danube.broker.records import SubscriptionRecord, TopicRecord, members
-from danube.broker.settling import Settling
+from danube.broker.settling import Settling, to_the_end
 from danube.broker.state import RecoveryVisitor
 from danube.broker.topic import Topic
 from danube.history import (
@@ -54,6 +55,7 @@ from danube.model.errors import (
     StorageError,
     StorageUnavailableError,
     TopicNotFoundError,
+    UnavailableError,
 )
 from danube.storage import Storage
 
@@ -200,23 +202,33 @@ class RemoteTopics:
     async def open(self, name: str) -> RemoteJournal:
         """Return the journal of a storage; bring it to life if it is not running yet.
 
+        Opening one goes on to its end when the caller goes away: topics that have come to life need a journal that
+        runs.
+
         Raises:
             FailedPreconditionError: the storage cannot carry such topics.
             OwnerFencedError: another broker has them.
             DataLossError: something in the bucket is damaged or missing.
             StorageError: the storage cannot be reached.
+            UnavailableError: the broker is about to end.
         """
         lacking = self._lacking(name)
         if lacking is not None:
             raise lacking
+        if name not in self._journals:
+            await to_the_end(self._broker.nursery, partial(self._bring_to_life, name))
+        if name not in self._journals:
+            raise UnavailableError(f"storage {name!r} is not opened any more: the broker is shutting down")
+        return self._journals[name]
+
+    async def _bring_to_life(self, name: str) -> None:
         async with self._opening[name]:
-            journal = self._journals.get(name)
-            if journal is None:
-                journal = await self._open(name)
-                await self._nursery.start(journal.run)
-                self._journals[name] = journal
-                self._failures.pop(name, None)
-            return journal
+            if name in self._journals:
+                return  # another call has done it meanwhile
+            journal = await self._open(name)
+            await self._nursery.start(journal.run)
+            self._journals[name] = journal
+            self._failures.pop(name, None)
 
     def _lacking(self, name: str) -> FailedPreconditionError | None:
         found = self._storages[name]
@@ -296,7 +308,9 @@ class RemoteTopics:
             return
         try:
             await self._broker.history.take_over(name, bucket)
-        except StorageError as error:
+        except OwnerFencedError:
+            raise
+        except DanubeError as error:  # its topics are alive by now, and need their journal
             _log.warning("%s is taken over later: %s", self._storages[name].url, error)
 
     async def _agree(self, name: str, recovered: RemoteRecovered) -> dict[str, TopicRecord]:

@@ -14,6 +14,7 @@ from broker_harness import RunningBroker, raw_producer, read_all, running_broker
 
 import danube
 from danube.broker import remote
+from danube.broker.remote import RemoteTopics
 from danube.history import HistoryCatalogue, highest_epoch, read_bucket
 from danube.model import api
 from danube.model.errors import (
@@ -399,3 +400,52 @@ async def test_sealing_on_demand_makes_segments_of_commits(tmp_path: Path, bucke
         assert [record.object.partition("/")[0] for record in history.parts] == ["segments"]
         topic.log._cached.clear()
         assert await read_all(client, TOPIC) == payloads_of(0, 30)
+
+
+async def test_opening_goes_on_when_its_caller_goes_away(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else topics would be served by a journal that no task runs, and publishers wait for ever."""
+    async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        await running.drain()
+
+        async def leave_it(_topics: RemoteTopics, _name: str, done: trio.Event) -> None:
+            done.set()
+
+        monkeypatch.setattr(RemoteTopics, "_bring_up", leave_it)
+        await running.start()
+        topics = running.broker.remote
+        revive = RemoteTopics._revive
+
+        def revive_and_leave(*arguments: Any) -> None:
+            revive(*arguments)
+            scope.cancel()
+
+        monkeypatch.setattr(RemoteTopics, "_revive", revive_and_leave)
+        with trio.CancelScope() as scope:
+            await topics.open("default")
+        await publish(client, TOPIC, [b"2"])
+        await client.create_topic("/default/more", durability="remote")
+        assert await read_all(client, TOPIC) == [b"1", b"2"]
+
+
+async def test_a_creation_that_waits_for_its_storage_holds_up_no_other(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
+        waiting = trio.Event()
+
+        async def wait(*_arguments: Any) -> None:
+            waiting.set()
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(RemoteTopics, "_open", wait)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(publish, client, TOPIC, [b"1"], durability="remote"))
+            await waiting.wait()
+            await publish(client, "/default/local", [b"a"], durability="disk")
+            assert await read_all(client, "/default/local") == [b"a"]
+            assert list(running.broker.creating._locks) == [TOPIC]
+            nursery.cancel_scope.cancel()
+        await wait_until(lambda: not running.broker.creating._locks)
