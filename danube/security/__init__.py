@@ -1,0 +1,23 @@
+"""Who may do what: permissions, scopes, roles, bindings, and the decision. Pure: no store, no clock, no proofs."""
+
+from danube.security.evaluate import Decision, Rights
+from danube.security.permissions import Permission
+from danube.security.roles import BUILT_IN_ROLES, Binding, Grant, Principal, PrincipalType, Role
+from danube.security.scopes import CLUSTER, Resource, Scope, ScopeKind, parse_scope
+
+__all__ = [
+    "BUILT_IN_ROLES",
+    "CLUSTER",
+    "Binding",
+    "Decision",
+    "Grant",
+    "Permission",
+    "Principal",
+    "PrincipalType",
+    "Resource",
+    "Rights",
+    "Role",
+    "Scope",
+    "ScopeKind",
+    "parse_scope",
+]

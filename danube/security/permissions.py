@@ -1,0 +1,63 @@
+"""What can be permitted: one bit for each permission, so that a set of them is a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntFlag
+
+from danube.model.errors import InvalidArgumentError
+
+__all__ = ["Permission", "parse_permissions"]
+
+
+class Permission(IntFlag):
+    """Permissions. The first nine have the names, and mean what they mean, in the upstream system."""
+
+    LOOKUP = 1 << 0
+    """See that a topic exists and where it is served."""
+    PRODUCE = 1 << 1
+    CONSUME = 1 << 2
+    REPLICATE = 1 << 3
+    MANAGE_NAMESPACE = 1 << 4
+    MANAGE_TOPIC = 1 << 5
+    MANAGE_SCHEMA = 1 << 6
+    MANAGE_BROKER = 1 << 7
+    MANAGE_CLUSTER = 1 << 8
+    DESCRIBE = 1 << 9
+    """See how something is set and how it is doing, without its messages."""
+    MANAGE_SUBSCRIPTION = 1 << 10
+    READ_SCHEMA = 1 << 11
+    MANAGE_SECURITY = 1 << 12
+    READ_METRICS = 1 << 13
+    BROKER_INTERNAL = 1 << 14
+    """What brokers ask of each other. No role holds it: it comes with a broker's certificate alone."""
+
+    @property
+    def title(self) -> str:
+        """The name of a single permission as people and upstream's tools write it: ``ManageTopic``."""
+        assert self.name is not None
+        return "".join(part.capitalize() for part in self.name.split("_"))
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The names of all permissions of a set, in their order."""
+        return tuple(each.title for each in Permission if each in self)
+
+
+_BY_TITLE = {each.title.lower(): each for each in Permission}
+
+
+def parse_permissions(titles: Iterable[str]) -> Permission:
+    """Return the set of permissions with these names; upper and lower case are the same.
+
+    Raises:
+        InvalidArgumentError: there is no such permission, or it cannot be given by a role.
+    """
+    found = Permission(0)
+    for title in titles:
+        permission = _BY_TITLE.get(title.lower())
+        if permission is None or permission is Permission.BROKER_INTERNAL:
+            known = ", ".join(each.title for each in Permission if each is not Permission.BROKER_INTERNAL)
+            raise InvalidArgumentError(f"unknown permission {title!r}; the permissions are: {known}")
+        found |= permission
+    return found

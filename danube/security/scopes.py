@@ -1,0 +1,190 @@
+"""Where a grant holds, and what a request is about.
+
+A *scope* is what a grant names; a *resource* is what a request names. Scopes are nested::
+
+    cluster
+      ├─ namespace:shop
+      │    ├─ topic:/shop/orders       topic:/shop/ord*
+      │    │    └─ subscription:/shop/orders#billing     subscription:/shop/orders#bill*
+      │    └─ schema:/shop/orders-value    a subject that begins like a topic is in that topic's namespace as well
+      └─ schema:orders-value           schema:ord*
+
+A ``*`` at the end makes a prefix. A topic covers its partitions.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from danube.model.errors import InvalidArgumentError, InvalidNameError
+from danube.model.names import split_partition, validate_name, validate_namespace, validate_topic
+
+__all__ = ["CLUSTER", "Resource", "Scope", "ScopeKind", "parse_scope"]
+
+
+class ScopeKind(Enum):
+    """What kind of thing a scope or a resource is."""
+
+    CLUSTER = "cluster"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    SCHEMA = "schema"
+
+
+class Resource(NamedTuple):
+    """What a request is about."""
+
+    kind: ScopeKind
+    name: str
+    """Cluster: empty. Namespace: its name. Topic: ``/namespace/topic``, never a partition. Subscription:
+    ``/namespace/topic#subscription``. Schema: the subject."""
+
+    @classmethod
+    def namespace(cls, name: str) -> Resource:
+        """Return a namespace; ``/shop`` and ``shop`` are the same."""
+        return cls(ScopeKind.NAMESPACE, name.removeprefix("/"))
+
+    @classmethod
+    def topic(cls, name: str) -> Resource:
+        """Return a topic; of a partition, the topic that it belongs to."""
+        return cls(ScopeKind.TOPIC, _base(name))
+
+    @classmethod
+    def subscription(cls, topic: str, subscription: str) -> Resource:
+        """Return a subscription of a topic, or of the topic that a partition belongs to."""
+        return cls(ScopeKind.SUBSCRIPTION, f"{_base(topic)}#{subscription}")
+
+    @classmethod
+    def schema(cls, subject: str) -> Resource:
+        """Return a subject of the schema registry."""
+        return cls(ScopeKind.SCHEMA, subject)
+
+    def __str__(self) -> str:
+        return self.name if self.kind in (ScopeKind.TOPIC, ScopeKind.SUBSCRIPTION) else f"{self.kind.value} {self.name}"
+
+
+CLUSTER = Resource(ScopeKind.CLUSTER, "")
+"""The resource of requests that are about no single thing."""
+
+
+class Scope(NamedTuple):
+    """Where a grant holds."""
+
+    kind: ScopeKind
+    name: str
+    is_prefix: bool = False
+
+    def __str__(self) -> str:
+        if self.kind is ScopeKind.CLUSTER:
+            return "cluster"
+        return f"{self.kind.value}:{self.name}" + ("*" if self.is_prefix else "")
+
+    def covers(self, resource: Resource) -> bool:
+        """Whether a grant with this scope holds for a resource."""
+        if self.kind is ScopeKind.CLUSTER:
+            return True
+        name = _name_as(self.kind, resource)
+        if name is None:
+            return False
+        return name.startswith(self.name) if self.is_prefix else name == self.name
+
+    def contains(self, other: Scope) -> bool:
+        """Whether every resource that ``other`` covers is covered by this scope, too."""
+        if self.kind is ScopeKind.CLUSTER or self == other:
+            return True
+        if other.kind is ScopeKind.CLUSTER:
+            return False
+        if self.kind is ScopeKind.NAMESPACE:
+            # A prefix as short as "/sho" reaches into other namespaces.
+            return _is_inside(other, f"/{self.name}/")
+        if self.kind is ScopeKind.TOPIC and other.kind is ScopeKind.SUBSCRIPTION:
+            topic, separator, _ = other.name.partition("#")
+            if self.is_prefix:
+                return topic.startswith(self.name)
+            return bool(separator) and topic == self.name
+        if self.kind is not other.kind:
+            return False
+        if self.is_prefix:
+            return other.name.startswith(self.name)
+        return not other.is_prefix and other.name == self.name
+
+
+def _is_inside(scope: Scope, start: str) -> bool:
+    if scope.kind is ScopeKind.NAMESPACE:
+        return not scope.is_prefix and f"/{scope.name}/" == start
+    return scope.name.startswith(start)
+
+
+def _base(topic: str) -> str:
+    partition = split_partition(topic)
+    return topic if partition is None else partition[0]
+
+
+def _name_as(kind: ScopeKind, resource: Resource) -> str | None:
+    """Return the name of what a resource is, or lies in, of a kind; None if it is in nothing of that kind."""
+    if kind is resource.kind:
+        return resource.name
+    if kind is ScopeKind.NAMESPACE and resource.name.startswith("/"):
+        return resource.name[1:].partition("/")[0]
+    if kind is ScopeKind.TOPIC and resource.kind is ScopeKind.SUBSCRIPTION:
+        return resource.name.partition("#")[0]
+    return None
+
+
+def parse_scope(text: str) -> Scope:
+    """Return the scope that a person wrote.
+
+    ``cluster``, ``namespace:shop``, ``topic:/shop/orders``, ``topic:/shop/ord*``,
+    ``subscription:/shop/orders#billing``, ``schema:orders-value``. What begins with ``/`` is a topic, or with a ``#`` a
+    subscription.
+
+    Raises:
+        InvalidArgumentError: it is nothing of that.
+    """
+    kind_name, colon, name = text.partition(":")
+    if text.startswith("/"):
+        kind_name, name = ("subscription" if "#" in text else "topic"), text
+    elif text == "cluster":
+        return Scope(ScopeKind.CLUSTER, "")
+    elif not colon:
+        raise _malformed(text)
+    is_prefix = name.endswith("*")
+    name = name.removesuffix("*")
+    try:
+        kind = ScopeKind(kind_name)
+        if kind is ScopeKind.NAMESPACE and not is_prefix:
+            return Scope(kind, validate_namespace(name.removeprefix("/")))
+        if kind is ScopeKind.TOPIC:
+            return Scope(kind, _checked_topic(name, is_prefix=is_prefix), is_prefix)
+        if kind is ScopeKind.SUBSCRIPTION:
+            topic, _, subscription = name.partition("#")
+            if subscription or not is_prefix:
+                validate_name("subscription", subscription)
+            return Scope(kind, f"{_checked_topic(topic, is_prefix=False)}#{subscription}", is_prefix)
+        if kind is ScopeKind.SCHEMA and (name or is_prefix):
+            return Scope(kind, name, is_prefix)
+    except InvalidNameError as error:
+        raise InvalidArgumentError(f"{text!r} is not a scope: {error}") from error
+    except ValueError as error:
+        raise _malformed(text) from error
+    raise _malformed(text)
+
+
+def _checked_topic(name: str, *, is_prefix: bool) -> str:
+    if is_prefix:
+        # What stands there has to be the beginning of a topic, past its namespace's first character.
+        validate_topic(name + ("x" if name.count("/") == 2 else "x/x"))
+        return name
+    validate_topic(name)
+    if _base(name) != name:
+        raise InvalidArgumentError(f"{name!r} is a partition; grants name the topic {_base(name)!r}")
+    return name
+
+
+def _malformed(text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{text!r} is not a scope: use cluster, namespace:NAME, topic:/namespace/name,"
+        " subscription:/namespace/name#NAME or schema:SUBJECT; a '*' at the end of a topic, subscription or schema makes a prefix"
+    )
