@@ -1,7 +1,7 @@
 """The decision whether a principal may do something to a resource.
 
-Grants only add up: there are no rules that deny. A decision looks up the principal's grants by the names that a resource
-has, so it takes as long with ten thousand bindings as with ten, and is remembered until anything changes.
+Grants only add up: there are no rules that deny. A decision looks up the principal's grants by the names that a
+resource has, so it takes as long with ten thousand bindings as with ten, and is remembered until anything changes.
 """
 
 from __future__ import annotations

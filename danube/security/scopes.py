@@ -186,5 +186,6 @@ def _checked_topic(name: str, *, is_prefix: bool) -> str:
 def _malformed(text: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{text!r} is not a scope: use cluster, namespace:NAME, topic:/namespace/name,"
-        " subscription:/namespace/name#NAME or schema:SUBJECT; a '*' at the end of a topic, subscription or schema makes a prefix"
+        " subscription:/namespace/name#NAME or schema:SUBJECT; a '*' at the end of a topic, subscription or schema"
+        " makes a prefix"
     )
