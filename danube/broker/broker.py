@@ -286,7 +286,9 @@ class Broker:
             await self._drain_wanted.wait()
             self.composing.drain()
             # Streams and calls that have something in flight end when it has settled; the others end at once.
-            for server in servers:
+            await self._server.drain(0, self.config.drain_timeout_s)
+            for server in servers[1:]:  # last, because it can be asked until then
+                server.linger_s = 0.0  # its clients hold no streams
                 await server.drain(0, self.config.drain_timeout_s)
             nursery.cancel_scope.cancel()
 

@@ -41,7 +41,7 @@ from danube.wire._method import Method
 from danube.wire._server_stream import ServerStream
 from danube.wire._transport import SocketTransport, transport_of
 from danube.wire._unary_call import UnaryCall
-from danube.wire.codec import choose_codec
+from danube.wire.codec import MSGPACK, choose_codec
 from danube.wire.connection import GrpcConnection
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class ServerConnection:
         "_waiters",
         "_write_began",
         "connection_id",
+        "foreign",
         "limits",
         "peer",
         "protocol",
@@ -97,6 +98,8 @@ class ServerConnection:
         self.server = server
         self.limits = server.limits
         self.connection_id = connection_id
+        self.foreign = False
+        """Whether the peer has made calls that no client of ours makes; such peers take leave slowly."""
         self.peer = peer
         now = trio.current_time()
         self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
@@ -420,6 +423,10 @@ class ServerConnection:
         method = self.server.methods.get(event.path)
         try:
             codec = choose_codec(event.content_type, self.server.codecs)
+            if codec is not MSGPACK:
+                self.foreign = True
+                if self.server.draining.is_set():
+                    raise BrokerDrainingError("the broker is shutting down; reconnect")
             if method is None:
                 raise UnimplementedError(f"there is no method {event.path} here")
         except DanubeError as exc:

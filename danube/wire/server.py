@@ -39,6 +39,9 @@ __all__ = [
 CHECK_INTERVAL_S = 1.0
 """How often timeouts are looked at: they act up to this much late."""
 
+LINGER_S = 0.5
+"""How long clients of others may take to notice that the broker ends, before their connections do."""
+
 log = logging.getLogger("danube.wire")
 
 
@@ -58,6 +61,8 @@ class Server:
                 self.methods[path] = method
         self.draining = trio.Event()
         """Set when :meth:`drain` begins; handlers of long streams may watch it."""
+        self.linger_s = LINGER_S
+        """How long :meth:`drain` lets clients of others notice that it ends, before their connections do."""
         # Dicts keep their order, a set of objects has that of their addresses: no run would be like another.
         self._connections: dict[ServerConnection, None] = {}
         self._accepting = trio.CancelScope()
@@ -197,16 +202,23 @@ class Server:
         plain function has begun to serve have ``settle_s`` more: they cannot be cancelled, and a caller that is told
         that one has failed would do again what is done. Returns when every connection is closed; :meth:`run` returns
         then, too.
+
+        Clients of ours are told with GOAWAY at once. Others may take a GOAWAY, or the end of the connection, that
+        arrives together with the ends of their streams for a failure that is for good. They get those ends first; for
+        :attr:`linger_s` seconds from then on, or until they have left, their new calls are answered with UNAVAILABLE;
+        only then they get GOAWAY, and the connection ends.
         """
         self.draining.set()
         self._accepting.cancel()
         for connection in self._connections:
-            connection.drain()
+            if not connection.foreign:
+                connection.drain()
         with trio.move_on_after(grace_s):
             while not all(connection.idle for connection in self._connections):
                 await self._changed.wait()
         for connection in self._connections:
             connection.end_streams()
+        leave_at = trio.current_time() + self.linger_s
         with trio.move_on_after(settle_s):
             while any(connection.serves_calls for connection in self._connections):
                 await self._changed.wait()
@@ -215,7 +227,11 @@ class Server:
         # Handlers may shield the settling of what they have begun; the check of timeouts bounds the writing.
         while not all(connection.idle for connection in self._connections):
             await self._changed.wait()
+        with trio.move_on_at(leave_at):
+            while any(connection.foreign for connection in self._connections):
+                await self._changed.wait()
         for connection in self._connections:
+            connection.drain()
             connection.close_when_written()
         while self._connections:
             await self._changed.wait()
