@@ -11,8 +11,13 @@ made there first and then written to the bucket, because a snapshot must not kno
 creation that was cut off in between is taken back at the next start, and a deletion done again by whoever wanted it.
 
 The older part of their history is in segments, like that of other topics. If the metadata was lost, it is entered anew
-from the bucket's manifests. The bucket as a whole is taken over as soon as nothing in it belongs to topics that were
-not brought back; until then nothing in it is merged or deleted.
+from the bucket's manifests. They are read behind the fences, because a former owner that lives seals, tells of it in
+its manifests, and deletes commits, until it finds the fence::
+
+    claim, fences -> manifests -> catalogue -> commits that are not sealed -> topics -> manifest of the new owner
+
+The bucket as a whole is taken over as soon as nothing in it belongs to topics that were not brought back; until then
+nothing in it is merged or deleted.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ from danube.history import (
     enter,
     highest_epoch,
     read_bucket,
-    survey_bucket,
+    survey_topics,
 )
 from danube.log import Entry, EntryType
 from danube.model import Durability, TopicPolicies
@@ -246,12 +251,9 @@ class RemoteTopics:
     async def _open(self, name: str) -> RemoteJournal:
         broker, storage = self._broker, self._storages[name]
         history, cluster = broker.history, broker.config.cluster
-        bucket = await read_bucket(storage, cluster)
-        foreign = bool(bucket.epoch) and bucket.incarnation != history.catalogue.incarnation
+        bucket = await read_bucket(storage, cluster)  # what cannot be read fences nobody
         former = await highest_epoch(storage, cluster)
         await history.catalogue.raise_epoch(max(former, bucket.epoch) + 1)
-        if foreign:
-            await self._enter_history(name, bucket)
         journal = RemoteJournal(
             storage,
             history.catalogue,
@@ -260,9 +262,17 @@ class RemoteTopics:
             cluster=cluster,
             owner=f"{broker.seams.random.getrandbits(64):016x}",
             wall_clock_us=broker.seams.wall_clock_us,
-            before_delete=history.manifests[name].flush,
+            told=lambda: not history.manifests[name].pending,
         )
-        recovered = await journal.recover()
+        history.manifests[name].check_owner = journal.check_owner
+
+        async def enter_history(recovered: RemoteRecovered) -> None:
+            nonlocal bucket
+            bucket = await read_bucket(storage, cluster)
+            if self._is_foreign(bucket):
+                await self._enter_history(name, bucket, recovered)
+
+        recovered = await journal.recover(enter_history)
         if not former and self.records(name):
             raise DataLossError(
                 f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(name))} for one;"
@@ -270,18 +280,28 @@ class RemoteTopics:
             )
         records = await self._agree(name, recovered)
         self._revive(journal, records, recovered)
-        if foreign:
+        if not bucket.epoch or self._is_foreign(bucket):
             await self._take_over(name, bucket)
         return journal
 
-    async def _enter_history(self, name: str, bucket: Bucket) -> None:
-        """The metadata is new, the bucket is not: enter what the manifests say of the topics that will come back."""
+    def _is_foreign(self, bucket: Bucket) -> bool:
+        return bool(bucket.epoch) and bucket.incarnation != self._broker.history.catalogue.incarnation
+
+    async def _enter_history(self, name: str, bucket: Bucket, recovered: RemoteRecovered) -> None:
+        """The metadata is new, the bucket is not: enter what the manifests say of the topics that come back.
+
+        Which these are, the commits know; a manifest need not have heard of a topic whose parts it tells of. Objects
+        that no manifest mentions are left alone: what is in them is still in commits, and who wrote them may yet
+        delete them.
+        """
         broker = self._broker
-        records = [Catalogue.decode_topic(record) for record in bucket.topics.values()]
-        ids = [number for record in records if record.durability is Durability.REMOTE for number in record.topic_ids]
-        if not ids:
-            return
-        survey = await survey_bucket(self._storages[name], broker.config.cluster)
+        if bucket.epoch >= broker.history.catalogue.epoch:
+            raise OwnerFencedError(
+                f"{self._storages[name].url}: a broker of epoch {bucket.epoch} has taken over this history; this one,"
+                f" of epoch {broker.history.catalogue.epoch}, stops"
+            )
+        ids = sorted(number for topic_ids, _ in recovered.state.topics.values() for number in topic_ids)
+        survey = await survey_topics(self._storages[name], broker.config.cluster, bucket, ids)
         damaged = [what for number in ids for what in survey.damage.get(number, ())]
         if damaged:
             raise DataLossError(f"{self._storages[name].url} is damaged: {'; '.join(damaged[:5])}")
@@ -322,17 +342,19 @@ class RemoteTopics:
         }
         for topic, record in records.items():
             present = catalogue.find(topic)
-            if present is not None and present.topic_ids[0] != record.topic_ids[0]:
+            if present is None or present.topic_ids[0] == record.topic_ids[0]:
+                continue
+            if present.durability is Durability.REMOTE and present.storage == name:
+                # Deleted and created again, and the bucket has heard of neither.
+                await self._take_back(topic, present)
+            else:
                 raise FailedPreconditionError(
                     f"topic {topic!r} of {url} cannot come back: there is another topic of that name, and durability"
                     f" {present.durability.value!r}; delete that one and start the broker again"
                 )
         for topic, record in self.records(name).items():
             if topic not in records:
-                _log.warning("topic %r was not yet created, or already deleted, and is gone", topic)
-                await catalogue.delete_topic(topic)
-                for each, number in members(topic, record):
-                    await self._broker.history.drop_topic(number, each)
+                await self._take_back(topic, record)
         for topic, record in records.items():
             copy = catalogue.find(topic)
             if copy is None:
@@ -341,6 +363,12 @@ class RemoteTopics:
             elif copy.policies != record.policies or copy.topic_ids != record.topic_ids:
                 await catalogue.replace_topic(topic, record)  # a change that was cut off in between
         return records
+
+    async def _take_back(self, topic: str, record: TopicRecord) -> None:
+        _log.warning("topic %r was not yet created, or already deleted, and is gone", topic)
+        await self._broker.catalogue.delete_topic(topic)
+        for each, number in members(topic, record):
+            await self._broker.history.drop_topic(number, each)
 
     def _revive(self, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered) -> None:
         subscriptions = {

@@ -25,7 +25,7 @@ from danube.history.remote import (
     encode_change,
     highest_epoch,
 )
-from danube.history.restore import Chain, Survey, enter, survey_bucket, verify_chains
+from danube.history.restore import Chain, Survey, enter, survey_bucket, survey_topics, verify_chains
 from danube.history.retention import RetentionPlan
 from danube.history.sealer import Sealable, Sealer, SealingStatus
 
@@ -61,6 +61,7 @@ __all__ = [
     "highest_epoch",
     "read_bucket",
     "survey_bucket",
+    "survey_topics",
     "to_log_part",
     "verify_chains",
 ]

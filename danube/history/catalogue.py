@@ -295,6 +295,23 @@ class HistoryCatalogue:
             await self._change(added=[new], removed=old, now_us=now_us, new_objects={ref: (size_bytes, now_us)})
             return True
 
+    async def withdraw(self, topic_id: int, parts: Sequence[PartRecord], now_us: int) -> None:
+        """Forget some parts of a topic: what they hold is elsewhere. Those that are not there any more are left out.
+
+        Raises:
+            OwnerFencedError: another broker owns the history now.
+        """
+        for at in range(0, len(parts), _PARTS_PER_TRANSACTION):
+            async with self._changing():
+                present = {record.part.base_offset: record for record in self.topic(topic_id).parts}
+                some = [
+                    record
+                    for record in parts[at : at + _PARTS_PER_TRANSACTION]
+                    if present.get(record.part.base_offset) == record
+                ]
+                if some:
+                    await self._change(added=(), removed=some, now_us=now_us)
+
     async def expire(self, topic_id: int, start_offset: int, now_us: int) -> None:
         """Let a topic begin at ``start_offset``: forget the parts that lie below it as a whole. Never goes back.
 

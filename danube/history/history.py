@@ -138,7 +138,7 @@ class History:
         journal.on_roll = self.sealer.journal_rolled
         catalogue.on_change = self._note_change
         # The last life may have ended between a change of the catalogue and its manifest: begin with a snapshot.
-        for name in {record.storage for record in catalogue.all_parts()} & self.manifests.keys():
+        for name in {ref.storage for ref in catalogue.objects} & self.manifests.keys():
             self.manifests[name].note()
 
     def _snapshot_of(self, storage: str) -> Callable[[], Everything]:

@@ -12,7 +12,8 @@ remains of interrupted uploads.
 Nothing that is referenced is ever deleted, and nothing that may be: an object on its way is no orphan, and a change of
 the catalogue of which the answer was lost is settled first. Each deletion asks the catalogue for the count and, once
 more, for the parts themselves. And nothing is deleted where the manifests are somebody else's: a new broker that was
-given the bucket of a lost one knows none of the objects in it, and all of them would look like orphans.
+given the bucket of a lost one knows none of the objects in it, and all of them would look like orphans. An owner that
+was superseded and does not know it yet deletes nothing either (:meth:`danube.history.manifest.ManifestLog.confirm`).
 """
 
 from __future__ import annotations
@@ -100,13 +101,13 @@ class Janitor:
             OwnerFencedError: another broker owns the history now.
         """
         deleted = 0
-        for ref in self._catalogue.garbage(self._clock_us() - self._grace_us):
-            if ref.storage != name:
-                continue
+        garbage = [ref for ref in self._catalogue.garbage(self._clock_us() - self._grace_us) if ref.storage == name]
+        if garbage:
+            await self._manifests[name].confirm()
+        for ref in garbage:
             await self._catalogue.settle()
             if self._is_referenced(ref):
                 continue
-            await self._manifests[name].check()
             await self._storages[name].delete([ref.key])
             await self._catalogue.forget_object(ref)
             deleted += 1
@@ -216,8 +217,8 @@ class Janitor:
             StorageError: the backend failed.
             DanubeError: the metadata store failed, and a change is in doubt: nothing is deleted then.
         """
-        await self._manifests[name].check()
         report = await self.check(name)
+        await self._manifests[name].confirm()  # behind the listing: a later owner whose objects are in it is found
         storage = self._storages[name]
         for at in range(0, len(report.orphans), _DELETES_AT_ONCE):
             # What a lost answer has left in doubt may be in the store, although memory does not know it.

@@ -9,6 +9,11 @@ The first of an epoch is a *snapshot* of everything; those behind it are *deltas
 time to time a snapshot begins anew. To read: take the highest epoch that has a snapshot, its newest snapshot, and the
 deltas behind it in their order, without a gap. What a former owner still writes has a lower epoch and does not count.
 
+An owner that does not know yet that it is a former one may still delete. So nothing that a manifest has ever named is
+deleted before :meth:`ManifestLog.confirm` has written a manifest without it, and has *then* found no later owner in the
+bucket. A later owner leaves its mark there first (a claim, or a manifest) and reads the manifests afterwards. So either
+its mark is found, and nothing is deleted, or it reads of nothing that is going to be deleted, however late that is.
+
 The bytes of a manifest (numbers little-endian)::
 
     0             8         10     12         16              20     24
@@ -30,7 +35,7 @@ import enum
 import logging
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -325,12 +330,18 @@ class ManifestLog:
         self._sequence = 0
         self._until_snapshot = 0
         self._previous_snapshot = ""
-        self.pending = False
-        """Whether there is something to write."""
+        self._noted = 0
+        self._told = 0
+        self.check_owner: Callable[[], Awaitable[None]] | None = None
+        """Raises OwnerFencedError if somebody else has claimed the bucket, in a way that manifests do not tell of."""
         self._clear()
 
+    @property
+    def pending(self) -> bool:
+        """Whether anything was noted that no manifest in the bucket tells of yet."""
+        return self._told < self._noted
+
     def _clear(self) -> None:
-        self.pending = False
         self._removed: list[tuple[int, int]] = []
         self._added: dict[str, list[SegmentPart]] = {}
         self._starts: dict[int, int] = {}
@@ -347,7 +358,7 @@ class ManifestLog:
         subscriptions: Subscriptions | None = None,
     ) -> None:
         """Take note of a change that the catalogue has made."""
-        self.pending = True
+        self._noted += 1
         gone = {(record.part.topic_id, record.part.base_offset) for record in removed}
         if gone:
             # What was added since the last manifest goes without a word.
@@ -420,8 +431,30 @@ class ManifestLog:
             if not self._checked or self._epoch <= bucket.epoch:
                 self._epoch, self._sequence, self._until_snapshot = epoch, 0, 0
                 self._previous_snapshot = bucket.snapshot_key
-            self._checked = self.pending = True
+            self._checked = True
+            self._noted += 1
         await self.flush()
+
+    async def confirm(self) -> None:
+        """Make sure that what was removed before this call may be deleted; see the module.
+
+        Raises:
+            FailedPreconditionError: the place is somebody else's.
+            OwnerFencedError: another owner has come.
+            StorageError: the backend failed.
+        """
+        await self.check()
+        await self.flush()
+        behind_ours = self._storage.list_all(self._prefix, f"{self._prefix}{self._epoch:016x}/g")
+        keys = [item.key async for page in behind_ours for item in page.objects]
+        later = [key for key in keys if _KEY.fullmatch(key.removeprefix(self._prefix))]
+        if later:
+            raise OwnerFencedError(
+                f"{self._storage.url}: a later broker owns this history, as {later[0]} tells; this one, of epoch"
+                f" {self._epoch}, stops"
+            )
+        if self.check_owner is not None:
+            await self.check_owner()
 
     async def flush(self) -> None:
         """Write what has gathered, if anything. A failed call may be repeated: nothing is lost.
@@ -439,12 +472,10 @@ class ManifestLog:
             self._sequence += 1
             is_snapshot = manifest.kind == ManifestKind.SNAPSHOT
             left, self._until_snapshot = self._until_snapshot, 0  # should this one fail, the next is a snapshot
+            noted = self._noted
             self._clear()
-            try:
-                await self._write(key, encode_manifest(manifest))
-            except BaseException:
-                self.pending = True
-                raise
+            await self._write(key, encode_manifest(manifest))
+            self._told = noted
             self._until_snapshot = _DELTAS_PER_SNAPSHOT if is_snapshot else left - 1
         if is_snapshot:
             await self._drop_older(key)

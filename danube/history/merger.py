@@ -102,6 +102,7 @@ class Merger:
         A run that is damaged, or of which an object is missing, is logged and left where it is; the others go on.
 
         Raises:
+            FailedPreconditionError: the storage holds the history of another broker.
             StorageError: the backend failed; what was merged before stays merged.
             OwnerFencedError: another broker owns the history now.
         """
@@ -112,7 +113,9 @@ class Merger:
             for run in self._runs(history, topic_id in wanted)
             if run[0].storage == storage
         ]
-        await self._merge_into(storage, runs)
+        if runs:
+            await self._manifests[storage].check()
+            await self._merge_into(storage, runs)
         return self.merged_parts - before
 
     def _runs(self, history: TopicHistory, is_wanted: bool) -> list[Run]:

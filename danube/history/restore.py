@@ -18,7 +18,7 @@ The bucket itself is taken over at the very end, by a manifest of its new owner.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import trio
@@ -26,7 +26,7 @@ import trio
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.manifest import Bucket, read_bucket
 from danube.history.objects import segment_prefix
-from danube.history.parts import ObjectRef
+from danube.history.parts import ObjectRef, PartRecord
 from danube.history.segment import (
     TRAILER_SIZE,
     SegmentFooter,
@@ -40,7 +40,7 @@ from danube.model.errors import DataLossError, StorageNotFoundError
 from danube.model.limits import KIB, MIB
 from danube.storage import Storage
 
-__all__ = ["Chain", "FoundObject", "Survey", "enter", "survey_bucket", "verify_chains"]
+__all__ = ["Chain", "FoundObject", "Survey", "enter", "survey_bucket", "survey_topics", "verify_chains"]
 
 T = TypeVar("T")
 
@@ -148,10 +148,38 @@ async def survey_bucket(storage: Storage, cluster: str) -> Survey:
         StorageError: the backend cannot be read.
     """
     survey = Survey(await read_bucket(storage, cluster))
+    await _look_through(survey, storage, cluster, _promised(survey.bucket, survey.bucket.parts), unlisted=True)
+    survey.broken.sort()
+    survey.note_unlisted()
+    return survey
+
+
+async def survey_topics(storage: Storage, cluster: str, bucket: Bucket, topic_ids: Iterable[int]) -> Survey:
+    """Look through what manifests that were read say of some topics; at nothing that they do not mention.
+
+    Raises:
+        StorageError: the backend cannot be read.
+    """
+    survey = Survey(bucket)
+    await _look_through(survey, storage, cluster, _promised(bucket, topic_ids), unlisted=False)
+    return survey
+
+
+def _promised(bucket: Bucket, topic_ids: Iterable[int]) -> dict[str, list[SegmentPart]]:
+    """Return the parts of topics by the objects that the manifests say they are in."""
     promised: dict[str, list[SegmentPart]] = {}
-    for parts in survey.bucket.parts.values():
-        for key, part in parts.values():
+    for topic_id in topic_ids:
+        for key, part in bucket.parts.get(topic_id, {}).values():
             promised.setdefault(key, []).append(part)
+    return promised
+
+
+async def _look_through(
+    survey: Survey, storage: Storage, cluster: str, promised: Mapping[str, list[SegmentPart]], *, unlisted: bool
+) -> None:
+    """Read the footers of the objects that are promised, and of all others if ``unlisted``."""
+    if not promised and not unlisted:
+        return
     sizes = {
         item.key: item.size_bytes async for page in storage.list_all(segment_prefix(cluster)) for item in page.objects
     }
@@ -172,10 +200,7 @@ async def survey_bucket(storage: Storage, cluster: str) -> Survey:
         different = [part for part in wanted if part not in footer.parts]
         survey.note_damage(different, f"{storage.url}/{key} holds something else")
 
-    await _for_each(sorted(promised.keys() | sizes.keys()), look)
-    survey.broken.sort()
-    survey.note_unlisted()
-    return survey
+    await _for_each(sorted(promised.keys() | sizes.keys() if unlisted else promised), look)
 
 
 async def verify_chains(storage: Storage, survey: Survey, chains: Iterable[Chain], *, deep: bool) -> None:
@@ -250,7 +275,10 @@ def _first(error: BaseException) -> BaseException:
 async def enter(
     catalogue: HistoryCatalogue, storage: str, survey: Survey, chains: Sequence[Chain], now_us: int
 ) -> None:
-    """Enter what was found into a catalogue; what is there already stays as it is.
+    """Enter what was found into a catalogue, which then knows just that of the topics that are wanted.
+
+    What else it knew of them, from an attempt that was cut off or from an earlier life as the owner, goes: the last
+    owner of the bucket has merged it, and may have deleted it.
 
     Args:
         catalogue: of the new owner.
@@ -267,9 +295,12 @@ async def enter(
     by_object: dict[str, list[SegmentPart]] = {}
     for chain in chains:
         known = catalogue.find(chain.topic_id)
-        present = set() if known is None else {(record.ref, record.part.base_offset) for record in known.parts}
+        present = {} if known is None else {record.part.base_offset: record for record in known.parts}
+        wanted_parts = {part.base_offset: PartRecord(storage, key, part) for key, part in chain.parts}
+        stale = [record for base, record in present.items() if wanted_parts.get(base) != record]
+        await catalogue.withdraw(chain.topic_id, stale, now_us)
         for key, part in chain.parts:
-            if (ObjectRef(storage, key), part.base_offset) not in present:
+            if present.get(part.base_offset) != wanted_parts[part.base_offset]:
                 by_object.setdefault(key, []).append(part)
     for key, parts in sorted(by_object.items()):
         found = survey.objects[key]

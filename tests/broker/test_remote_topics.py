@@ -389,6 +389,30 @@ async def test_a_creation_that_was_cut_off_is_taken_back(tmp_path: Path, bucket:
         assert sum(len(each) for each in await read_all(client, "/default/second")) == 100 * 10 * KIB
 
 
+async def test_a_topic_that_was_deleted_and_made_again_unheard_is_taken_back(tmp_path: Path, bucket: str) -> None:
+    """The metadata knew a topic of other ids than the bucket, and nothing in the storage was served any more."""
+    async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
+        for topic in (TOPIC, "/default/other"):
+            await publish(client, topic, [b"1"], durability="remote")
+        made = (await client.describe_topic(TOPIC)).topic_id
+        backend: Any = running.broker.history.storages["default"]._backend
+
+        async def hang(*_args: Any, **_keywords: Any) -> None:
+            await trio.sleep_forever()
+
+        backend.put = hang
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.delete_topic, TOPIC)
+            await wait_until(lambda: running.broker.catalogue.find(TOPIC) is None)
+            nursery.start_soon(partial(client.create_topic, TOPIC, durability="remote"))
+            await wait_until(lambda: running.broker.catalogue.find(TOPIC))
+            nursery.cancel_scope.cancel()
+        await running.restart(crash=True)
+        assert await read_all(client, "/default/other") == [b"1"]
+        assert await read_all(client, TOPIC) == [b"1"]
+        assert (await client.describe_topic(TOPIC)).topic_id == made
+
+
 async def test_sealing_on_demand_makes_segments_of_commits(tmp_path: Path, bucket: str) -> None:
     async with running_broker(tmp_path, patience_s=60, storage=bucket) as running, running.client() as client:
         await publish(client, TOPIC, payloads_of(0, 30), durability="remote")

@@ -162,6 +162,8 @@ class Life:
         self.errors: dict[Entry, DanubeError | None] = {}
         self.stalled: list[tuple[float, int, DanubeError]] = []
         self.settled: list[Entry] = []
+        self.told = True
+        """Whether manifests tell of everything that is sealed."""
         self.recovered: RemoteRecovered
         self.catalogue: HistoryCatalogue
         self.journal: RemoteJournal
@@ -184,7 +186,7 @@ class Life:
             cluster=CLUSTER,
             owner=self.name,
             wall_clock_us=wall_clock_us,
-            before_delete=trio.lowlevel.checkpoint,
+            told=lambda: self.told,
         )
         self.recovered = recovered = await self.journal.recover()
         for name, (ids, _) in recovered.state.topics.items():

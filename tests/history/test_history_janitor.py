@@ -10,7 +10,7 @@ from history_lives import GRACE_S, Life, World, run_lives, wall_clock_us
 
 from danube.history.objects import object_name, segment_prefix
 from danube.history.parts import ObjectRecord, ObjectRef
-from danube.model.errors import DanubeError, StorageError
+from danube.model.errors import DanubeError, OwnerFencedError, StorageError
 from danube.storage import StorageBackend
 from danube.testing.metadata import FaultyMetadataStore
 from danube.testing.storage_faults import FaultyStorage
@@ -172,8 +172,10 @@ def test_a_former_owner_that_has_slept_deletes_nothing_of_its_successor() -> Non
                 known = segments(world)
                 assert len(known) > own
                 await trio.sleep(3 * GRACE_S)
-                report = await life.history.janitor.repair("default")
-                assert (report.deleted, report.recent) == (0, len(known) - own)
+                report = await life.history.janitor.check("default")
+                assert (report.orphans, report.recent) == ([], len(known) - own)
+                with pytest.raises(OwnerFencedError, match="a later broker owns this history"):
+                    await life.history.janitor.repair("default")
                 assert segments(world) == known
                 await later.check_content("successor")
 

@@ -485,6 +485,39 @@ async def test_who_comes_back_under_a_used_epoch_is_fenced(epoch: int) -> None:
     truth.check(await read_bucket(storage, "c"), epoch=2)
 
 
+async def test_what_was_removed_may_go_once_it_is_told_and_nobody_has_come() -> None:
+    storage, backend = open_storage(MemorySpace())
+    truth, calls = Truth(storage), []
+
+    async def check_owner() -> None:
+        calls.append(truth.log.pending)
+
+    truth.log.check_owner = check_owner
+    truth.add("o1", make_part(1, 0, 10))
+    await truth.log.flush()
+    truth.remove((1, 0))
+    assert truth.log.pending
+    await truth.log.confirm()
+    assert calls == [False]  # who comes later, and looks, reads of nothing that was removed
+    assert (await read_bucket(storage, "c")).objects() == set()
+
+    async def is_away(operation: str, key: str) -> None:
+        raise StorageTimeoutError("no answer")
+
+    truth.add("o2", make_part(1, 10, 20))
+    truth.remove((1, 10))
+    backend.before = is_away
+    with pytest.raises(StorageError):
+        await truth.log.confirm()
+    assert (truth.log.pending, calls) == (True, [False])
+    backend.before = None
+    later = Truth(storage, epoch=2)
+    later.add("o3", make_part(1, 20, 30))
+    await later.log.flush()
+    with pytest.raises(OwnerFencedError, match="a later broker owns this history"):
+        await truth.log.confirm()
+
+
 async def test_an_owner_is_not_fenced_by_its_own_first_manifest() -> None:
     """Two first uploads look at once whose place it is; one is slow, and finds what the other has written."""
     space = MemorySpace()

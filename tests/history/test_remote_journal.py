@@ -129,7 +129,7 @@ async def test_a_claim_with_an_epoch_that_is_taken_fails(autojump_clock) -> None
             cluster=CLUSTER,
             owner="rival",
             wall_clock_us=wall_clock_us,
-            before_delete=trio.lowlevel.checkpoint,
+            told=lambda: True,
         )
         with pytest.raises(OwnerFencedError, match="another broker"):
             await journal.recover()
@@ -150,7 +150,7 @@ async def claim_elsewhere(life: Life, topic: int, survivors: list[int]) -> None:
         cluster=CLUSTER,
         owner=life.name,
         wall_clock_us=wall_clock_us,
-        before_delete=trio.lowlevel.checkpoint,
+        told=lambda: True,
     )
     try:
         recovered = await journal.recover()
@@ -213,6 +213,42 @@ async def test_commits_that_a_snapshot_mentions_stay(autojump_clock) -> None:
         await everything.lose_metadata()
         async with living(Life(everything)) as life:
             assert await life.read_all(topic) == {0: [b"still here"]}
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_commits_stay_until_manifests_tell_of_what_has_taken_their_place(told: bool, autojump_clock) -> None:
+    """A snapshot that left them out before was all that a new owner without the metadata had."""
+    async with world() as everything:
+        async with living(Life(everything), close=False) as life:
+            topic = await life.create_topic()
+            for number in range(3):
+                await life.wait(life.publish(topic, [b"%d" % number]))
+            commits = {record.object for record in life.journal.unsealed(topic)}
+            life.told = False
+            assert await life.seal(topic) == 3
+            await life.wait(life.publish(topic, [b"3"]))
+            commits |= {record.object for record in life.journal.unsealed(topic)}
+            assert await life.seal(topic) == 1  # before any snapshot has mentioned it
+            life.told = told
+            for _ in range(5 * LIMITS.remote_snapshot_commits):
+                await life.wait(life.ack(1))
+            assert len(commits & set(everything.commits())) == (0 if told else 4)
+        if not told:
+            await everything.lose_metadata()
+            async with living(Life(everything)) as life:
+                await life.check_promises()
+
+
+async def test_an_owner_is_told_that_the_bucket_was_claimed(autojump_clock) -> None:
+    async with world() as everything:
+        old = Life(everything)
+        async with living(old, close=False):
+            await old.create_topic()
+            await old.journal.check_owner()
+            async with living(Life(everything)) as new:
+                with pytest.raises(OwnerFencedError, match="has taken over"):
+                    await old.journal.check_owner()
+                await new.journal.check_owner()
 
 
 async def test_a_clean_end_leaves_a_short_way(autojump_clock) -> None:
@@ -353,7 +389,7 @@ async def test_a_backend_that_cannot_carry_it_is_refused(autojump_clock) -> None
                 cluster=CLUSTER,
                 owner="a",
                 wall_clock_us=wall_clock_us,
-                before_delete=trio.lowlevel.checkpoint,
+                told=lambda: True,
             )
 
 

@@ -14,6 +14,9 @@ returned. That is enough:
    looks like one that never was. But every commit says how far the log had settled when it was put together. If the
    last object behind the gap says that the gap had settled, it was not the end: all begins anew from a listing, which
    leads to a newer snapshot now. If it leads to the same gap again, a commit is lost, and that is said.
+4. **Look again.** Commits that came after the listing may name a newer snapshot than the one that the reading began
+   with. The former owner may delete what that one leaves out, at any later time. So all begins anew from there, once;
+   behind the fences no newer one can come.
 
 Where to begin: every commit names the newest snapshot that had settled when it was put together, and nothing that this
 snapshot needs is deleted before a commit with its name in it has settled. So the last commit leads to a snapshot from
@@ -115,8 +118,8 @@ class Claim:
 
     Attributes:
         replay: what was found.
-        snapshot: the newest one that any commit up to the fences names; None if there is none. Not always the one that
-            recovery began with: a former owner that was alive may have made another, and deleted that one.
+        snapshot: the newest one that any commit up to the fences names, with which recovery begins; None if there is
+            none.
         in_pieces: whether a snapshot was found that is in pieces.
         stored: positions of all former commits that may be deleted one day.
     """
@@ -154,7 +157,8 @@ class Claim:
             former = {epoch: sequences for epoch, sequences in listing.items() if epoch < self._epoch}
             try:
                 await self._recover(former)
-                break
+                if self.snapshot == self._begun:
+                    break
             except _MovedError as moved:
                 if missing == (moved.position, self._begun):  # nobody has moved: it is not there
                     raise self._lost(moved.position) from None

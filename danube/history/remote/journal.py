@@ -19,8 +19,10 @@ with :class:`OwnerFencedError`.
 
 **Snapshots** keep recovery short. Now and then, first of all when it starts, and at its end, the owner writes a commit
 that says everything which has settled so far. Commits before it go, as soon as their batches are in ordinary segments
-(:meth:`HistoryCatalogue.replace`): the next snapshot does not mention them any more, a later commit that names this
-snapshot has settled, and then they are deleted. Never before.
+(:meth:`HistoryCatalogue.replace`) *and the bucket's manifests tell of these segments*: the next snapshot does not
+mention them any more, a later commit that names this snapshot has settled, and then they are deleted. Never before. So
+whatever the newest snapshot of a fenced epoch leaves out is in the manifests for whoever reads them behind the fence;
+read before it, they may lack what the former owner has sealed, told and deleted in between.
 
 Give it a :class:`Storage` of its own: uploads of segments would otherwise stand in the same line.
 """
@@ -33,6 +35,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
+import msgspec
 import trio
 
 from danube.history.catalogue import HistoryCatalogue
@@ -56,6 +59,7 @@ from danube.history.remote.format import (
     pieces_prefix,
     snapshot_body,
     snapshot_entry,
+    wal_prefix,
 )
 from danube.history.remote.queue import Commit, CommitQueue
 from danube.history.remote.replay import RemoteRecovered
@@ -110,6 +114,10 @@ class RemoteBroker(Protocol):
         ...
 
 
+async def _enter_nothing(recovered: RemoteRecovered) -> None:
+    """The catalogue knows the bucket already."""
+
+
 class RemoteJournal:
     """See the module. ``recover``, then ``nursery.start(run)``, and ``aclose`` in the end.
 
@@ -121,8 +129,7 @@ class RemoteJournal:
         cluster: name of the cluster, part of the keys.
         owner: names this life of this broker, like no other one.
         wall_clock_us: microseconds since the epoch.
-        before_delete: awaited before commits are deleted; it makes sure that the bucket itself tells of the segments
-            that have taken their place.
+        told: returns whether the bucket's manifests tell of everything that the catalogue knows at this moment.
 
     Raises:
         ConfigurationError: the backend forgets, or has no conditional puts.
@@ -138,7 +145,7 @@ class RemoteJournal:
         cluster: str,
         owner: str,
         wall_clock_us: Callable[[], int],
-        before_delete: Callable[[], Awaitable[None]],
+        told: Callable[[], bool],
     ) -> None:
         lacking = [
             text
@@ -160,7 +167,7 @@ class RemoteJournal:
         self._cluster = cluster
         self._owner = owner
         self._clock_us = wall_clock_us
-        self._before_delete = before_delete
+        self._told = told
         self._epoch = catalogue.epoch
         self._admission = Admission(limits)
         # What names topics and producers comes on top of the entries, many times their size if they are tiny.
@@ -168,6 +175,8 @@ class RemoteJournal:
         self._queue = CommitQueue(1, limits.remote_in_flight, commit_bytes)
         self._stored = StoredCommits()
         self._next_offsets: dict[int, int] = {}
+        self._needed: dict[Position, SnapshotObject] = {}
+        """Commits with batches of which no manifest tells for certain."""
         self._snapshot: Position | None = None
         """The newest snapshot that has settled."""
         self._in_pieces = False
@@ -188,10 +197,14 @@ class RemoteJournal:
 
     # --- Life ---
 
-    async def recover(self) -> RemoteRecovered:
+    async def recover(self, enter: Callable[[RemoteRecovered], Awaitable[None]] = _enter_nothing) -> RemoteRecovered:
         """Claim the bucket, and return everything that was ever acknowledged there. To be called once.
 
         The batches that are not in segments yet are visible in the catalogue when this returns.
+
+        Args:
+            enter: awaited behind the fences: from then on nobody else's commits go, and what the bucket's manifests say
+                is enough. An owner whose catalogue does not know the bucket enters now what they tell.
 
         Raises:
             OwnerFencedError: another owner has the bucket.
@@ -206,7 +219,12 @@ class RemoteJournal:
         self._in_pieces = claim.in_pieces
         self._snapshot = claim.snapshot
         self._next_offsets = {topic_id: topic.next_offset for topic_id, topic in recovered.topics.items()}
+        self._needed = {
+            position: SnapshotObject(*position, item.size_bytes, item.created_us, item.parts)
+            for position, item in claim.replay.objects.items()
+        }
         self._catalogue.forget_commits(self._storage.name)  # of an attempt that was cut off
+        await enter(recovered)
         for position in sorted(claim.replay.objects):
             item = claim.replay.objects[position]
             parts = [part for part in item.parts if self._is_needed(part)]
@@ -266,6 +284,19 @@ class RemoteJournal:
         self._wake()
         if self._running:
             await self._ended.wait()
+
+    async def check_owner(self) -> None:
+        """Make sure that nobody has claimed the bucket since this owner did.
+
+        Raises:
+            OwnerFencedError: somebody has.
+            StorageError: the backend cannot be read.
+        """
+        last = commit_key(self._cluster, Position(self._epoch, 2**64 - 1))
+        behind_ours = self._storage.list_all(wal_prefix(self._cluster), last)
+        later = [item.key async for page in behind_ours for item in page.objects]
+        if later:
+            raise self._fenced(later[0])
 
     @property
     def failure(self) -> DanubeError | None:
@@ -425,10 +456,7 @@ class RemoteJournal:
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, self._limits.storage_max_backoff_s)
         if not ours:
-            self._failure = OwnerFencedError(
-                f"{self._storage.url}/{key}: another broker has taken over the topics of durability 'remote'; this one,"
-                f" of epoch {self._epoch}, stops"
-            )
+            self._failure = self._fenced(key)
             _log.critical("%s", self._failure)
             raise self._failure
         self._last_error = None
@@ -445,11 +473,18 @@ class RemoteJournal:
                 commit.pieces[number] = None
         return True
 
+    def _fenced(self, key: str) -> OwnerFencedError:
+        return OwnerFencedError(
+            f"{self._storage.url}/{key}: another broker has taken over the topics of durability 'remote'; this one,"
+            f" of epoch {self._epoch}, stops"
+        )
+
     def _settle(self, landed: Commit) -> None:
         """A commit has landed: report it and those behind it whose turn it is."""
         for commit in self._queue.landed(landed):
             position = Position(self._epoch, commit.sequence)
             if commit.parts:
+                self._needed[position] = SnapshotObject(*position, len(commit.data), commit.created_us, commit.parts)
                 self._catalogue.add_commit(self._ref(position), len(commit.data), commit.created_us, commit.parts)
                 for part in commit.parts:
                     self._next_offsets[part.topic_id] = part.end_offset
@@ -472,17 +507,21 @@ class RemoteJournal:
         """Return everything that has settled."""
         state = self._broker.remote_state()
         ids = {topic_id for topic_ids, _ in state.topics.values() for topic_id in topic_ids}
-        parts: dict[ObjectRef, list[SegmentPart]] = {}
-        for topic_id in sorted(ids):
-            for record in self.unsealed(topic_id):
-                parts.setdefault(record.ref, []).append(record.part)
-        objects = []
-        for ref, found in parts.items():
-            known = self._catalogue.commits[ref]
-            position = parse_key(self._cluster, ref.key)
-            objects.append(SnapshotObject(*position, known.size_bytes, known.created_us, found))
+        parts: dict[Position, list[SegmentPart]] = {}
+        if self._told():
+            for topic_id in sorted(ids):
+                for record in self.unsealed(topic_id):
+                    parts.setdefault(parse_key(self._cluster, record.object), []).append(record.part)
+        else:
+            # Of what was sealed since the last manifest only commits tell, should this owner's metadata be lost.
+            for position, item in self._needed.items():
+                found = [part for part in item.parts if part.topic_id in ids]
+                if found:
+                    parts[position] = found
+        needed = self._needed
+        self._needed = {at: msgspec.structs.replace(needed[at], parts=found) for at, found in sorted(parts.items())}
         self._next_offsets = {number: offset for number, offset in self._next_offsets.items() if number in ids}
-        return SnapshotBody(state, dict(self._next_offsets), objects)
+        return SnapshotBody(state, dict(self._next_offsets), list(self._needed.values()))
 
     def unsealed(self, topic_id: int) -> list[PartRecord]:
         """Return the parts of a topic that only commits hold, in the order of their offsets."""
@@ -498,14 +537,10 @@ class RemoteJournal:
             gone = self._stored.superseded()
             try:
                 if gone:
-                    await self._before_delete()
                     await self._storage.delete([commit_key(self._cluster, position) for position in gone])
                 if self._in_pieces:
                     await self._drop_pieces()
                 self._stored.deleted(gone)
-            except OwnerFencedError as error:
-                self._failure = self._failure or error
-                raise
             except DanubeError as error:
                 _log.warning("%d commits of the remote topics are to be deleted later: %s", len(gone), error)
 
