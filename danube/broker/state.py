@@ -40,7 +40,7 @@ class TopicState:
 
 def new_cursor(record: SubscriptionRecord, limits: Limits) -> Cursor:
     """Return the first cursor of a subscription."""
-    return Cursor(record.start_offset, max_ranges=limits.max_ack_ranges + limits.max_unacked_messages)
+    return Cursor(record.start_offset, max_ranges=Cursor.most_ranges(limits))
 
 
 class RecoveryVisitor:

@@ -75,8 +75,8 @@ def make_subscription(
 
     Args:
         kind: its type.
-        cursor: recovered or new; the machine owns it from now on. Give it
-            ``max_ranges=limits.max_ack_ranges + limits.max_unacked_messages``, so that its size has a hard bound.
+        cursor: recovered or new; the machine owns it from now on. Give it ``max_ranges=Cursor.most_ranges(limits)``,
+            so that its size has a hard bound.
         limits: the broker's limits.
         policy: of this subscription; None for the default.
         lossy: for a topic of durability ``none``: nothing is kept, nothing is delivered twice.

@@ -20,6 +20,7 @@ from itertools import accumulate, chain, pairwise
 import msgspec
 
 from danube.model.errors import DataLossError
+from danube.model.limits import Limits
 from danube.model.ranges import RangeSet
 
 __all__ = ["Cursor", "CursorDelta", "CursorEntry", "CursorReset", "CursorSnapshot", "decode_entry", "encode_entry"]
@@ -50,7 +51,7 @@ class CursorSnapshot(msgspec.Struct, frozen=True, array_like=True, tag=2):
     floor: int
     steps: list[int]
     """The ranges above the floor as steps, ``[gap, length, gap, length, ...]``: small numbers, of one to three bytes
-    each, so that a hundred thousand ranges fit into one value of the metadata store."""
+    each."""
 
 
 CursorEntry = CursorDelta | CursorReset | CursorSnapshot
@@ -161,6 +162,11 @@ class Cursor:
         self._max_ranges = max_ranges
         self._acked = _Acked(ranges)
         self.floor = self._acked.pop_front(floor)
+
+    @staticmethod
+    def most_ranges(limits: Limits) -> int:
+        """Return how many ranges a cursor may have: dispatch stops before, and what is in flight must find room."""
+        return limits.max_ack_ranges + limits.max_unacked_messages + limits.max_delayed_ranges
 
     @property
     def range_count(self) -> int:

@@ -163,8 +163,10 @@ class KeySharedMachine(KeyedMachine):
         if len(delayed) >= limits.max_delayed_ranges:
             return f"{len(delayed):,} delayed batches wait for their time (max_delayed_ranges)"
         # With nothing in the window, holes in the cursor may still be filled: that adds no ranges for ever.
-        if self.cursor.range_count >= limits.max_ack_ranges and (self._lines.of or self.position >= self.cursor.end):
-            return f"{self.cursor.range_count:,} acknowledged ranges wait for older messages (max_ack_ranges)"
+        # Each delayed batch makes one, too, and has a bound of its own.
+        ranges = self.cursor.range_count - len(delayed)
+        if ranges >= limits.max_ack_ranges and (self._lines.of or self.position >= self.cursor.end):
+            return f"{ranges:,} acknowledged ranges wait for older messages (max_ack_ranges)"
         return self._window_full()
 
     def offered(self, span: Span, now: float) -> list[Delivery]:

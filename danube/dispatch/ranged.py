@@ -81,8 +81,10 @@ class RangedMachine(Machine):
         limits = self._limits
         if self._window is not None and self._unacked >= self._window:
             return f"the window of {self._window:,} unacknowledged messages is full (max_unacked_messages)"
-        if self.cursor.range_count >= limits.max_ack_ranges:
-            return f"{self.cursor.range_count:,} acknowledged ranges wait for older messages (max_ack_ranges)"
+        # Each delayed batch makes a hole in the cursor, and has a bound of its own.
+        ranges = self.cursor.range_count - len(self._delayed)
+        if ranges >= limits.max_ack_ranges:
+            return f"{ranges:,} acknowledged ranges wait for older messages (max_ack_ranges)"
         if self._tracked() >= limits.max_in_flight_ranges:
             return f"{limits.max_in_flight_ranges:,} separate ranges are unacknowledged (max_in_flight_ranges)"
         if len(self._delayed) >= limits.max_delayed_ranges:

@@ -399,6 +399,28 @@ def test_too_many_delayed_batches_stop_new_ones(kind):
     assert machine.next_read(8.0) == (10, True)
 
 
+@pytest.mark.parametrize("kind", RANGED)
+def test_delayed_batches_among_others_stop_nothing_before_their_own_bound(kind):
+    """Each makes a hole between acknowledged messages, and these were stopped by ``max_ack_ranges``."""
+    limits = Limits(max_ack_ranges=2, max_delayed_ranges=10)
+    machine = machine_of(kind, limits=limits)
+    taken = 0
+    while machine.next_read(0.0) == (5 * taken, False):
+        machine.offered(span(5 * taken, 5, due=0.0 if taken % 2 else 9.0), 0.0)
+        machine.ack([0, 5 * taken + 5], 1, 0.0)
+        taken += 1
+    assert taken == 19
+    assert machine.cursor.range_count == 9
+    assert "(max_delayed_ranges)" in machine.explain(0.0, 200).sentence
+    machine.tick(9.0)
+    for number in range(0, 19, 2):
+        assert machine.next_read(9.0) == (5 * number, True)
+        machine.offered(span(5 * number, 5), 9.0)
+        machine.ack([5 * number, 5 * number + 5], 1, 9.0)
+    assert machine.next_read(9.0) == (95, False)
+    assert machine.cursor.floor == 95
+
+
 def test_an_expired_delayed_message_is_gone_and_wakes_nobody():
     machine = machine_of(SHARED)
     machine.offered(span(0, 5, due=30.0), 0.0)

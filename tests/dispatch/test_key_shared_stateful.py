@@ -381,7 +381,7 @@ class KeyShared(RuleBasedStateMachine):
         if not self.model.window() and not outstanding:
             return False
         cursor = self.machine.cursor
-        ranges = cursor.range_count >= LIMITS.max_ack_ranges
+        ranges = cursor.range_count - len(self.machine._delayed) >= LIMITS.max_ack_ranges
         return (
             self.window_full()
             or (ranges and (self.model.window() > 0 or self.position >= cursor.end))

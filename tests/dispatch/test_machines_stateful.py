@@ -375,7 +375,8 @@ class Driver(RuleBasedStateMachine):
             if self.undelivered():
                 assert self.machine.next_read(self.now) is None
                 full = self.model.unacked() >= self.window()
-                full |= self.machine.cursor.range_count >= LIMITS.max_ack_ranges
+                delayed = len(self.machine._delayed)  # each of them has made a hole
+                full |= self.machine.cursor.range_count - delayed >= LIMITS.max_ack_ranges
                 full |= len({self.batch_of(offset) for offset in self.model.delayed}) >= LIMITS.max_delayed_ranges
                 # What was discarded before it was due may count until then.
                 assert full or len(self.machine._delayed) >= LIMITS.max_delayed_ranges
