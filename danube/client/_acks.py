@@ -7,6 +7,10 @@ breaks before, it is sent again on the next one, and what the broker delivers ag
     collected --take()--> sent --token()--> awaiting --confirmed()--> forgotten
         ^                   |                   |
         +---------------- lost() ---------------+
+
+A cumulative acknowledgement says more to the broker than its sender knows: it covers what the broker has delivered by
+then. One that is repeated, perhaps to a broker that was started again, must not cover messages that nobody was given
+(delayed ones, which others overtake). So it is repeated as the ranges that were handed out here (:class:`HandedOut`).
 """
 
 from __future__ import annotations
@@ -15,7 +19,51 @@ from collections.abc import Iterable, Iterator
 
 from danube.model.ranges import RangeSet
 
-__all__ = ["AckLedger"]
+__all__ = ["AckLedger", "HandedOut"]
+
+
+class HandedOut:
+    """What an application was handed of one topic, as far as no cumulative acknowledgement covers it.
+
+    Messages come in order, so this usually moves one integer. Beyond ``max_ranges`` the lowest are forgotten: if need
+    be they come again.
+    """
+
+    __slots__ = ("_end", "_max_ranges", "_ranges", "_start")
+
+    def __init__(self, max_ranges: int) -> None:
+        self._start = self._end = -1
+        self._ranges = RangeSet()
+        self._max_ranges = max_ranges
+
+    def add(self, ranges: list[int]) -> None:
+        """Note flat ranges."""
+        if len(ranges) == 2 and ranges[0] == self._end:
+            self._end = ranges[1]
+            return
+        self._close()
+        self._start, self._end = ranges[-2:]
+        for index in range(0, len(ranges) - 2, 2):
+            self._ranges.add(ranges[index], ranges[index + 1])
+        while len(self._ranges) > self._max_ranges:
+            self._ranges.remove(*self._ranges.first())
+
+    def take_below(self, end: int) -> list[tuple[int, int]]:
+        """Forget what lies below ``end``, and return it."""
+        self._close()
+        found = list(self._ranges.overlap(0, end))
+        self._ranges.remove(0, end)
+        return found
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._start = self._end = -1
+        self._ranges.clear()
+
+    def _close(self) -> None:
+        if self._end >= 0:
+            self._ranges.add(self._start, self._end)
+            self._start = self._end = -1
 
 
 class AckLedger:
@@ -23,9 +71,8 @@ class AckLedger:
 
     __slots__ = (
         "_awaiting",
+        "_covered",
         "_cumulative",
-        "_cumulative_awaiting",
-        "_cumulative_sent",
         "_end",
         "_next_token",
         "_ranges",
@@ -39,7 +86,8 @@ class AckLedger:
         self._ranges = RangeSet()
         self._sent = RangeSet()
         self._awaiting = RangeSet()
-        self._cumulative = self._cumulative_sent = self._cumulative_awaiting = -1
+        self._cumulative = -1
+        self._covered = RangeSet()  # by the cumulative acknowledgement that is collected
         self._token = 0
         self._next_token = 1
 
@@ -54,9 +102,11 @@ class AckLedger:
         self._start, self._end = start, end
         return first
 
-    def add_cumulative(self, offset: int) -> None:
-        """Acknowledge everything up to and including ``offset``."""
+    def add_cumulative(self, offset: int, handed_out: Iterable[tuple[int, int]]) -> None:
+        """Acknowledge everything up to and including ``offset``, of which these ranges were handed out here."""
         self._cumulative = max(self._cumulative, offset)
+        for start, end in handed_out:
+            self._covered.add(start, end)
 
     @property
     def collected(self) -> bool:
@@ -66,7 +116,7 @@ class AckLedger:
     @property
     def unconfirmed(self) -> bool:
         """Whether something was sent after the last token."""
-        return bool(self._sent) or self._cumulative_sent >= 0
+        return bool(self._sent)
 
     @property
     def sent_ranges(self) -> int:
@@ -94,11 +144,11 @@ class AckLedger:
             self._ranges.add(self._start, self._end)
             self._start = self._end = -1
         flat = self._ranges.to_flat()
-        for start, end in self._ranges:
-            self._sent.add(start, end)
-        self._ranges.clear()
+        for ranges in (self._ranges, self._covered):
+            for start, end in ranges:
+                self._sent.add(start, end)
+            ranges.clear()
         cumulative, self._cumulative = self._cumulative, -1
-        self._cumulative_sent = max(self._cumulative_sent, cumulative)
         return flat, cumulative
 
     def token(self) -> int:
@@ -111,8 +161,6 @@ class AckLedger:
         else:
             self._awaiting = self._sent
         self._sent = RangeSet()
-        self._cumulative_awaiting = max(self._cumulative_awaiting, self._cumulative_sent)
-        self._cumulative_sent = -1
         return self._token
 
     def confirmed(self, token: int) -> None:
@@ -120,35 +168,32 @@ class AckLedger:
         if token == self._token:
             self._token = 0
             self._awaiting = RangeSet()
-            self._cumulative_awaiting = -1
 
     def lost(self) -> None:
         """Collect again what the broker may not have seen: the connection broke."""
-        for pairs in (self._awaiting, self._sent):
+        for pairs in (self._awaiting, self._sent, self._covered):
             for start, end in pairs:
                 self._ranges.add(start, end)
         if self._ranges and self._end < 0:
             self._start, self._end = self._ranges.first()
-        self._cumulative = max(self._cumulative, self._cumulative_sent, self._cumulative_awaiting)
-        self._sent, self._awaiting = RangeSet(), RangeSet()
-        self._cumulative_sent = self._cumulative_awaiting = -1
+        self._cumulative = -1
+        self._sent, self._awaiting, self._covered = RangeSet(), RangeSet(), RangeSet()
         self._token = 0
 
     def forget(self) -> None:
         """Forget everything but a token on its way: the subscription was moved, and all of it is void."""
         self._start = self._end = -1
-        for ranges in (self._ranges, self._sent, self._awaiting):
+        for ranges in (self._ranges, self._sent, self._awaiting, self._covered):
             ranges.clear()
-        self._cumulative = self._cumulative_sent = self._cumulative_awaiting = -1
+        self._cumulative = -1
 
     def unacknowledged(self, pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``pairs`` that have not been acknowledged here, for a delivery that comes again."""
         known = RangeSet(self._ranges)
-        for others in (self._sent, self._awaiting):
+        for others in (self._sent, self._awaiting, self._covered):
             for start, end in others:
                 known.add(start, end)
         if self._end >= 0:
             known.add(self._start, self._end)
-        known.add(0, max(self._cumulative, self._cumulative_sent, self._cumulative_awaiting) + 1)
         for start, end in pairs:
             yield from known.gaps(start, end)

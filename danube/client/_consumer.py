@@ -49,11 +49,11 @@ class Consumer(Receiver[Feed]):
     # --- Acknowledging -----------------------------------------------------------------------------------------------
 
     async def ack_cumulative(self, message: BareMessage) -> None:
-        """Acknowledge everything in the message's topic (partition) up to and including it.
+        """Acknowledge everything in the message's topic (partition) up to and including it, as far as it was delivered.
 
-        For exclusive and failover subscriptions only.
+        Not messages that are delayed, and not yet delivered. For exclusive and failover subscriptions only.
         """
-        self._feeds[message.partition].ack_cumulative(message.offset, message._batch.moves)
+        self._feeds[message.partition].ack_cumulative(message.offset, message._batch)
 
     def ack_range(self, start: int, end: int, *, partition: int = 0) -> None:
         """Acknowledge the offsets ``start`` up to, not including, ``end``, for example to skip damaged messages."""

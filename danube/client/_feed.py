@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import msgspec
 
-from danube.client._acks import AckLedger
+from danube.client._acks import AckLedger, HandedOut
 from danube.client._inflow import Inflow, live_ranges, message_count
 from danube.client._leases import Leases, RenewalClock, chunks, clip
 from danube.model import api
 from danube.model.batch import BatchFlags, read_header
 from danube.model.errors import InvalidArgumentError
-from danube.model.policies import Durability
+from danube.model.policies import Durability, SubscriptionType
 from danube.model.ranges import RangeSet
 
 if TYPE_CHECKING:
     from danube.client._connection import Connection
     from danube.client._inflow import OpenBatch
-    from danube.client._message import BareMessage
+    from danube.client._message import BareMessage, DeliveredBatch
     from danube.wire.client import ClientStream
 
 __all__ = ["Feed"]
@@ -75,6 +75,10 @@ class Feed(Inflow):
         self._renewals = renewals
         self._nacks: dict[tuple[int, str], RangeSet] = {}
         self._extensions: dict[int, RangeSet] = {}
+        self._handed = HandedOut(limits.max_in_flight_ranges)
+        self._cumulates = open_message.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        self._top = 0  # base offset of the newest batch that has arrived
+        self._disordered = False  # an older one may wait in `queue`
         self._waiting: RangeSet | None = None  # what waits in `queue`, while somebody has to know
         self._given_back: RangeSet | None = None
         self._owed_messages = 0  # credit of what was given back
@@ -91,11 +95,20 @@ class Feed(Inflow):
         if moves == self.moves and self.ledger.add(start, end):
             self._wake()
 
-    def ack_cumulative(self, offset: int, moves: int) -> None:
-        """Acknowledge everything up to and including ``offset``."""
-        if moves == self.moves:
-            self.ledger.add_cumulative(offset)
+    def ack_cumulative(self, offset: int, batch: DeliveredBatch) -> None:
+        """Acknowledge everything up to and including ``offset``, a message of ``batch``."""
+        if batch.moves != self.moves:
+            return
+        handed_out = self._handed.take_below(offset + 1)
+        if batch.generation == self.generation and not self._disordered:
+            self.ledger.add_cumulative(offset, handed_out)
             self._wake()
+            return
+        # The broker would take more than the application has seen: what it has delivered since the message came, or
+        # what waits here behind it.
+        self.ack(offset, offset + 1, self.moves)
+        for start, end in handed_out:
+            self.ack(start, end, self.moves)
 
     def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
         """Say that ranges have failed; they come again after a delay (None: the one of the subscription's policy).
@@ -149,6 +162,9 @@ class Feed(Inflow):
         """Give back the credit of a delivery that the application has taken. Its timeout counts from here."""
         super().taken(delivery, ranges, count)
         self._renewals.alive = True
+        if self._cumulates and ranges:
+            self._handed.add(ranges)
+            self._disordered = self._disordered and bool(self.queue)
         if self._waiting is not None:
             if not self.queue:
                 self._waiting = None
@@ -309,6 +325,8 @@ class Feed(Inflow):
         """What the application has, and has said, is void: the subscription was moved, or is another one."""
         self.moves += 1
         self.ledger.forget()
+        self._handed.clear()
+        self._top = 0
         self._leases.forget()
         self._nacks.clear()
         self._extensions.clear()
@@ -347,6 +365,10 @@ class Feed(Inflow):
                     super().taken(reply, [], message_count(reply))
                     return
                 reply = filtered
+            if reply.base_offset < self._top:
+                self._disordered = True
+            else:
+                self._top = reply.base_offset
             if reply.attempt > 1:
                 self.caught_up = False  # the broker says it again behind what it delivers again
             if self._waiting is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danube.client._acks import AckLedger
+from danube.client._acks import AckLedger, HandedOut
 from danube.model.ranges import RangeSet
 
 
@@ -31,10 +31,10 @@ def test_what_was_not_confirmed_is_sent_again() -> None:
     ledger.take()
     first = ledger.token()
     ledger.add(5, 6)
-    ledger.add_cumulative(7)
-    ledger.take()
+    ledger.add_cumulative(20, [(7, 9), (12, 21)])
+    assert ledger.take() == ([5, 6], 20)
     ledger.lost()
-    assert ledger.take() == ([0, 6], 7)
+    assert ledger.take() == ([0, 6, 7, 9, 12, 21], -1), "a cumulative one is repeated as what was handed out"
     ledger.confirmed(first)
     assert not ledger.settled
     second = ledger.token()
@@ -52,7 +52,25 @@ def test_known_offsets_are_filtered_wherever_they_are() -> None:
     ledger.add(4, 5)
     ledger.take()
     ledger.add(7, 8)
-    assert list(ledger.unacknowledged([(0, 10)])) == [(2, 4), (5, 7), (8, 10)]
+    ledger.add_cumulative(9, [(9, 10)])
+    assert list(ledger.unacknowledged([(0, 11)])) == [(2, 4), (5, 7), (8, 9), (10, 11)]
+    ledger.take()
+    assert list(ledger.unacknowledged([(0, 11)])) == [(2, 4), (5, 7), (8, 9), (10, 11)]
+
+
+def test_what_was_handed_out_is_remembered_until_it_is_covered() -> None:
+    handed = HandedOut(3)
+    for ranges in ([0, 5], [5, 7], [9, 10, 11, 12], [7, 8], [20, 30]):
+        handed.add(ranges)
+    assert handed.take_below(12) == [(0, 8), (9, 10), (11, 12)]
+    assert handed.take_below(25) == [(20, 25)]
+    assert handed.take_below(40) == [(25, 30)]
+    for start in range(0, 20, 2):
+        handed.add([start, start + 1])
+    assert handed.take_below(40) == [(12, 13), (14, 15), (16, 17), (18, 19)], "the lowest are forgotten first"
+    handed.add([1, 2])
+    handed.clear()
+    assert handed.take_below(40) == []
 
 
 OFFSETS = st.lists(st.tuples(st.sampled_from(["ack", "take", "token", "confirm", "lost"]), st.integers(0, 30)))

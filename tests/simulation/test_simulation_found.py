@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
 
+import pytest
 import trio
 
 from danube.model import Retention
@@ -209,3 +210,57 @@ def test_a_topic_that_was_deleted_at_the_end_does_not_hold_the_bucket_back() -> 
             assert [info.topic for info in await client.list_topics()] == [TOPIC]
 
     simulate(work, kind="moving")
+
+
+@pytest.mark.parametrize("down_s", [0.0, 10.0])
+@pytest.mark.parametrize("kind", ["exclusive", "failover"])
+def test_a_cumulative_acknowledgement_that_is_repeated_takes_no_delayed_message(kind: str, down_s: float) -> None:
+    """The broker that was started again took everything below for delivered; the client, for acknowledged."""
+
+    async def work(world: World) -> None:
+        async with world.applications.client("here", Random(1), "broker") as client:
+            async with client.producer(TOPIC) as producer:
+                await producer.send(b"later", deliver_after_s=5)
+                await producer.send_many([b"1", b"2", b"3"])
+            async with client.consumer(TOPIC, subscription="s", type=kind, start="earliest") as consumer:
+                messages = [await consumer.receive() for _ in range(3)]
+                await consumer.ack_cumulative(messages[1])
+                world.node.crash(power_loss=False)
+                world.network.set_cut("here", "broker", True)
+                await trio.sleep(down_s)  # it may become due meanwhile
+                world.network.set_cut("here", "broker", False)
+                await consumer.flush_acks()
+                with trio.fail_after(60):
+                    last = [await consumer.receive() for _ in range(2)]
+                assert sorted(message.payload for message in last) == [b"3", b"later"]
+                # One that comes late, for a message of the broker's former life, is no better.
+                await consumer.ack_cumulative(messages[2])
+                for message in last:
+                    message.ack_nowait()
+
+    simulate(work)
+
+
+def test_a_cumulative_acknowledgement_takes_nothing_that_waits_unseen() -> None:
+    """A message that was delayed waits in the client, in front of it in the log: nobody has seen it yet."""
+
+    async def work(world: World) -> None:
+        async with world.applications.client("here", Random(1), "broker") as client:
+            async with client.producer(TOPIC) as producer:
+                await producer.send(b"later", deliver_after_s=5)
+                await producer.send(b"now")
+            async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+                message = await consumer.receive()
+                await trio.sleep(10)
+                await consumer.ack_cumulative(message)
+                await consumer.flush_acks()
+                (row,) = await client.describe_subscription(TOPIC, "s")
+                assert (row.floor, row.backlog_messages) == (0, 1)
+                waiting = await consumer.receive()
+                assert waiting.payload == b"later"
+                await consumer.ack_cumulative(waiting)
+                await consumer.flush_acks()
+                (row,) = await client.describe_subscription(TOPIC, "s")
+                assert (row.floor, row.backlog_messages) == (2, 0)
+
+    simulate(work)

@@ -70,7 +70,7 @@ class Consumer(Receiver[Feed]):
 
     def ack_cumulative(self, message: Message) -> None:
         """Acknowledge everything in the message's topic (partition) up to and including it."""
-        self._loop.call(self._safe[message.partition].feed.ack_cumulative, message.offset, message._batch.moves)
+        self._loop.call(self._safe[message.partition].feed.ack_cumulative, message.offset, message._batch)
 
     def flush_acks(self) -> None:
         """Wait until every acknowledgement given so far is durable at the broker."""
