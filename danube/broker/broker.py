@@ -398,7 +398,10 @@ class Broker:
     # --- What history asks ---
 
     def of_topics(self, names: Iterable[str]) -> tuple[dict[str, bytes], Subscriptions]:
-        """Return the records of the topics that these topics and partitions belong to, and their subscriptions."""
+        """Return the records of the topics that these topics and partitions belong to, and their subscriptions.
+
+        With the former those of their namespaces, and the policies of the broker.
+        """
         found: dict[str, bytes] = {}
         subscriptions: Subscriptions = {}
         for name in names:
@@ -407,8 +410,14 @@ class Broker:
             record = self.catalogue.find(base)
             if record is not None:
                 found[base] = self.catalogue.encode(record)
+                found |= self.catalogue.records_above(base)
                 subscriptions[self.topic(name).topic_id] = self._subscriptions_of(self.topic(name))
         return found, subscriptions
+
+    def record_of(self, name: str) -> bytes | None:
+        """Return the record of a topic, None if there is none of that name."""
+        record = self.catalogue.find(name)
+        return self.catalogue.encode(record) if record is not None else None
 
     def _subscriptions_of(self, topic: Topic) -> dict[str, tuple[bytes, bytes]]:
         return {
@@ -418,13 +427,15 @@ class Broker:
         }
 
     def everything(self, storage: str) -> tuple[dict[str, bytes], Subscriptions]:
-        """Return the records of the topics of a storage by name, and their durable subscriptions.
+        """Return the records of the topics of a storage by name and of those above, and their durable subscriptions.
 
         The latter as topic id, name, (record, cursor).
         """
-        records = {
-            name: self.catalogue.encode(record) for name, record in self.catalogue.topics() if record.storage == storage
-        }
+        records: dict[str, bytes] = {}
+        for name, record in self.catalogue.topics():
+            if record.storage == storage:
+                records[name] = self.catalogue.encode(record)
+                records |= self.catalogue.records_above(name)
         subscriptions = {
             topic.topic_id: self._subscriptions_of(topic)
             for topic in self._topics.values()

@@ -399,6 +399,49 @@ class Catalogue:
             await self._store.put(f"/namespaces/{name}", _encode(record))
             self._namespaces[name] = record
 
+    def records_above(self, topic: str) -> dict[str, bytes]:
+        """Return the record of a topic's namespace by its name, and the policies of the broker under an empty one.
+
+        As manifests have them beside the topic's own.
+        """
+        namespace = topic.split("/", 2)[1]
+        found = {"": _encode(self.broker_policies)}
+        if namespace in self._namespaces:
+            found[namespace] = _encode(self._namespaces[namespace])
+        return found
+
+    async def restore_policies(self, records: Mapping[str, bytes]) -> list[str]:
+        """Enter what namespaces and the broker said elsewhere; what is said here already stays as it is.
+
+        Args:
+            records: as :meth:`records_above` gives them.
+
+        Returns:
+            The names for which something was entered.
+        """
+        restored: list[str] = []
+        for name, encoded in sorted(records.items()):
+            if name and name not in self._namespaces:
+                await self.create_namespace(name)
+            async with self._lock:
+                if not name:
+                    policies = _POLICIES.decode(encoded)
+                    if self.broker_policies == TopicPolicies() != policies:
+                        with _together():
+                            await self._store.put("/policies", encoded)
+                            self.broker_policies = policies
+                        restored.append(name)
+                    continue
+                record = self._namespace(name)
+                policies = _NAMESPACE.decode(encoded).policies
+                if record.policies == TopicPolicies() != policies:
+                    record = msgspec.structs.replace(record, policies=policies)
+                    with _together():
+                        await self._store.put(f"/namespaces/{name}", _encode(record))
+                        self._namespaces[name] = record
+                    restored.append(name)
+        return restored
+
     async def change_topic_policies(self, topic: str, changes: Mapping[str, Any]) -> TopicRecord:
         """Change what a plain or partitioned topic says, and return its new record.
 

@@ -144,7 +144,9 @@ async def change_policies(broker: Broker, target: str, changes: Mapping[str, Any
             await catalogue.change_namespace_policies(target, changes)
         else:
             await catalogue.change_broker_policies(changes)
-        await _put_into_effect(broker, list(catalogue.topics(target)))
+        topics = list(catalogue.topics(target))
+        await _put_into_effect(broker, topics)
+        _tell_manifests_above(broker, topics)
         return
     validate_topic(target)
     known = catalogue.find(target)
@@ -152,7 +154,8 @@ async def change_policies(broker: Broker, target: str, changes: Mapping[str, Any
         _check_history(target, known, changes)
     record = await catalogue.change_topic_policies(target, changes)
     await _put_into_effect(broker, [(target, record)])
-    _tell_manifest(broker, target, record)
+    # A bucket that holds parts of a topic has a copy of its record, too.
+    broker.history.tell(record.storage, {target: catalogue.encode(record)})
     if record.durability is Durability.REMOTE:
         await broker.remote.changed(target, record)
 
@@ -180,10 +183,13 @@ async def _put_into_effect(broker: Broker, topics: Sequence[tuple[str, TopicReco
     broker.history.keep_now()
 
 
-def _tell_manifest(broker: Broker, name: str, record: TopicRecord) -> None:
-    """A bucket that holds parts of a topic has a copy of its record, too."""
-    history = broker.history
-    manifests = history.manifests.get(record.storage)
-    found = [history.catalogue.find(topic_id) for topic_id in record.topic_ids]
-    if manifests is not None and any(each is not None and each.parts for each in found):
-        manifests.note(topics={name: broker.catalogue.encode(record)})
+def _tell_manifests_above(broker: Broker, topics: Sequence[tuple[str, TopicRecord]]) -> None:
+    """What a namespace or the broker says is in the buckets of its topics: a restore has to know it."""
+    storages: dict[str, dict[str, bytes]] = {}
+    remote: set[str] = set()
+    for name, record in topics:
+        storages.setdefault(record.storage, {}).update(broker.catalogue.records_above(name))
+        if record.durability is Durability.REMOTE:
+            remote.add(record.storage)
+    for storage, records in storages.items():
+        broker.history.tell(storage, records, always=storage in remote)

@@ -51,7 +51,7 @@ from danube.history import (
     survey_topics,
 )
 from danube.log import Entry, EntryType
-from danube.model import Durability, TopicPolicies
+from danube.model import Durability, TopicPolicies, validate_topic
 from danube.model.errors import (
     DanubeError,
     DataLossError,
@@ -300,6 +300,7 @@ class RemoteTopics:
                 f"{self._storages[name].url}: a broker of epoch {bucket.epoch} has taken over this history; this one,"
                 f" of epoch {broker.history.catalogue.epoch}, stops"
             )
+        await broker.catalogue.restore_policies(bucket.namespaces)
         ids = sorted(number for topic_ids, _ in recovered.state.topics.values() for number in topic_ids)
         survey = await survey_topics(self._storages[name], broker.config.cluster, bucket, ids)
         damaged = [what for number in ids for what in survey.damage.get(number, ())]
@@ -367,8 +368,8 @@ class RemoteTopics:
     async def _take_back(self, topic: str, record: TopicRecord) -> None:
         _log.warning("topic %r was not yet created, or already deleted, and is gone", topic)
         await self._broker.catalogue.delete_topic(topic)
-        for each, number in members(topic, record):
-            await self._broker.history.drop_topic(number, each)
+        for number in record.topic_ids:
+            await self._broker.history.drop_topic(number, topic)
 
     def _revive(self, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered) -> None:
         subscriptions = {
@@ -444,6 +445,11 @@ class RemoteTopics:
 
         change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
         await self._submit(journal, record, change, Settling(bring_to_life))
+        catalogue = self._broker.catalogue
+        above = (catalogue.namespace_policies(validate_topic(name).namespace), catalogue.broker_policies)
+        if above != (TopicPolicies(), TopicPolicies()):
+            # Commits tell of topics only.
+            self._broker.history.tell(storage, catalogue.records_above(name), always=True)
         return record
 
     async def enlarge(self, name: str, storage: str, partitions: int) -> None:

@@ -4,6 +4,7 @@ Everything is looked at before anything is changed: what the bucket holds (:mod:
 of it is whole, whether names are taken. Then, in this order::
 
     parts and objects -> catalogue of history       nobody sees them yet
+    policies of namespaces and broker               unless there are some here
     topic by topic: cursors, subscriptions, record  the record last; the topic comes to life
     manifest of this broker, higher epoch           the bucket is ours
 
@@ -284,6 +285,12 @@ async def _carry_out(
     await history.catalogue.raise_epoch(survey.bucket.epoch + 1)
     chains = [chain for one in new for chain in one.chains]
     await enter(history.catalogue, storage.name, survey, chains, broker.seams.wall_clock_us())
+    wanted = {"", *(validate_topic(one.name).namespace for one in new)}
+    above = {name: record for name, record in survey.bucket.namespaces.items() if name in wanted}
+    for name in await broker.catalogue.restore_policies(above):
+        _log.warning(
+            "policies of %s are restored from %s", f"namespace {name!r}" if name else "the broker", storage.url
+        )
     for one in new:
         snapshots = {
             topic_id: {

@@ -63,12 +63,17 @@ class Told(Protocol):
     def of_topics(self, names: Iterable[str]) -> tuple[dict[str, bytes], Subscriptions]:
         """Return the records of the topics that these plain topics and partitions belong to, by topic name.
 
-        And the subscriptions of these very topics and partitions.
+        With them those of their namespaces, and the policies of the broker, as a manifest has them; and the
+        subscriptions of these very topics and partitions.
         """
         ...
 
+    def record_of(self, name: str) -> bytes | None:
+        """Return the record of a topic, None if there is none of that name."""
+        ...
+
     def everything(self, storage: str) -> tuple[dict[str, bytes], Subscriptions]:
-        """Return the records of the topics of a storage by name, and all their subscriptions."""
+        """Return the records of the topics of a storage by name, those above them, and all their subscriptions."""
         ...
 
 
@@ -137,9 +142,11 @@ class History:
         self.janitor = Janitor(catalogue, storages, self.manifests, self.reader, cluster, limits, wall_clock_us)
         journal.on_roll = self.sealer.journal_rolled
         catalogue.on_change = self._note_change
-        # The last life may have ended between a change of the catalogue and its manifest: begin with a snapshot.
-        for name in {ref.storage for ref in catalogue.objects} & self.manifests.keys():
-            self.manifests[name].note()
+        # The last life may have ended between a change of the catalogue and its manifest: begin with a snapshot. Also
+        # where nothing is left: topics may have been deleted that manifests still tell of.
+        for name in self.manifests:
+            if self._is_told(name) or storages[name].was_written:
+                self.manifests[name].note()
 
     def _snapshot_of(self, storage: str) -> Callable[[], Everything]:
         def everything() -> Everything:
@@ -162,6 +169,21 @@ class History:
             gone = [record for record in removed if record.storage == storage]
             self.manifests[storage].note(added=objects, removed=gone, starts=starts)
 
+    def _is_told(self, storage: str) -> bool:
+        """Whether there are manifests in a storage that may be wrong now."""
+        return self.manifests[storage].written or any(ref.storage == storage for ref in self.catalogue.objects)
+
+    def tell(self, storage: str, records: Mapping[str, bytes], *, always: bool = False) -> None:
+        """Have the manifests of a storage say what topics, namespaces or the broker say now.
+
+        Args:
+            storage: its name; one that is not configured is passed over.
+            records: by name, as manifests have them.
+            always: also if there is nothing yet that manifests would have to tell of.
+        """
+        if storage in self.manifests and (always or self._is_told(storage)):
+            self.manifests[storage].note(topics=records)
+
     # --- Topics ---
 
     def can_seal(self, storage: str) -> bool:
@@ -181,14 +203,19 @@ class History:
         Raises:
             OwnerFencedError: another broker owns the history now.
         """
-        self._topics.pop(topic_id, None)
+        known = self._topics.get(topic_id)
         self.sealer.forget(topic_id)
         history = self.catalogue.find(topic_id)
+        storages = {record.storage for record in history.parts} if history is not None else set()
+        if known is not None:
+            storages.add(known.storage)  # manifests may tell of it though all of it has expired
         if history is not None:
-            storages = {record.storage for record in history.parts}
             await self.catalogue.drop_topic(topic_id, self._clock_us())
-            for storage in storages & self.manifests.keys():
-                self.manifests[storage].note(topics={name: None})
+        self._topics.pop(topic_id, None)
+        for storage in storages & self.manifests.keys():
+            if self._is_told(storage):
+                # There may be another one of that name by now.
+                self.manifests[storage].note(topics={name: self._told.record_of(name)})
         self._wake.set()
 
     async def sweep(self, alive: set[int]) -> None:

@@ -108,7 +108,8 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     starts: dict[int, int]
     """Topic id to its first offset, where retention has moved it."""
     topics: dict[str, bytes | None]
-    """Topic name to its record; None: it was deleted."""
+    """Topic name to its record; None: it was deleted. A name without a slash at its beginning is that of a namespace,
+    and the empty one is the broker's: what they say of policies counts for their topics, too."""
     subscriptions: Subscriptions
     """Topic id, subscription name, (record, cursor): of all topics in a snapshot, of those that were sealed in a delta.
     A topic's subscriptions are given as a whole."""
@@ -201,6 +202,7 @@ class Bucket:
         snapshot_key: the object that it begins with.
         parts: topic id, base offset, (object key, part).
         starts, topics, subscriptions: as in :class:`Manifest`.
+        namespaces: name to record; of the broker itself, under the empty name, its policies.
     """
 
     def __init__(self) -> None:
@@ -214,6 +216,7 @@ class Bucket:
         self.parts: dict[int, dict[int, tuple[str, SegmentPart]]] = {}
         self.starts: dict[int, int] = {}
         self.topics: dict[str, bytes] = {}
+        self.namespaces: dict[str, bytes] = {}
         self.subscriptions: Subscriptions = {}
 
     def apply(self, manifest: Manifest) -> None:
@@ -229,10 +232,11 @@ class Bucket:
                 self.parts.setdefault(part.topic_id, {})[part.base_offset] = (key, part)
         self.starts.update(manifest.starts)
         for name, record in manifest.topics.items():
+            records = self.topics if name.startswith("/") else self.namespaces
             if record is None:
-                self.topics.pop(name, None)
+                records.pop(name, None)
             else:
-                self.topics[name] = record
+                records[name] = record
 
     def objects(self) -> set[str]:
         """Return the keys of all objects that are referenced."""
@@ -340,6 +344,11 @@ class ManifestLog:
     def pending(self) -> bool:
         """Whether anything was noted that no manifest in the bucket tells of yet."""
         return self._told < self._noted
+
+    @property
+    def written(self) -> bool:
+        """Whether this owner has written a manifest, or has tried to."""
+        return self._sequence > 0
 
     def _clear(self) -> None:
         self._removed: list[tuple[int, int]] = []

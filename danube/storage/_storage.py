@@ -119,6 +119,11 @@ class Storage:
         """What the backend can be trusted with."""
         return self._backend.capabilities
 
+    @property
+    def was_written(self) -> bool:
+        """Whether something was ever put there under the marker that it is recognized by."""
+        return self._marker is not None and self._marker.known
+
     def stats(self) -> StorageStats:
         """Return the figures of this moment."""
         return StorageStats(

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from broker_harness import read_all, running_broker, take
+from broker_harness import read_all, running_broker, take, wait_until
 from sealed_topics import bucket, damage, objects_of, publish
 
 import danube
 from danube.broker.catalogue import Catalogue
-from danube.history import HistoryCatalogue
+from danube.history import HistoryCatalogue, read_bucket
 from danube.history.manifest import ManifestLog
 from danube.model import Retention
 from danube.model.errors import (
@@ -402,3 +402,105 @@ async def test_each_storage_tells_of_its_own_topics(tmp_path: Path) -> None:
         await client.restore_topics(url)
         await check_topics(client, sent)
         await client.seal_topic("/default/x")
+
+
+async def test_policies_of_namespaces_and_of_the_broker_come_back(tmp_path: Path) -> None:
+    url, _ = bucket()
+    async with running_broker(tmp_path / "first", storage=url, limits=LIMITS) as first, first.client() as client:
+        await client.create_namespace("shop")
+        await client.change_policies("shop", message_ttl_s=4e6)
+        await publish(client, "/shop/orders", 10)
+        await publish(client, "/default/other", 10)
+        await client.seal_topic("/shop/orders")
+        await client.seal_topic("/default/other")
+        # After the sealing: no topic is sealed any more that would bring them along.
+        await client.change_policies("shop", max_consumers=3, message_ttl_s=5e6)
+        await client.change_policies("", max_producers=7)
+        await client.change_policies("default", max_producers=5)
+        await first.broker.history.keep()
+        await first.crash()
+    async with running_broker(tmp_path / "second", storage=url, limits=LIMITS) as second, second.client() as client:
+        await client.change_policies("default", max_producers=9)
+        await client.restore_topics(url)
+        found = (await client.policies("/shop/orders")).effective
+        assert (found.message_ttl_s, found.max_consumers, found.max_producers) == (5e6, 3, 7)
+        assert second.broker.topic("/shop/orders").message_ttl_s == 5e6
+        assert (await client.policies("/default/other")).effective.max_producers == 9  # what was said here stays
+        await second.restart()
+        assert (await client.policies("/shop/orders")).effective == found
+
+
+async def test_policies_of_namespaces_come_back_with_topics_of_durability_remote(tmp_path: Path) -> None:
+    url, _ = bucket()
+    async with running_broker(tmp_path / "first", storage=url, limits=LIMITS) as first, first.client() as client:
+        await client.create_namespace("shop")
+        await client.change_policies("shop", max_producers=4)
+        await client.create_topic("/shop/orders", durability="remote")
+        await client.create_topic("/default/other", durability="remote")
+        await client.change_policies("default", max_producers=5)
+        await first.broker.history.keep()
+        await first.crash()
+    async with running_broker(tmp_path / "second", storage=url, limits=LIMITS) as second, second.client() as client:
+        assert (await client.policies("/shop/orders")).effective.max_producers == 4
+        assert (await client.policies("/default/other")).effective.max_producers == 5
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_deleted_topics_of_which_nothing_was_left_stay_deleted(tmp_path: Path, crash: bool) -> None:
+    url, _ = bucket()
+    async with running_broker(tmp_path / "first", storage=url, limits=LIMITS) as first, first.client() as client:
+        history = first.broker.history
+        for topic in ("/default/kept", "/default/gone", "/default/parts", "/default/never"):
+            await client.create_topic(topic, partitions=2 if topic == "/default/parts" else 0)
+        for topic in ("/default/kept", "/default/gone", "/default/parts-part-0"):
+            await publish(client, topic, 10)
+            await client.seal_topic(topic.removesuffix("-part-0"))
+        for topic in ("/default/gone", "/default/parts-part-0"):
+            found = first.broker.topic(topic)
+            await history.catalogue.expire(found.topic_id, 10, 1)
+            found.log.expire(10)
+            assert not history.catalogue.topic(found.topic_id).parts
+        history.manifests["default"].note()
+        history.manifests["default"]._until_snapshot = 0  # tell of everything: also of the topic that was never sealed
+        await history.keep()
+        bucket_now = await read_bucket(history.storages["default"], "danube")
+        assert len(bucket_now.topics) == 4
+        if crash:  # the deletion is in the metadata, and nothing more has happened
+
+            async def nothing(*_arguments: Any) -> None:
+                return
+
+            history.drop_topic = nothing  # type: ignore[method-assign]
+        for topic in ("/default/gone", "/default/parts", "/default/never"):
+            await client.delete_topic(topic)
+        if crash:
+            await first.restart(crash=True)
+            history = first.broker.history
+        await history.keep()
+        bucket_now = await read_bucket(history.storages["default"], "danube")
+        assert list(bucket_now.topics) == ["/default/kept"]
+
+
+async def test_a_topic_of_the_same_name_is_not_forgotten_with_the_one_before(tmp_path: Path) -> None:
+    """The history of a deleted topic may be forgotten late: the metadata was away."""
+    url, _ = bucket()
+    async with running_broker(tmp_path, storage=url, limits=LIMITS) as first, first.client() as client:
+        history = first.broker.history
+        await publish(client, "/default/t", 10)
+        await client.seal_topic("/default/t")
+        drop, released = history.drop_topic, trio.Event()
+
+        async def late(topic_id: int, name: str) -> None:
+            await released.wait()
+            await drop(topic_id, name)
+
+        history.drop_topic = late  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.delete_topic, "/default/t")
+            await wait_until(lambda: first.broker.catalogue.find("/default/t") is None)
+            await publish(client, "/default/t", 20)
+            await client.seal_topic("/default/t")
+            released.set()
+        await history.keep()
+        bucket_now = await read_bucket(history.storages["default"], "danube")
+        assert bucket_now.topics["/default/t"] == history._told.record_of("/default/t")

@@ -152,6 +152,9 @@ class Life:
     def of_topics(self, names: Iterable[str]) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
         return {name: b"record of " + name.encode() for name in names}, {}
 
+    def record_of(self, name: str) -> bytes | None:
+        return next((b"record of " + name.encode() for topic in self.topics.values() if topic.name == name), None)
+
     def everything(self, storage: str) -> tuple[dict[str, bytes], dict[int, dict[str, tuple[bytes, bytes]]]]:
         return {topic.name: b"record of " + topic.name.encode() for topic in self.topics.values()}, {}
 
