@@ -81,7 +81,10 @@ class _Topic(msgspec.Struct):
     durability: Durability
     retention: bool
     home: str
-    audits: list[tuple[str, list[Audited]]] = []
+    audits: list[tuple[str, list[Audited], int | None]] = []
+    """Label, what was found, and where the topic began when it was read to its end."""
+    start: int = 0
+    """What retention had left began here when it was audited for the first time."""
     damaged: bool = False
     """Whether its stored data was damaged: it may stop, and what it says must be right nevertheless."""
     sights: Sights = msgspec.field(default_factory=Sights)
@@ -380,11 +383,18 @@ class History:
 
     # --- The end
 
-    def audit(self, label: str, topic: str, found: Sequence[Audited]) -> None:
-        """A topic was read from its first offset to its end."""
+    def audit(self, label: str, topic: str, found: Sequence[Audited], start: int | None = None) -> None:
+        """A topic was read from its first offset to its end.
+
+        Args:
+            label, topic: which reading, of what.
+            found: all of it, in order.
+            start: the topic's first offset after that, if it has retention: it may have overtaken the reading, so of
+                what lies below anything may be missing, and from there on nothing. None: where ``found`` begins.
+        """
         self.events += 1
         self.audited_messages += len(found)
-        self._topics[topic].audits.append((label, list(found)))
+        self._topics[topic].audits.append((label, list(found), start))
 
     def dead_letters(self, topic: str, subscription: str, found: Sequence[DeadLetter]) -> None:
         """The dead-letter topic of a subscription was read (of all partitions together)."""
@@ -405,13 +415,19 @@ class History:
 
     def _check_log(self, name: str, topic: _Topic, homes: dict[bytes, tuple[str, int]]) -> dict[int, bytes]:
         first: dict[int, bytes] = {}
-        for label, found in topic.audits:
+        for label, found, start in topic.audits:
             log: dict[int, bytes] = {}
-            expected = None if topic.retention else 0
+            if not topic.retention:
+                start = 0
+            elif start is None:
+                start = found[0].offset if found else 0
+            expected = start
             for offset, payload, key in found:
-                if expected is not None and offset != expected and not (topic.retention and offset > expected):
+                kept = offset >= start
+                if kept and offset != expected:
                     self.violation(f"P2: audit {label} of {name}: offset {offset} follows where {expected} should")
-                expected = offset + 1
+                if kept:
+                    expected = offset + 1
                 sent = self._sent.get(payload)
                 if sent is None:
                     self.violation(f"P3: audit {label} of {name} @{offset}: {payload[:40]!r} was never published")
@@ -419,9 +435,10 @@ class History:
                     self.violation(f"P3: audit {label} of {name} @{offset}: key {key!r} instead of {sent.key!r}")
                 elif name != sent.topic and not name.startswith(sent.topic + "-part-"):
                     self.violation(f"P3: audit {label} of {name} @{offset}: {_name(payload)} was sent to {sent.topic}")
-                log[offset] = payload
+                if kept:
+                    log[offset] = payload
             if not first:
-                first = log
+                first, topic.start = log, start
                 self._check_once(label, name, log, homes)
             else:
                 self._check_same(label, name, first, log, topic)
@@ -474,7 +491,7 @@ class History:
             elif topic.durability is Durability.OS and sent.sent_after_losses < self.power_losses(name):
                 # An acknowledgement may have been on its way for long: it tells of the time after the sending.
                 topic.losses.lost(offset, sent.sent_after_losses)
-            elif not (topic.retention and offset < min(log, default=offset + 1)):
+            elif offset >= topic.start:
                 self.violation(f"P1: {_name(payload)} was acknowledged @{offset} of {name} and is not there")
         for name, topic in self._topics.items():
             if topic.audits and topic.durability is not Durability.NONE:

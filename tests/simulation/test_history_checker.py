@@ -383,3 +383,34 @@ def test_a_reader_of_what_was_lost_goes_on_behind_the_loss(lost_before: bool, we
     before = (5, payload(5)) if lost_before else (3, payload(6))
     history.read(TOPIC, 5, payload(7), None, before=before)
     assert (history.violations == []) is well
+
+
+# --- Retention
+
+
+@pytest.mark.parametrize(
+    ("found", "start", "violated"),
+    [
+        ([3, 4, 5], 3, ""),
+        ([0, 1, 4, 5], 4, ""),  # it overtook the reading
+        ([0, 1, 2, 3, 4, 5], 4, ""),  # and here it did so behind it
+        ([], 6, ""),
+        ([0, 1, 4, 5], 0, "offset 4 follows where 2 should"),
+        ([0, 1, 4, 5], 3, "offset 4 follows where 3 should"),
+        ([4, 5], 3, "offset 4 follows where 3 should"),
+        ([3, 4], 3, "P1: b'm5' was acknowledged @5 of /default/t and is not there"),
+        ([], 5, "P1: b'm5' was acknowledged @5 of /default/t and is not there"),
+    ],
+)
+def test_retention_takes_what_lies_before_the_start_and_nothing_else(
+    found: list[int], start: int, violated: str
+) -> None:
+    history = History()
+    history.topic(TOPIC, Durability.DISK, retention=True)
+    for number in range(6):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+        history.acknowledge(payload(number), TOPIC, number)
+    history.audit("hot", TOPIC, [Audited(number, payload(number), None) for number in found], start)
+    violations = history.check()
+    assert bool(violations) is bool(violated)
+    assert not violated or any(violated in violation for violation in violations), violations

@@ -410,13 +410,17 @@ class _Taker:
                 self._applications.trace("confirmed", self._plan.name, topic, len(spots))
 
 
-async def read_topic(client: Client, topic: TopicPlan) -> dict[str, list[Audited]]:
-    """Read a topic from its first offset to its present end."""
+async def read_topic(client: Client, topic: TopicPlan) -> dict[str, tuple[list[Audited], int]]:
+    """Read a topic from its first offset to its present end; return that, and where each part begins afterwards."""
     found: dict[str, list[Audited]] = {part: [] for part in topic.parts}
     async with client.reader(topic.name, start="earliest") as reader:
         async for batch in reader.batches(until_caught_up=True):
             found[batch.topic] += [Audited(message.offset, message.payload, message.key) for message in batch]
-    return found
+    starts = dict.fromkeys(found, 0)
+    if topic.retention:
+        for part in found:
+            starts[part] = (await client.describe_topic(part)).start_offset
+    return {part: (messages, starts[part]) for part, messages in found.items()}
 
 
 async def read_letters(client: Client, topic: str) -> list[DeadLetter]:

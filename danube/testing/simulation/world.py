@@ -294,8 +294,8 @@ class World:
                         raise
                     self.trace("stopped", label, topic.name, shown_error(stuck.__cause__))
                     continue
-            for part, messages in found.items():
-                self.history.audit(label, part, messages)
+            for part, (messages, start) in found.items():
+                self.history.audit(label, part, messages, start)
                 self.trace("audit", label, part, len(messages))
         for plan in {(plan.topic, plan.subscription): plan for plan in self.plan.consumers}.values():
             if self.history.is_damaged(plan.topic.parts):
