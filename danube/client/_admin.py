@@ -6,9 +6,11 @@ Calls that only read are repeated when the connection breaks; the others are not
 from __future__ import annotations
 
 import enum
+import reprlib
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from danube.client._checks import check_offset
 from danube.client._history_admin import HistoryCalls
 from danube.client._policy_admin import PolicyCalls
 from danube.client._retry import Retry
@@ -37,9 +39,11 @@ def start_position(start: str | int | datetime) -> tuple[str | int, int]:
         if start.tzinfo is None:
             raise InvalidArgumentError(f"start {start} has no time zone; use datetime(..., tzinfo=timezone.utc)")
         return LATEST, max(1, round(start.timestamp() * 1_000_000))
-    if start in (EARLIEST, LATEST) or (type(start) is int and start >= 0):
+    if isinstance(start, str) and start in (EARLIEST, LATEST):
         return start, 0
-    raise InvalidArgumentError(f"start {start!r} is not 'earliest', 'latest', an offset >= 0 or a datetime")
+    if type(start) is int and start >= 0:
+        return check_offset("start", start), 0
+    raise InvalidArgumentError(f"start {reprlib.repr(start)} is not 'earliest', 'latest', an offset >= 0 or a datetime")
 
 
 class AdminCalls(HistoryCalls, PolicyCalls):
@@ -186,7 +190,7 @@ def choice(kind: type[E], option: str, value: E | str) -> E:
         return kind(value)
     except ValueError:
         known = ", ".join(repr(one.value) for one in kind)
-        raise InvalidArgumentError(f"{option} {value!r} is unknown; known are {known}") from None
+        raise InvalidArgumentError(f"{option} {reprlib.repr(value)} is unknown; known are {known}") from None
 
 
 def _reference(topic: str, subscription: str) -> api.SubscriptionRef:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
+from danube.client._checks import check_count, check_offset
 from danube.client._feed import Feed
 from danube.client._leases import RenewalClock
+from danube.client._message import BareMessage
 from danube.client._receiver import Receiver
 from danube.client._tasks import copy_error
 from danube.model.errors import InvalidArgumentError
 from danube.model.policies import SubscriptionType
 
 if TYPE_CHECKING:
-    from danube.client._message import BareMessage, Batch
+    from danube.client._message import Batch
 
 __all__ = ["Consumer"]
 
@@ -53,13 +55,15 @@ class Consumer(Receiver[Feed]):
 
         Not messages that are delayed, and not yet delivered. For exclusive and failover subscriptions only.
         """
+        if not isinstance(message, BareMessage):
+            raise InvalidArgumentError(f"ack_cumulative takes a message, not {type(message).__name__}")
         self._feeds[message.partition].ack_cumulative(message.offset, message._batch)
 
     def ack_range(self, start: int, end: int, *, partition: int = 0) -> None:
         """Acknowledge the offsets ``start`` up to, not including, ``end``, for example to skip damaged messages."""
-        if not 0 <= start < end:
+        if not check_offset("start", start) < check_offset("end", end):
             raise InvalidArgumentError(f"ack_range needs 0 <= start < end, got {start} and {end}")
-        feed = self._feeds[partition]
+        feed = self._feeds[check_count("partition", partition, 0, len(self._feeds) - 1)]
         feed.ack(start, end, feed.moves)
 
     async def flush_acks(self) -> None:

@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 
 import anyio
-import msgspec
 
 from danube.client._admin import AdminCalls, choice, start_position
+from danube.client._checks import check_count, check_list, check_mapping, check_text, plain
 from danube.client._consumer import Consumer
 from danube.client._feed import Feed
 from danube.client._reader import Reader, Start, start_positions
@@ -189,15 +189,15 @@ class ConsumeCalls(AdminCalls):
 
 
 def _check_credit(messages: int, size_bytes: int) -> None:
-    if messages < 1 or size_bytes < 1:
-        raise InvalidArgumentError("credit_messages and credit_bytes must be at least 1")
+    check_count("credit_messages", messages, 1)
+    check_count("credit_bytes", size_bytes, 1)
 
 
 def _checked_filters(filters: Sequence[str], kind: SubscriptionType, limits: Limits) -> list[str]:
-    if isinstance(filters, str) or not all(type(one) is str and one for one in filters):
-        raise InvalidArgumentError(
-            f"key_filters {filters!r} is not a list of texts; give, for example, ['eu-*', 'us-?']"
-        )
+    filters = check_list("key_filters", filters, "texts, for example ['eu-*', 'us-?']")
+    for one in filters:
+        if not check_text("a key filter", one):
+            raise InvalidArgumentError("a key filter cannot be empty; '*' lets every key through")
     if filters and kind is not SubscriptionType.KEY_SHARED:
         raise InvalidArgumentError(f"key_filters are for key_shared subscriptions only, not for {kind.value}")
     if len(filters) > limits.max_key_filters:
@@ -210,12 +210,14 @@ def _checked_filters(filters: Sequence[str], kind: SubscriptionType, limits: Lim
                 f"a key filter of {len(one)} characters is longer than max_key_filter_chars ="
                 f" {limits.max_key_filter_chars}"
             )
-    return list(filters)
+    return filters
 
 
 def _policy_fields(policy: SubscriptionPolicy | Mapping[str, Any] | None) -> dict[str, Any]:
     if policy is None:
         return {}
-    fields: dict[str, Any] = msgspec.to_builtins(policy if isinstance(policy, SubscriptionPolicy) else dict(policy))
+    if not isinstance(policy, SubscriptionPolicy):
+        policy = check_mapping("policy", policy, "fields of a SubscriptionPolicy")
+    fields: dict[str, Any] = plain("policy", policy)
     change_policy(SubscriptionPolicy(), fields)  # says what is wrong without asking the broker
     return fields

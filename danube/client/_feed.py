@@ -17,11 +17,11 @@ import anyio
 import msgspec
 
 from danube.client._acks import AckLedger, HandedOut
+from danube.client._checks import check_seconds, check_text
 from danube.client._inflow import Inflow, live_ranges, message_count
 from danube.client._leases import Leases, RenewalClock, chunks, clip
 from danube.model import api
 from danube.model.batch import BatchFlags, read_header
-from danube.model.errors import InvalidArgumentError
 from danube.model.policies import Durability, SubscriptionType
 from danube.model.ranges import RangeSet
 
@@ -118,11 +118,10 @@ class Feed(Inflow):
         Raises:
             InvalidArgumentError: the delay is negative, or longer than the limit.
         """
-        longest_s = self._limits.max_delivery_delay_s
-        if delay_s is not None and not 0 <= delay_s <= longest_s:
-            raise InvalidArgumentError(
-                f"delay_s = {delay_s} is not between 0 and max_delivery_delay_s = {longest_s:g}; choose another one"
-            )
+        check_text("reason", reason)
+        if delay_s is not None:
+            longest_s = self._limits.max_delivery_delay_s
+            check_seconds("delay_s", delay_s, zero=True, most=longest_s, limit="max_delivery_delay_s")
         if moves != self.moves:
             return
         self._leases.settled(ranges)
@@ -135,11 +134,8 @@ class Feed(Inflow):
         Raises:
             InvalidArgumentError: the lease is not more than 0, or longer than the limit.
         """
-        longest_s = self._limits.max_lease_s
-        if lease_s is not None and not 0 < lease_s <= longest_s:
-            raise InvalidArgumentError(
-                f"lease_s = {lease_s} is not more than 0 and at most max_lease_s = {longest_s:g}; extend it repeatedly"
-            )
+        if lease_s is not None:
+            check_seconds("lease_s", lease_s, most=self._limits.max_lease_s, limit="max_lease_s")
         self._renewals.alive = True
         if moves == self.moves:
             self._gather(self._extensions, 0 if lease_s is None else max(1, round(lease_s * 1000)), ranges)

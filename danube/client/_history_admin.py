@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from danube.client._checks import check_list, check_seconds
 from danube.model import api, history_api
 from danube.model.history_api import HistoryMethod
 from danube.model.names import validate_topic
@@ -142,9 +143,12 @@ class HistoryCalls:
             DataLossError: the bucket is damaged; it says where.
             StorageError: it cannot be read.
         """
-        request = history_api.RestoreTopics(url, storage, list(topics), give_up_others, deep, dry_run)
+        request = history_api.RestoreTopics(
+            url, storage, check_list("topics", topics, "names"), give_up_others, deep, dry_run
+        )
         return await self._call(HistoryMethod.RESTORE_TOPICS, request, history_api.RestoreReport, timeout_s)
 
     async def _call(self, path: str, request: Any, kind: type[T], timeout_s: float | None) -> T:
+        limit_s = None if timeout_s is None else check_seconds("timeout_s", timeout_s)
         channel = await self._connection.channel()
-        return await channel.unary(path, request, kind, timeout_s=timeout_s)
+        return await channel.unary(path, request, kind, timeout_s=limit_s)

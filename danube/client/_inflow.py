@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import anyio
 import msgspec
 
+from danube.client._checks import encoded
 from danube.client._message import BareMessage, DeliveredBatch
 from danube.client._retry import Retry, ask, receive_reply
 from danube.model import api
@@ -217,7 +218,7 @@ class Inflow:
     async def _session(self, channel: Channel, retry: Retry, task_status: TaskStatus[None]) -> None:
         async with ask(channel, api.Method.CONSUME) as stream:
             with retry.opening(f"opening a consumer on {self.topic}"):
-                await stream.send(_encode(self._open_message))
+                await stream.send(encoded(self._open_message))
                 answer = await receive_reply(stream, _decode, self.topic)
             if not isinstance(answer, api.ConsumeOpened):
                 raise ProtocolError(f"the broker answered ConsumeOpen with {type(answer).__name__}")

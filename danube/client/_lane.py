@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from danube.client._checks import encoded
 from danube.client._outbox import Outbox, Verdict
 from danube.client._retry import Retry, ask, decode_reply, receive_reply
 from danube.client._tasks import copy_error
@@ -129,7 +130,7 @@ class Lane:
         async with ask(channel, api.Method.PUBLISH) as stream:
             self._open_message.resume_epoch = self.outbox.epoch
             with retry.opening(f"opening a producer on {self.topic}"):
-                await stream.send(_encode(self._open_message))
+                await stream.send(encoded(self._open_message))
                 answer = await receive_reply(stream, _decode, self.topic)
             if not isinstance(answer, api.PublishOpened):
                 raise ProtocolError(f"the broker answered PublishOpen with {type(answer).__name__}")

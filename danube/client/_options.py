@@ -10,7 +10,8 @@ from typing import TypeAlias
 import msgspec
 from anyio.abc import ByteStream
 
-from danube.model.errors import ConfigurationError
+from danube.client._checks import check_seconds
+from danube.model.errors import ConfigurationError, InvalidArgumentError
 from danube.model.limits import Limits, check_limits
 
 __all__ = ["Backoff", "ClientOptions", "Connect", "Environment"]
@@ -59,13 +60,17 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Seams for tests and simulations."""
 
     def __post_init__(self) -> None:
-        for name in ("connect_timeout_s", "request_timeout_s", "reconnect_initial_s", "reconnect_max_s"):
-            if not getattr(self, name) > 0:  # not a number is refused, too
-                raise ConfigurationError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
-        for name in ("reconnect_timeout_s", "close_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ConfigurationError(f"{name} must not be negative, got {value}")
+        try:
+            for name in ("connect_timeout_s", "request_timeout_s", "reconnect_initial_s", "reconnect_max_s"):
+                check_seconds(name, getattr(self, name))
+            check_seconds("close_timeout_s", self.close_timeout_s, zero=True)
+            if self.reconnect_timeout_s is not None:
+                check_seconds("reconnect_timeout_s", self.reconnect_timeout_s, zero=True)
+        except InvalidArgumentError as error:
+            raise ConfigurationError(error.message) from None
+        for name, kind in (("limits", Limits), ("environment", Environment)):
+            if not isinstance(getattr(self, name), kind):
+                raise ConfigurationError(f"{name} is a {kind.__name__}, not {type(getattr(self, name)).__name__}")
         check_limits(self.limits)
 
     def backoff(self) -> Backoff:

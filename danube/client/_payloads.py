@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from danube.client._checks import LARGEST, check_seconds, check_text
 from danube.client._outbox import RECORD_OVERHEAD
 from danube.model.batch import Record
 from danube.model.errors import InvalidArgumentError, MessageTooLargeError
@@ -66,29 +66,21 @@ def check_keys(keys: Sequence[str | None]) -> None:
         raise InvalidArgumentError(f"a key is text (str) or None, not {names}")
     if not "".join(filter(None, keys)).isascii():
         for key in keys:
-            _check_text("a key", key or "")
+            check_text("a key", key or "")
 
 
 def checked_attributes(attributes: dict[str, str] | None) -> dict[str, str] | None:
     """Return a copy of the attributes; None if there are none."""
     if not attributes:
         return None
+    if not isinstance(attributes, dict):
+        raise InvalidArgumentError(f"attributes are a dict of texts, not {type(attributes).__name__}")
     for name, value in attributes.items():
         if type(name) is not str or type(value) is not str:
             raise InvalidArgumentError(f"attributes are text: {name!r} has the value {value!r}; use strings for both")
-        _check_text("the name of an attribute", name)
-        _check_text(f"attribute {name!r}", value)
+        check_text("the name of an attribute", name)
+        check_text(f"attribute {name!r}", value)
     return dict(attributes)
-
-
-def _check_text(what: str, text: str) -> None:
-    """Raise InvalidArgumentError for halves of characters, which JSON and file names may leave in a text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgumentError(
-            f"{what} is {text!r}, which is no Unicode text: it has half a character at index {error.start}"
-        ) from None
 
 
 def too_large(size: int, limit: int, index: int | None) -> MessageTooLargeError:
@@ -131,14 +123,15 @@ def due_us(deliver_at: datetime | None, deliver_after_s: float | None, clock_us:
     if deliver_at is not None:
         if deliver_after_s is not None:
             raise InvalidArgumentError("give either deliver_at or deliver_after_s, not both")
-        if deliver_at.tzinfo is None:
+        if getattr(deliver_at, "tzinfo", None) is None:
             raise InvalidArgumentError(
-                f"deliver_at {deliver_at} has no time zone; use datetime(..., tzinfo=timezone.utc)"
+                f"deliver_at {deliver_at!r} is not a date with a time zone; use datetime(..., tzinfo=timezone.utc)"
             )
         return max(1, round(deliver_at.timestamp() * 1_000_000))
-    if not deliver_after_s:
+    if deliver_after_s is None:
         return 0
-    if not 0 < deliver_after_s < math.inf:
-        raise InvalidArgumentError(f"deliver_after_s = {deliver_after_s} is not a number of seconds from now on")
-    due = clock_us() + round(deliver_after_s * 1_000_000)
-    return -(-due // _DUE_STEP_US) * _DUE_STEP_US
+    delay_us = round(check_seconds("deliver_after_s", deliver_after_s, zero=True) * 1_000_000)
+    if not delay_us:
+        return 0
+    due = clock_us() + delay_us
+    return min(-(-due // _DUE_STEP_US) * _DUE_STEP_US, LARGEST)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import msgspec
-
+from danube.client._checks import plain
 from danube.client._connection import Connection
 from danube.model import api
 from danube.model.names import validate_name, validate_topic
@@ -51,7 +50,7 @@ class PolicyCalls:
             StorageUnavailableError: a topic of durability ``remote``, and its storage does not answer: the change
                 counts, and may or may not have been stored.
         """
-        request = ChangePolicies(target, msgspec.to_builtins(changes))
+        request = ChangePolicies(target, plain("policies", changes))
         return await self._ask(PolicyMethod.CHANGE, request, PolicyReport)
 
     async def change_subscription_policy(
@@ -70,7 +69,7 @@ class PolicyCalls:
         """
         validate_topic(topic)
         validate_name("subscription", subscription)
-        request = ChangeSubscriptionPolicy(topic, subscription, msgspec.to_builtins(changes))
+        request = ChangeSubscriptionPolicy(topic, subscription, plain("policies", changes))
         return (await self._ask(PolicyMethod.CHANGE_SUBSCRIPTION, request, api.SubscriptionList)).subscriptions
 
     async def _ask(self, path: str, request: Any, kind: type[T]) -> T:

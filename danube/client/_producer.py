@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
+from danube.client._checks import check_text
 from danube.client._outbox import RECORD_OVERHEAD, Budget, OutBatch, record_size
 from danube.client._payloads import (
     BytesLike,
@@ -104,7 +105,7 @@ class Producer:
 
     def partition_for(self, key: str) -> int:
         """Return the index of the partition that messages with ``key`` go to."""
-        return self._router.partition(key)
+        return self._router.partition(check_text("key", key))
 
     # --- Sending -----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Literal
 import anyio
 
 from danube.client._admin import AdminCalls, as_durability, choice
+from danube.client._checks import check_count, check_seconds
 from danube.client._lane import Lane
 from danube.client._outbox import Budget, Outbox
 from danube.client._producer import Producer
@@ -76,8 +77,12 @@ class ProduceCalls(AdminCalls):
             ("max_in_flight_batches", max_in_flight_batches),
             ("max_buffered_bytes", max_buffered_bytes),
         ):
-            if value < 1:
-                raise InvalidArgumentError(f"{option} must be at least 1, got {value}")
+            check_count(option, value, 1)
+        check_count("partitions", partitions)
+        if compression not in (None, "lz4", "zstd"):
+            raise InvalidArgumentError(f"compression {compression!r} is unknown; known are 'lz4' and 'zstd'")
+        if send_timeout_s is not None:
+            check_seconds("send_timeout_s", send_timeout_s)
         base_name = name or self._options.environment.made_up_name("producer")
         topics = await self._topics(topic, partitions)
         partitioned = topics != [topic]

@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from danube.client._checks import (
+    LARGEST,
+    check_count,
+    check_list,
+    check_mapping,
+    check_offset,
+    check_seconds,
+    check_text,
+)
 from danube.client._log_reading import LogReading
 from danube.client._retry import Retry
 from danube.model.errors import DanubeError, FailedPreconditionError, InvalidArgumentError, TopicNotFoundError
@@ -41,8 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["QueryCalls", "join_parts"]
 
 T = TypeVar("T")
-
-_FOREVER = 2**63 - 1
 
 
 class QueryCalls:
@@ -75,6 +82,9 @@ class QueryCalls:
             LimitExceededError: more than ``max_log_states`` rows.
             InvalidArgumentError: ``topics`` and ``pattern`` together, or a pattern that is none.
         """
+        topics, pattern = check_list("topics", topics, "names"), check_text("pattern", pattern)
+        known = None if beyond is None else check_mapping("beyond", beyond, "names to offsets")
+        timeout_s = check_seconds("timeout_s", timeout_s, zero=True)
         matches = name_matcher(topics, pattern)
         deadline = anyio.current_time() + timeout_s
         while True:
@@ -82,15 +92,15 @@ class QueryCalls:
             if not topics:
                 found = await self._query(QueryMethod.NAMES, GetTopicNames(), TopicNames)
                 names, version = [name for name in found.names if matches is None or matches(name)], found.version
-            wait_s = 0.0 if beyond is None else max(0.0, deadline - anyio.current_time())
-            request = GetLogStates(list(names), dict(beyond or {}), _milliseconds(wait_s), version)
+            wait_s = 0.0 if known is None else max(0.0, deadline - anyio.current_time())
+            request = GetLogStates(list(names), known or {}, _milliseconds(wait_s), version)
             try:
                 answer = await self._query(QueryMethod.STATE, request, LogStates, wait_s)
             except TopicNotFoundError:
                 if topics:
                     raise
                 continue  # deleted since: it is no longer among the names
-            if not wait_s or beyond is None or _has_news(answer.states, beyond):
+            if not wait_s or known is None or _has_news(answer.states, known):
                 return answer.states
 
     async def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
@@ -105,7 +115,8 @@ class QueryCalls:
             FailedPreconditionError: it keeps nothing (durability ``none``), or was created anew during the call.
         """
         validate_topic(topic)
-        limit = _FOREVER if end is None else end
+        start = check_offset("start", start)
+        limit = LARGEST if end is None else check_offset("end", end)
         pages: list[LogPartsPage] = []
         offset = start
         while not pages or pages[-1].more:
@@ -148,8 +159,10 @@ class QueryCalls:
         if isinstance(time, datetime):
             if time.tzinfo is None:
                 raise InvalidArgumentError(f"time {time} has no time zone; use datetime(..., tzinfo=timezone.utc)")
-            time = round(time.timestamp() * 1_000_000)
-        return (await self._query(QueryMethod.OFFSET_AT, FindOffset(topic, time), FoundOffset)).offset
+            time = max(0, round(time.timestamp() * 1_000_000))
+        return (
+            await self._query(QueryMethod.OFFSET_AT, FindOffset(topic, check_count("time", time)), FoundOffset)
+        ).offset
 
     @asynccontextmanager
     async def read_log(
@@ -175,10 +188,10 @@ class QueryCalls:
             DataLossError: the log ends before ``end``, or a batch is damaged.
         """
         validate_topic(topic)
-        if not 0 <= start <= end:
+        if not check_offset("start", start) <= check_offset("end", end):
             raise InvalidArgumentError(f"offsets [{start}, {end}) are not a range")
-        if credit_bytes < 1:
-            raise InvalidArgumentError("credit_bytes must be at least 1")
+        check_count("credit_bytes", credit_bytes, 1)
+        check_count("topic_id", topic_id)
         reading = LogReading(self._connection, topic, topic_id, start, end, credit_bytes)
         try:
             yield reading

@@ -14,13 +14,13 @@ for any more, or whose requester is just reconnecting, is lost, and the request 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import anyio
 
+from danube.client._checks import check_count, check_seconds
 from danube.client._consuming import ConsumeCalls
 from danube.client._producing import ProduceCalls
 from danube.client._tasks import background_tasks, copy_error
@@ -105,7 +105,7 @@ class Requester:
         reserved = sorted(_RESERVED.intersection(attributes or ()))
         if reserved:
             raise InvalidArgumentError(f"the attribute {reserved[0]} is the helper's own; choose another name")
-        limit_s = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
+        limit_s = self._timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s)
         with anyio.move_on_after(limit_s):
             async with self._slots:
                 return await self._ask(payload, key, attributes)
@@ -243,9 +243,8 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
         Raises:
             InvalidArgumentError, DanubeError: as :meth:`producer` and :meth:`reader`.
         """
-        _checked_timeout(timeout_s)
-        if max_outstanding < 1:
-            raise InvalidArgumentError(f"max_outstanding must be at least 1, got {max_outstanding}")
+        check_seconds("timeout_s", timeout_s)
+        check_count("max_outstanding", max_outstanding, 1)
         await self._create_topics(topic)
         identity = self._options.environment.made_up_name("requester")
         async with (
@@ -279,8 +278,9 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
             InvalidArgumentError, DanubeError: as :meth:`consumer` and :meth:`producer`; later on into the block if
                 the subscription ends.
         """
-        if concurrency < 1:
-            raise InvalidArgumentError(f"concurrency must be at least 1, got {concurrency}")
+        check_count("concurrency", concurrency, 1)
+        if not callable(handler):
+            raise InvalidArgumentError(f"handler is an asynchronous function, not {type(handler).__name__}")
         await self._create_topics(topic)
         async with (
             self.producer(replies_topic(topic)) as producer,
@@ -314,9 +314,3 @@ def _told(error: Exception) -> str:
     text = error.message if isinstance(error, DanubeError) else str(error)
     text = text.encode("utf-8", "replace").decode()  # it may repeat halves of characters that the request had
     return f"{type(error).__name__}: {text}"[:_MAX_ERROR_CHARS]
-
-
-def _checked_timeout(timeout_s: float) -> float:
-    if not 0 < timeout_s < math.inf:
-        raise InvalidArgumentError(f"timeout_s = {timeout_s} is not a number of seconds")
-    return timeout_s

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import anyio
 import msgspec
 
+from danube.client._checks import check_count, check_list, encoded
 from danube.client._lane import frame_batch
 from danube.client._outbox import RECORD_OVERHEAD, record_size
 from danube.client._payloads import pieces
@@ -51,7 +52,6 @@ __all__ = ["Stage", "StageCalls"]
 
 _PART_BYTES: Final = 1 * MIB
 _PART_RECORDS: Final = 50_000
-_MAX_BATCH_ID: Final = 2**63 - 1
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(stage_api.StageReply).decode
@@ -102,6 +102,9 @@ class Stage:
         """
         if self._staged is not None:
             raise ClosedError(f"the stage of {self.topic} is finished; open another one")
+        records = check_list("records", records, "bytes or Records")
+        if publish_time_us is not None:
+            check_count("publish_time_us", publish_time_us)
         count = len(records)
         if not count:
             return
@@ -207,7 +210,7 @@ class StageCalls:
     async def _open(self, stream: ClientStream, request: stage_api.StageOpen) -> stage_api.StageOpened:
         limit_s = self._options.request_timeout_s
         with anyio.move_on_after(limit_s):
-            await stream.send(_encode(request))
+            await stream.send(encoded(request))
             opened = await receive_reply(stream, _decode, request.topic)
             if not isinstance(opened, stage_api.StageOpened):
                 raise ProtocolError(f"the broker answered StageOpen with {type(opened).__name__}")
@@ -239,6 +242,7 @@ class StageCalls:
             DanubeError: see there.
         """
         _check_batch(producer, batch_id)
+        stages = _checked_stages(stages)
         if any(not stage.stage_id for stage in stages):
             last = await self.last_batch(producer)
             if last is None or last < batch_id:
@@ -257,6 +261,7 @@ class StageCalls:
         A committed batch stays so: who has lost the answer to a commit may come here.
         """
         _check_batch(producer, batch_id)
+        stages = _checked_stages(stages)
         ids = [stage.stage_id for stage in stages]
         if stages and not any(ids):
             last = await self.last_batch(producer)
@@ -308,7 +313,14 @@ def _measured(records: Sequence[Any]) -> tuple[type, list[int], int]:
     return bytes, lengths, max(lengths)
 
 
+def _checked_stages(stages: Sequence[StagedBatch]) -> list[StagedBatch]:
+    found = check_list("stages", stages, "what Stage.finish() returns")
+    for stage in found:
+        if not isinstance(stage, StagedBatch):
+            raise InvalidArgumentError(f"stages are what Stage.finish() returns, not {type(stage).__name__}")
+    return found
+
+
 def _check_batch(producer: str, batch_id: int) -> None:
     validate_name("producer", producer)
-    if not 0 <= batch_id <= _MAX_BATCH_ID:
-        raise InvalidArgumentError(f"producer {producer!r}: batch id {batch_id} is not between 0 and {_MAX_BATCH_ID}")
+    check_count(f"producer {producer!r}: batch_id", batch_id)

@@ -32,6 +32,8 @@ def parse_url(url: str) -> list[Address]:
     Raises:
         ConfigurationError: another scheme, a path, user information, or a port that is not a number.
     """
+    if not isinstance(url, str):
+        raise ConfigurationError(f"a URL is text, such as danube://127.0.0.1:6650, not {type(url).__name__}")
     scheme, separator, rest = url.partition("://")
     if not separator or scheme != "danube":
         raise ConfigurationError(f"URL {url!r} must begin with danube://, for example danube://127.0.0.1:6650")

@@ -54,7 +54,7 @@ def test_backoff_doubles_within_bounds() -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ConfigurationError, match="connect_timeout_s must be more than 0"):
+    with pytest.raises(ConfigurationError, match="connect_timeout_s = 0 is not a number of seconds, more than 0"):
         ClientOptions(connect_timeout_s=0)
 
 
