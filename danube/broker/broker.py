@@ -1,9 +1,9 @@
 """The broker: its parts, and the order in which they come to life and end.
 
-Start: lock the data directory, open the metadata, read the catalogue and the snapshots, recover the journal, build the
-topics, listen. End (drain): stop accepting, let the streams settle what they have in flight, close them with a
-retryable status, finish the commits, checkpoint, close the metadata. If the journal fails, nothing more is
-acknowledged and the process ends with an error; the next start recovers from the disk.
+Start: lock the data directory, open the metadata, see whether journal and metadata fit together, read the catalogue and
+the snapshots, recover the journal, build the topics, listen. End (drain): stop accepting, let the streams settle what
+they have in flight, close them with a retryable status, finish the commits, checkpoint, close the metadata. If the
+journal fails, nothing more is acknowledged and the process ends with an error; the next start recovers from the disk.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from danube.broker.admin import Administration
+from danube.broker.bond import Bond
 from danube.broker.building import build_topic
 from danube.broker.catalogue import Catalogue
 from danube.broker.composite import Composing
@@ -31,12 +32,13 @@ from danube.broker.publish import PublishStream, publish
 from danube.broker.records import SubscriptionRecord, TopicRecord, members
 from danube.broker.remote import RemoteTopics
 from danube.broker.seams import Seams, shown_address
-from danube.broker.stages import Stages
+from danube.broker.stages import StageDisk, Stages
 from danube.broker.state import RecoveryVisitor
 from danube.broker.topic import Topic
 from danube.dispatch import Cursor, encode_entry
 from danube.history import History, HistoryCatalogue, Subscriptions
 from danube.log import BatchCache, Entry, Journal
+from danube.metadata import MetadataStore, ObservedStore
 from danube.model import Durability, Limits, TopicPolicies, api, validate_name, validate_topic
 from danube.model.batch import crc32c
 from danube.model.errors import (
@@ -86,6 +88,8 @@ class Broker:
         self.nursery: trio.Nursery
         self.catalogue: Catalogue
         self.journal: Journal
+        self._bond: Bond
+        self._farewell_said = False
         self.history: History
         self.remote: RemoteTopics
         self.stages: Stages
@@ -136,22 +140,13 @@ class Broker:
             DataDirectoryError: the data directory is locked, read-only or of another format.
             ConfigurationError: an address cannot be listened on, a metadata engine or storage is unknown, or a storage
                 takes only objects that are too small.
+            DataLossError: the journal or the metadata have lost something; nothing was changed.
             OwnerFencedError: another broker has taken over this one's metadata.
             JournalFencedError: the disk failed; restart to recover.
         """
         config = self.config
         self._started_at = trio.current_time()
-        async with (
-            self.seams.open_disk(config) as disk,
-            self.seams.open_metadata(config) as store,
-            self._open_storages() as (storages, lanes, markers),
-            self.seams.open_stage_disk(config) as stage_disk,
-        ):
-            self.catalogue = await Catalogue.load(store, config.limits, self.seams.random, self.seams.wall_clock_us)
-            for name, marker in markers.items():
-                marker.identity = self.catalogue.storage_identity(name)
-            await self.catalogue.sweep_orphans()
-            self.policies = PolicyBook(self.catalogue, config.policies)
+        async with self.seams.open_disk(config) as disk, self.seams.open_metadata(config) as engine:
             self.journal = Journal(
                 disk,
                 config.limits,
@@ -159,46 +154,81 @@ class Broker:
                 on_commit=self.on_commit,
                 checkpoint=self._checkpoint,
             )
-            self.history = History(
-                await HistoryCatalogue.claim(store, f"{self.seams.random.getrandbits(64):016x}"),
-                storages,
-                self.journal,
-                self,
-                config.cluster,
-                config.limits,
-                self.seams.random,
-                self.seams.wall_clock_us,
-            )
-            self.remote = RemoteTopics(self, lanes)
-            await self._recover()
-            self.stages = Stages(self, stage_disk)
-            await self.stages.load()
-            async with trio.open_nursery() as journal_nursery:
-                await journal_nursery.start(self.journal.run)
-                async with trio.open_nursery() as nursery:
-                    self.nursery = nursery
-                    await nursery.start(self.history.run)
-                    nursery.start_soon(self.expiry.run)
-                    nursery.start_soon(self.composing.run)
-                    await self.remote.start(nursery, journal_nursery)
-                    nursery.start_soon(self.stages.run)
-                    await self._serve(task_status)
-                    nursery.cancel_scope.cancel()
-                for journal in (self.journal, self.remote):
-                    with trio.move_on_after(config.drain_timeout_s) as patience:
-                        await journal.aclose()
-                    if patience.cancelled_caught:
-                        _log.error(
-                            "the %s did not finish its commits within drain_timeout_s = %g; what was not acknowledged"
-                            " is given up",
-                            "journal" if journal is self.journal else "storage of topics of durability 'remote'",
-                            config.drain_timeout_s,
-                        )
-                journal_nursery.cancel_scope.cancel()
-            try:
-                await self._checkpoint()
-            except DanubeError as error:
-                _log.error("the last checkpoint cannot be stored; the next start reads more of the journal: %s", error)
+            store = ObservedStore(engine, self.journal.note_metadata)
+            # Before anything else is opened, which may create something: what has lost a part stays as it is.
+            self._bond = await Bond.examine(self.journal, disk, store, self.seams.random, config.data_directory)
+            self.journal.before_end = self._say_farewell
+            async with (
+                self._open_storages() as (storages, lanes, markers),
+                self.seams.open_stage_disk(config) as stage_disk,
+            ):
+                await self._live(store, storages, lanes, markers, stage_disk, task_status)
+            if not self._farewell_said:
+                await self._say_farewell()
+
+    async def _live(
+        self,
+        store: MetadataStore,
+        storages: dict[str, Storage],
+        lanes: dict[str, Storage],
+        markers: dict[str, Marker],
+        stage_disk: StageDisk,
+        task_status: trio.TaskStatus[list[str]],
+    ) -> None:
+        """Run on what was opened, and found to be whole."""
+        config = self.config
+        self.catalogue = await Catalogue.load(store, config.limits, self.seams.random, self.seams.wall_clock_us)
+        for name, marker in markers.items():
+            marker.identity = self.catalogue.storage_identity(name)
+        await self.catalogue.sweep_orphans()
+        self.policies = PolicyBook(self.catalogue, config.policies)
+        self.history = History(
+            await HistoryCatalogue.claim(store, f"{self.seams.random.getrandbits(64):016x}"),
+            storages,
+            self.journal,
+            self,
+            config.cluster,
+            config.limits,
+            self.seams.random,
+            self.seams.wall_clock_us,
+        )
+        self.remote = RemoteTopics(self, lanes)
+        await self._recover()
+        await self._bond.begin()
+        self.stages = Stages(self, stage_disk)
+        await self.stages.load()
+        async with trio.open_nursery() as journal_nursery:
+            await journal_nursery.start(self.journal.run)
+            async with trio.open_nursery() as nursery:
+                self.nursery = nursery
+                await nursery.start(self.history.run)
+                nursery.start_soon(self._bond.run)
+                nursery.start_soon(self.expiry.run)
+                nursery.start_soon(self.composing.run)
+                await self.remote.start(nursery, journal_nursery)
+                nursery.start_soon(self.stages.run)
+                await self._serve(task_status)
+                nursery.cancel_scope.cancel()
+            for journal in (self.journal, self.remote):
+                with trio.move_on_after(config.drain_timeout_s) as patience:
+                    await journal.aclose()
+                if patience.cancelled_caught:
+                    _log.error(
+                        "the %s did not finish its commits within drain_timeout_s = %g; what was not acknowledged"
+                        " is given up",
+                        "journal" if journal is self.journal else "storage of topics of durability 'remote'",
+                        config.drain_timeout_s,
+                    )
+            journal_nursery.cancel_scope.cancel()
+
+    async def _say_farewell(self) -> None:
+        """Store a last checkpoint, and let the metadata know where the journal ends."""
+        try:
+            await self._checkpoint()
+            await self._bond.note()
+        except DanubeError as error:
+            _log.error("the last checkpoint cannot be stored; the next start reads more of the journal: %s", error)
+        self._farewell_said = True
 
     @asynccontextmanager
     async def _open_storages(self) -> AsyncIterator[tuple[dict[str, Storage], dict[str, Storage], dict[str, Marker]]]:
@@ -315,10 +345,11 @@ class Broker:
             await catalogue.snapshots.load("cursors"),
             self.config.limits,
         )
-        report = await self.journal.recover(visitor)
+        report = await self.journal.recover(visitor, identity=self._bond.identity, synced=self._bond.synced)
         if report.torn is not None:
             _log.warning(
-                "a crash cut off %d bytes at the end of journal file %d; they were never acknowledged as synced",
+                "%d bytes at the end of journal file %d are incomplete, as a crash leaves the last write; nothing after"
+                " them says that they were synced. If neither broker nor machine crashed, the file was damaged",
                 report.torn.size,
                 report.torn.file,
             )

@@ -1,6 +1,7 @@
 """Checks of the machine that a broker is to run on: a real fsync, a running clock, enough files and disk.
 
-And of a broker that runs: whether sealing keeps up, and whether its storages answer.
+Of its data directory: whether journal and metadata fit together, as a start would find. And of a broker that runs:
+whether sealing keeps up, and whether its storages answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import trio
+
+from danube.broker.bond import find_losses, read_record
+from danube.log import Journal, RealDisk
+from danube.metadata import EmbeddedStore
 from danube.model import Limits
+from danube.model.errors import DanubeError, DataDirectoryError
 from danube.model.history_api import SealingFigures, StoragesStatus, StorageStatus
 from danube.model.limits import MIB
 
@@ -49,6 +56,7 @@ def doctor(data_directory: str, limits: Limits | None = None) -> list[Check]:
     return [
         _python(),
         _directory(data_directory),
+        *_data(data_directory, limits),
         *_storage(data_directory, limits),
         _clock(),
         _open_files(limits),
@@ -73,6 +81,37 @@ def _directory(data_directory: str) -> Check:
             "make the directory writable for this user, or choose another one with --data-dir",
         )
     return Check("data directory", True, f"{data_directory} is writable")
+
+
+def _data(data_directory: str, limits: Limits) -> list[Check]:
+    """Compare journal and metadata; no check if there is no journal yet. Nothing is changed."""
+    directory = Path(data_directory)
+    if not any(directory.glob("journal-*.log")) and not (directory / "metadata.db").exists():
+        return []
+    name = "journal and metadata"
+    remedy = (
+        "restore what is missing or damaged from a copy; docs/architecture.md says how to go on without it. If the"
+        " configuration keeps the metadata elsewhere, only a start of the broker can tell"
+    )
+
+    async def compare() -> Check:
+        async with RealDisk(directory) as disk, EmbeddedStore(directory, limits=limits) as store:
+            standing = await Journal(disk, limits).survey()
+            record, _, revision = await read_record(store)
+        losses = find_losses(standing, record, revision)
+        fits = f"both are whole as far as each knows the other; metadata at revision {revision}"
+        return Check(name, not losses, "; ".join(losses) or fits, remedy)
+
+    try:
+        return [trio.run(compare)]
+    except Exception as error:
+        found: BaseException = error
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if not isinstance(found, DanubeError):
+            raise
+        running = isinstance(found, DataDirectoryError) and "in use" in str(found)
+        return [Check(name, running, f"not compared: {found}" if running else str(found), remedy)]
 
 
 def _storage(data_directory: str, limits: Limits) -> list[Check]:

@@ -140,7 +140,7 @@ class History:
         )
         self.merger = Merger(catalogue, self.manifests, storages, self.reader, cluster, limits, rng, wall_clock_us)
         self.janitor = Janitor(catalogue, storages, self.manifests, self.reader, cluster, limits, wall_clock_us)
-        journal.on_roll = self.sealer.journal_rolled
+        journal.on_roll.append(self.sealer.journal_rolled)
         catalogue.on_change = self._note_change
         # The last life may have ended between a change of the catalogue and its manifest: begin with a snapshot. Also
         # where nothing is left: topics may have been deleted that manifests still tell of.

@@ -14,7 +14,7 @@ from danube.log.format import Entry, EntryType
 from danube.log.index import Location, TopicIndex
 from danube.log.journal import Journal, JournalUsage
 from danube.log.producers import Checked, ProducerEntry, ProducerSession, ProducerTable, Verdict
-from danube.log.recovered import Corruption, ProducedBatch, Recovered, RecoveredTopic, TornTail, Visitor
+from danube.log.recovered import Corruption, ProducedBatch, Recovered, RecoveredTopic, Standing, TornTail, Visitor
 from danube.log.topic_log import SealedReader, Submitter, TopicLog
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Recovered",
     "RecoveredTopic",
     "SealedReader",
+    "Standing",
     "StoredBatch",
     "Submitter",
     "TopicIndex",

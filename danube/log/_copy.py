@@ -35,6 +35,8 @@ class CopyOwner(Protocol):
     """What a copy needs of the recovery."""
 
     checkpoint: int
+    identity: int
+    metadata: int
 
     async def take_fresh(self) -> tuple[str, JournalFile]:
         """Return an unused file under its spare name, and what it will become."""
@@ -112,6 +114,9 @@ class TailCopy:
             self._resume_after,
             self._owner.checkpoint,
             self._older,
+            file_size=self.file.size,
+            identity=self._owner.identity,
+            metadata=self._owner.metadata,
             prelude=prelude,
         )
         await self._disk.write(self._name, 0, [header], sync=True)

@@ -43,6 +43,11 @@ class Owner(Protocol):
 
     checkpoint: Callable[[], Awaitable[None]] | None
 
+    @property
+    def noted_revision(self) -> int:
+        """The highest revision of the metadata that is known to be durable."""
+        ...
+
     def settled_sequence(self) -> int:
         """Return the last sequence of which, and of all before it, the entries have been reported."""
         ...
@@ -62,6 +67,7 @@ class FileKeeper:
     Attributes:
         files: the live ones.
         active: the one that is written.
+        identity: of the journal.
         disk_full: there is no space for another one.
         waits_for_commits: files would be free if what is under way had settled; then call :meth:`want_recycling`.
     """
@@ -80,6 +86,7 @@ class FileKeeper:
         self._spares: list[str] = []
         self._next_number = 1
         self._checkpoint_sequence = 0
+        self.identity = 0
         self._free_files = 0
         self._usable = max(file_size - limits.max_batch_bytes, file_size // 2)
         self._file_ready = trio.Event()
@@ -93,6 +100,7 @@ class FileKeeper:
         self._spares = recovery.spares
         self._next_number = recovery.next_number
         self._checkpoint_sequence = recovery.checkpoint
+        self.identity = recovery.identity
         self._note_free(await self._disk.free_bytes() // self._file_size)
 
     @property
@@ -124,7 +132,17 @@ class FileKeeper:
     def header(self, file: JournalFile, sequence: int, watermark: int) -> bytes:
         """Return the header of a file whose first block has a sequence."""
         older = [item for item in self.files.listed() if item[0] != file.file_id]
-        return encode_file_header(file.file_id, sequence, sequence - 1, watermark, self._checkpoint_sequence, older)
+        return encode_file_header(
+            file.file_id,
+            sequence,
+            sequence - 1,
+            watermark,
+            self._checkpoint_sequence,
+            older,
+            file_size=file.size,
+            identity=self.identity,
+            metadata=self._owner.noted_revision,
+        )
 
     async def roll(self) -> None:
         """Go on in the next prepared file; one call at a time."""

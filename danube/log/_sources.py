@@ -54,6 +54,9 @@ class Sources:
         highest: no sequence up to here may be used again.
         checkpoint: control entries up to here are superseded.
         expected_ids: files that must be there, unless the log says that they were freed.
+        identity: of the journal; 0 if there is no file whose header is intact, or if it belongs to no metadata.
+        metadata: the highest revision of the metadata that a header has seen.
+        cut: files that are shorter than they were, and their sizes.
     """
 
     def __init__(self) -> None:
@@ -65,6 +68,9 @@ class Sources:
         self.highest = 0
         self.checkpoint = 0
         self.expected_ids: set[int] = set()
+        self.identity = 0
+        self.metadata = 0
+        self.cut: dict[str, int] = {}
 
 
 async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
@@ -92,10 +98,14 @@ async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
             else:
                 newest = header
                 found.newest_id = file_id
+                found.identity = header.identity
                 listed = dict(header.live)
                 found.expected_ids = set(listed)
         elif _is_unused(head):
             group = found.unused
+        # A file has its full size before it gets this name, so no crash leaves less.
+        if size < (header.file_size if header is not None else FILE_HEADER_SIZE) and group is not found.void:
+            found.cut[journal_name(file_id)] = size
         header = header or _header_from_block(head, file_id)
         source = Source(file_id, size, header.first_sequence if header else UNKNOWN, last, exact)
         group.append(source)
@@ -104,6 +114,8 @@ async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
             found.watermark = max(found.watermark, header.watermark)
             found.highest = max(found.highest, header.first_sequence - 1)
             found.checkpoint = max(found.checkpoint, header.checkpoint)
+            if header.identity == found.identity:
+                found.metadata = max(found.metadata, header.metadata)
     found.live.reverse()
     return found
 

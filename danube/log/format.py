@@ -10,20 +10,30 @@ as a run of commit blocks without gaps between them::
 
 The file header is there twice, at 0 and at 2048, so that one damaged copy costs nothing::
 
-    0        4         8      16               24             32          40           48       52      56        2044
-    +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--~~--+-----+
-    | "DNJF" | version | file | first sequence | resume after | watermark | checkpoint | count  | flags | live | CRC |
-    +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--~~--+-----+
-               u32 = 1   u64    u64              u64            u64         u64          u32      u32     u64s   u32
+    0        4         8      16               24             32          40           48       52      56
+    +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--
+    | "DNJF" | version | file | first sequence | resume after | watermark | checkpoint | count  | flags | ...
+    +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--
+               u32 = 2   u64    u64              u64            u64         u64          u32      u32
+
+        56          64         72         80        2044  2048
+      --+-----------+----------+----------+--~~--+-----+
+    ... | file size | identity | metadata | live | CRC |
+      --+-----------+----------+----------+--~~--+-----+
+          u64         u64        u64        u64s   u32
 
 * A file id is never used twice; when a file is recycled it gets a new one. It is the *generation* of its blocks.
+* ``file size``: a file that is shorter than it says has been cut.
+* ``identity`` names the journal, and stands in the metadata, too; 0: it belongs to no metadata. ``metadata`` is the
+  highest revision of them that was known to be durable when the header was written; :data:`EntryType.METADATA` entries
+  tell of later ones. Metadata of an earlier revision have lost something. Format 1 had none of these three fields.
 * ``resume after`` is the last sequence in older files that counts. Usually it is first sequence - 1; after a recovery,
   sequences that were cut off lie between the two.
 * ``checkpoint``: control entries up to this sequence are superseded by snapshots, and files that held later ones may be
   gone; recovery passes over them.
 * ``live`` are the ids and last sequences (u64, u64) of all older files that are still needed. A later
   :data:`EntryType.FREED` entry takes ids away. What is listed and missing has vanished and is reported, and so is a
-  file that ends too early; an older file that is not listed is void. Flag 1: there were more than 124 of them, and the
+  file that ends too early; an older file that is not listed is void. Flag 1: there were more than 122 of them, and the
   oldest did not fit. Flag 2: this file counts only if a newer one lists it (recovery writes several files, if it
   must, and the last one makes all of them count).
 
@@ -64,7 +74,7 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 from danube.model.batch import CRC_RESIDUE, crc32c
-from danube.model.errors import InternalError
+from danube.model.errors import DataDirectoryError, InternalError
 from danube.model.policies import Durability
 
 __all__ = [
@@ -72,6 +82,7 @@ __all__ = [
     "BLOCK_MAGIC",
     "ENTRY_HEADER_SIZE",
     "FILE_HEADER_SIZE",
+    "METADATA_ENTRY",
     "TERMINATOR",
     "Block",
     "Ending",
@@ -95,14 +106,14 @@ __all__ = [
 
 FILE_MAGIC: Final = b"DNJF"
 BLOCK_MAGIC: Final = b"DNJB"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 FILE_HEADER_SIZE: Final = 4096
 BLOCK_HEADER_SIZE: Final = 48
 ENTRY_HEADER_SIZE: Final = 16
 TERMINATOR: Final = bytes(BLOCK_HEADER_SIZE)
 
 _HALF: Final = FILE_HEADER_SIZE // 2
-_FILE: Final = struct.Struct("<4sIQQQQQII")
+_FILE: Final = struct.Struct("<4sIQQQQQIIQQQ")
 _LIVE: Final = struct.Struct("<QQ")
 _MAX_LIVE: Final = (_HALF - 4 - _FILE.size) // _LIVE.size
 _OLDER_OMITTED: Final = 1
@@ -131,7 +142,12 @@ class EntryType(enum.IntEnum):
     """Written by the journal itself: a checkpoint's sequence, and the ids of files that are no longer needed (u64s)."""
     DAMAGE = 7
     """Written by the journal itself: a corrupt range that recovery met (``danube.log.recovery``)."""
+    METADATA = 8
+    """Written by the journal itself: its identity, and a revision of the metadata that was durable before (u64s)."""
 
+
+METADATA_ENTRY: Final = struct.Struct("<QQ")
+"""The payload of a METADATA entry."""
 
 DURABILITY_CODES: Final = {Durability.NONE: 0, Durability.OS: 1, Durability.DISK: 2}
 DURABILITIES: Final = {code: durability for durability, code in DURABILITY_CODES.items()}
@@ -194,6 +210,7 @@ class FileHeader(NamedTuple):
     """The header of a journal file. ``live``: of each older file its id and last sequence.
 
     ``complete`` is false if older files had to be left out of ``live``. A ``prelude`` counts only if it is listed.
+    ``file_size`` is 0 if it is not known.
     """
 
     file_id: int
@@ -204,6 +221,9 @@ class FileHeader(NamedTuple):
     live: tuple[tuple[int, int], ...]
     complete: bool
     prelude: bool
+    file_size: int = 0
+    identity: int = 0
+    metadata: int = 0
 
 
 class Block(NamedTuple):
@@ -257,15 +277,29 @@ def encode_file_header(
     checkpoint: int,
     live: Sequence[tuple[int, int]],
     *,
+    file_size: int,
+    identity: int,
+    metadata: int,
     prelude: bool = False,
 ) -> bytes:
-    """Return the header of a journal file, both copies of it."""
+    """Return the header of a journal file, both copies of it; the arguments are the fields of the module's picture."""
     flags = _PRELUDE if prelude else 0
     if len(live) > _MAX_LIVE:
         live = live[-_MAX_LIVE:]
         flags |= _OLDER_OMITTED
     head = _FILE.pack(
-        FILE_MAGIC, FORMAT_VERSION, file_id, first_sequence, resume_after, watermark, checkpoint, len(live), flags
+        FILE_MAGIC,
+        FORMAT_VERSION,
+        file_id,
+        first_sequence,
+        resume_after,
+        watermark,
+        checkpoint,
+        len(live),
+        flags,
+        file_size,
+        identity,
+        metadata,
     )
     copy = b"".join((head, *(_LIVE.pack(*pair) for pair in live))).ljust(_HALF - 4, b"\0")
     copy += _CRC.pack(crc32c(copy))
@@ -273,17 +307,36 @@ def encode_file_header(
 
 
 def read_file_header(data: bytes, file_id: int) -> FileHeader | None:
-    """Return the header at the start of ``data``, or None if no copy of it is intact and of this file."""
+    """Return the header at the start of ``data``, or None if no copy of it is intact and of this file.
+
+    Raises:
+        DataDirectoryError: it is of another format.
+    """
     for start in (0, _HALF):
         copy = data[start : start + _HALF]
         if len(copy) < _HALF or crc32c(copy) != CRC_RESIDUE:
             continue
-        magic, version, found, first, resume, watermark, checkpoint, count, flags = _FILE.unpack_from(copy)
-        if magic != FILE_MAGIC or version != FORMAT_VERSION or found != file_id or count > _MAX_LIVE:
+        magic, version, found, first, resume, watermark, checkpoint, count, flags, *rest = _FILE.unpack_from(copy)
+        if magic != FILE_MAGIC or found != file_id:
+            continue
+        if version != FORMAT_VERSION:
+            raise DataDirectoryError(
+                f"journal file {file_id} has format {version}, and this Danube knows format {FORMAT_VERSION};"
+                " start the Danube that wrote it"
+            )
+        if count > _MAX_LIVE:
             continue
         older = tuple(_LIVE.unpack_from(copy, _FILE.size + index * _LIVE.size) for index in range(count))
         return FileHeader(
-            found, first, resume, watermark, checkpoint, older, not flags & _OLDER_OMITTED, bool(flags & _PRELUDE)
+            found,
+            first,
+            resume,
+            watermark,
+            checkpoint,
+            older,
+            not flags & _OLDER_OMITTED,
+            bool(flags & _PRELUDE),
+            *rest,
         )
     return None
 

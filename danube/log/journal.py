@@ -35,13 +35,14 @@ from danube.log.format import (
     BLOCK_HEADER_SIZE,
     ENTRY_HEADER_SIZE,
     FILE_HEADER_SIZE,
+    METADATA_ENTRY,
     TERMINATOR,
     Entry,
     EntryType,
     encode_block,
 )
 from danube.log.reader import JournalReader
-from danube.log.recovered import Recovered, Visitor
+from danube.log.recovered import Recovered, Standing, Visitor
 from danube.log.recovery import Recovery
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import (
@@ -61,6 +62,7 @@ _log = logging.getLogger("danube.journal")
 
 _FILE_OVERHEAD: Final = FILE_HEADER_SIZE + BLOCK_HEADER_SIZE + ENTRY_HEADER_SIZE + STAMP_SIZE + len(TERMINATOR)
 _EWMA_WEIGHT: Final = 0.1
+_OWN: Final = (EntryType.FREED, EntryType.METADATA)
 
 OnCommit = Callable[[Sequence[Entry], DanubeError | None], None]
 
@@ -143,8 +145,10 @@ class Journal:
             )
         self.on_commit: OnCommit = on_commit if on_commit is not None else _nobody
         self.checkpoint = checkpoint
-        self.on_roll: Callable[[], None] = _nothing
+        self.on_roll: list[Callable[[], None]] = []
         """Called when the journal goes on in another file."""
+        self.before_end: Callable[[], Awaitable[None]] = _at_once
+        """Awaited at a clean end, when everything has settled and only the last block is to be written."""
         self.recovered: Recovered | None = None
         self._disk = disk
         self._limits = limits
@@ -160,7 +164,12 @@ class Journal:
         self._os_lane = _Lane(sync=False)
         self._unsynced: deque[JournalFile] = deque()
         self._rolling = trio.Lock()
-        self._internal: dict[Entry, trio.Event] = {}
+        self._internal: dict[Entry, Callable[[], None]] = {}
+        self._recovery: Recovery | None = None
+        self._noted_revision = 0
+        self._told_revision = 0
+        self._noting: Entry | None = None
+        self._synced_file = 0
         self._failure: DanubeError | None = None
         self._closing = False
         self._running = False
@@ -195,24 +204,53 @@ class Journal:
 
     # --- Life ---
 
-    async def recover(self, visitor: Visitor | None = None) -> Recovered:
+    async def survey(self) -> Standing:
+        """Read what the journal says of itself; change nothing. May be called once, before :meth:`recover`.
+
+        Raises:
+            DataDirectoryError: the files are of another format.
+            JournalFencedError: the disk cannot be read.
+        """
+        assert self._recovery is None
+        recovery = Recovery(self._disk, self._keeper.files, self._file_size)
+        try:
+            standing = await recovery.survey()
+        except OSError as error:
+            raise self._fence(error, "recovery of the journal") from error
+        self._recovery = recovery
+        return standing
+
+    async def recover(
+        self, visitor: Visitor | None = None, *, identity: int | None = None, synced: int = 0
+    ) -> Recovered:
         """Read what is on the disk, make it safe, and be ready to :meth:`run`. To be called once.
 
         Args:
             visitor: is told of every accepted batch and control entry, in the order of the log.
+            identity: the journal's name from now on (default: the one it has).
+            synced: a sequence that the metadata know to be synced; what is damaged up to it is no torn write.
 
         Raises:
             DataDirectoryError: the files are of another format.
             JournalFencedError: an I/O error. Nothing is lost by trying again.
         """
         assert self.recovered is None
-        recovery = Recovery(self._disk, self._keeper.files, self._file_size, visitor)
+        if self._recovery is None:
+            await self.survey()
+        recovery = self._recovery
+        assert recovery is not None
+        if identity is not None and identity != recovery.identity:
+            recovery.identity, recovery.metadata = identity, 0
+        recovery.metadata = self._noted_revision = max(recovery.metadata, self._noted_revision)
         try:
-            recovered = await recovery.run()
+            recovered = await recovery.run(visitor, synced)
             self._sequence = self._watermark = recovery.last_sequence
             await self._keeper.adopt(recovery)
+            self._synced_file = recovery.active.file_id
         except OSError as error:
             raise self._fence(error, "recovery of the journal") from error
+        self._recovery = None
+        self._told_revision = recovery.metadata
         self.recovered = recovered
         return recovered
 
@@ -225,6 +263,8 @@ class Journal:
         assert self.recovered is not None
         assert not self._running
         self._running = True
+        if self._noted_revision > self._told_revision:
+            self.note_metadata(0, _nothing)  # what has changed since the header was written
         try:
             async with trio.open_nursery() as helpers:
                 helpers.start_soon(self._keep_files, self._keeper.prepare_files)
@@ -234,6 +274,8 @@ class Journal:
                     lanes.start_soon(self._run_lane, self._os_lane)
                     lanes.start_soon(self._run_lane, self._disk_lane)
                 helpers.cancel_scope.cancel()
+            await self._sync_rest()
+            await self.before_end()
             await self._write_closing_block()
         except BaseExceptionGroup as group:
             # Lanes and helpers fail together; the fence is what happened.
@@ -317,7 +359,8 @@ class Journal:
                 async with self._rolling:
                     if self._keeper.active is active:
                         await self._keeper.roll()
-                        self.on_roll()
+                        for rolled in self.on_roll:
+                            rolled()
                         if active.last_sequence > self._watermark:
                             self._unsynced.append(active)
                             self._disk_lane.wake()
@@ -396,7 +439,9 @@ class Journal:
             self._settle(*settling, self._failure)
             raise self._failure
         if sync:
-            self._watermark = max(self._watermark, sequence)
+            if sequence > self._watermark:
+                self._watermark = sequence
+                self._synced_file = file.file_id
             self._syncs += 1
             taken = self._clock() - started
             self._sync_time_s += _EWMA_WEIGHT * (taken - self._sync_time_s) if self._syncs > 1 else taken
@@ -416,8 +461,8 @@ class Journal:
             own = self._internal
             for entry in entries:
                 if entry in own:
-                    own.pop(entry).set()
-            entries = [entry for entry in entries if entry.type is not EntryType.FREED]
+                    own.pop(entry)()
+            entries = [entry for entry in entries if entry.type not in _OWN]
         if entries:
             self.on_commit(entries, error)
         self._admission.wake()
@@ -458,25 +503,81 @@ class Journal:
         if self._closing or self._failure is not None:
             return False
         entry = Entry(EntryType.FREED, 0, Durability.DISK, (payload,))
-        done = self._internal[entry] = trio.Event()
+        done = trio.Event()
+        self._internal[entry] = done.set
         self.submit(entry)
         await done.wait()
         return self.failure is None and entry.sequence >= 0
+
+    @property
+    def noted_revision(self) -> int:
+        """The highest revision of the metadata that was given to :meth:`note_metadata`; goes into each new file."""
+        return self._noted_revision
+
+    def note_metadata(self, revision: int, settled: Callable[[], None] | None = None) -> None:
+        """Remember that the metadata have reached a revision, which is durable: they must never fall behind it.
+
+        It is written with what is committed next, or by itself; nothing waits for it. An entry that is submitted
+        later does not reach the disk before it.
+
+        Args:
+            revision: of the metadata.
+            settled: called when it is durable, or never will be.
+        """
+        if revision <= self._noted_revision and settled is None:
+            return
+        self._noted_revision = revision = max(revision, self._noted_revision)
+        if self._closing or self._failure is not None or not self._running:
+            if settled is not None:
+                settled()
+            return
+        payload = METADATA_ENTRY.pack(self._keeper.identity, revision)
+        waiting = self._noting
+        if waiting is not None and waiting.sequence < 0 and settled is None:
+            waiting.buffers = (payload,)  # it has not been framed yet, and everything after it comes later still
+            return
+        entry = Entry(EntryType.METADATA, 0, Durability.DISK, (payload,))
+
+        def done() -> None:
+            if entry.sequence >= 0 and self._failure is None:
+                self._told_revision = max(self._told_revision, METADATA_ENTRY.unpack(entry.buffers[0])[1])
+            if settled is not None:
+                settled()
+
+        self._internal[entry] = done
+        if settled is None:
+            self._noting = entry
+        self.submit(entry)
+
+    @property
+    def told_revision(self) -> int:
+        """The highest revision of the metadata that is on the disk, so that the next start asks for it."""
+        return self._told_revision
+
+    def proven(self) -> tuple[int, int]:
+        """Return the file that was last synced, and the sequence up to which everything is: they can never vanish."""
+        return self._synced_file, self._watermark
 
     def forget_file(self, file: JournalFile) -> None:
         """Keep nothing of a file in memory."""
         self._reader.forget(file)
 
-    async def _write_closing_block(self) -> None:
-        """After a clean end, tell the next start that everything was synced."""
+    async def _sync_rest(self) -> None:
         file = self._keeper.active
-        if not file.end or file.room() < BLOCK_HEADER_SIZE:
-            return
-        if file.last_sequence > self._watermark:
+        if file.end and file.last_sequence > self._watermark:
             await self._write(file, file.end, [], sync=True, sequence=file.last_sequence)
+
+    async def _write_closing_block(self) -> None:
+        """After a clean end, tell the next start that everything was synced, and what the metadata have reached."""
+        file = self._keeper.active
+        entry = Entry(
+            EntryType.METADATA, 0, Durability.DISK, (METADATA_ENTRY.pack(self._keeper.identity, self._noted_revision),)
+        )
+        if not file.end or file.room() < _framed(entry):
+            return
         self._sequence += 1
         buffers, _ = encode_block(
-            (), file_id=file.file_id, position=file.end, sequence=self._sequence, watermark=self._watermark
+            (entry,), file_id=file.file_id, position=file.end, sequence=self._sequence, watermark=self._watermark
         )
         await self._write(file, file.end, buffers, sync=True, sequence=self._sequence)
 
@@ -546,6 +647,10 @@ def _framed(entry: Entry) -> int:
 
 def _nothing() -> None:
     """Nobody wants to know."""
+
+
+async def _at_once() -> None:
+    """Nothing is to be done."""
 
 
 def _nobody(entries: Sequence[Entry], error: DanubeError | None) -> None:

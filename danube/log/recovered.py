@@ -17,7 +17,7 @@ from danube.model.batch import BatchFlags, BatchHeader, Stamp
 from danube.model.errors import DataLossError
 from danube.model.policies import Durability
 
-__all__ = ["Corruption", "ProducedBatch", "Recovered", "RecoveredTopic", "TornTail", "Visitor"]
+__all__ = ["Corruption", "ProducedBatch", "Recovered", "RecoveredTopic", "Standing", "TornTail", "Visitor"]
 
 WINDOW_BATCHES: Final = 64
 """Batches of one producer that are remembered to recognise a retry."""
@@ -43,6 +43,27 @@ class ProducedBatch(NamedTuple):
     record_count: int
     base_offset: int
     append_time_us: int
+
+
+class Standing(NamedTuple):
+    """What a journal says of itself before anything of it is trusted or changed."""
+
+    begun: bool
+    """Whether there is a file that was ever written."""
+    identity: int
+    """Its name, which the metadata know, too; 0: it belongs to no metadata."""
+    metadata: int
+    """The highest revision of the metadata of which it knows that it was durable."""
+    newest_file: int
+    """Id of the newest file that was begun."""
+    end: int
+    """The highest sequence that is there."""
+    missing_files: tuple[int, ...]
+    """Ids of files that should be there."""
+    cut_files: Mapping[str, int]
+    """Files that are shorter than they were, with their sizes now."""
+    other_files: frozenset[str]
+    """Names of what else lies in the directory."""
 
 
 class Corruption(msgspec.Struct, frozen=True):

@@ -9,8 +9,9 @@
    The page cache may hold bytes that a failed sync never brought to the disk, so the old copy is not to be trusted; the
    new file's header lists the older ones that still count, and its name makes it true in one step.
 
-Nothing is changed before step 4, so a crash during recovery only means to begin again. Sequences go on behind the
-highest one seen, so that one that was cut off is never used again.
+The first two steps are the *survey*. Its outcome can be compared with what the metadata know of the journal, before
+anything is trusted. Nothing is changed before step 4, so a crash during recovery only means to begin again. Sequences
+go on behind the highest one seen, so that one that was cut off is never used again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -34,11 +36,19 @@ from danube.log._files import (
 )
 from danube.log._salvage import salvage
 from danube.log._scan import Hole, Scanner
-from danube.log._sources import UNKNOWN, Source, read_sources
+from danube.log._sources import UNKNOWN, Source, Sources, read_sources
 from danube.log.disk import Disk
-from danube.log.format import DURABILITIES, FILE_HEADER_SIZE, Block, Entry, EntryType, parse_entries
+from danube.log.format import (
+    DURABILITIES,
+    FILE_HEADER_SIZE,
+    METADATA_ENTRY,
+    Block,
+    Entry,
+    EntryType,
+    parse_entries,
+)
 from danube.log.index import Location
-from danube.log.recovered import Corruption, Recovered, TornTail, Visitor
+from danube.log.recovered import Corruption, Recovered, Standing, TornTail, Visitor
 from danube.model.batch import PART_OVERHEAD, STAMP_SIZE, header_at, read_stamp
 from danube.model.errors import CorruptBatchError, JournalFullError
 from danube.model.policies import Durability
@@ -50,6 +60,7 @@ _log = logging.getLogger("danube.journal")
 _U64: Final = struct.Struct("<Q")
 _FOR_EVER: Final = 2**63 - 1
 _KEPT: Final = (EntryType.BATCH, EntryType.DAMAGE)
+_OWN: Final = (EntryType.FREED, EntryType.METADATA)
 
 
 class _Run(NamedTuple):
@@ -78,58 +89,93 @@ class Recovery:
         active: the file to go on in.
         last_sequence: everything up to it is recovered and synced.
         checkpoint: control entries up to this sequence are superseded.
+        identity, metadata: what the new file's header says of the metadata; may be changed after the survey.
         next_number, spares: for the journal's file keeping.
     """
 
-    def __init__(self, disk: Disk, files: FileTable, file_size: int, visitor: Visitor | None) -> None:
+    def __init__(self, disk: Disk, files: FileTable, file_size: int) -> None:
         self._disk = disk
         self._files = files
         self._file_size = file_size
-        self._visitor = visitor
+        self._visitor: Visitor | None = None
         self._recovered = Recovered()
         self._sizes: dict[str, int] = {}
+        self._found = Sources()
+        self._chain: list[_Run | _Gap] = []
+        self._freed: list[tuple[int, bytes]] = []
         self._watermark = 0
         self._highest = 0
         self._last = 0
+        self._end = 0
         self.active: JournalFile
         self.last_sequence = 0
         self.checkpoint = 0
+        self.identity = 0
+        self.metadata = 0
         self.next_number = 1
         self.spares: list[str] = []
 
-    async def run(self) -> Recovered:
-        """Recover; see the class for the results.
+    async def survey(self) -> Standing:
+        """Read headers and tail, and change nothing."""
+        self._sizes = await self._disk.list()
+        self.next_number = max(map(number_of, self._sizes), default=0) + 1
+        found = self._found = await read_sources(self._disk, self._sizes)
+        self._watermark = self._end = found.watermark
+        self._highest = found.highest
+        self.identity, self.metadata = found.identity, found.metadata
+        body = self._body()
+        self._last = body[-1].limit or 0 if body else 0
+        for source in found.live[len(body) :]:
+            await self._scan_tail(source)
+        # What was freed is said behind the newest header, by a block that may be cut off: then it still is to be there.
+        missing = found.expected_ids - {source.file_id for source in found.live}
+        for _, payload in self._freed:
+            missing.difference_update(file_id for (file_id,) in islice(_U64.iter_unpack(payload), 1, None))
+        return Standing(
+            bool(found.live),
+            self.identity,
+            self.metadata,
+            found.newest_id,
+            max(found.highest, self._end),
+            tuple(sorted(missing)),
+            found.cut,
+            frozenset(name for name in self._sizes if number_of(name) == 0),
+        )
+
+    def _body(self) -> list[Source]:
+        """Return the files that hold nothing newer than what was synced for sure."""
+        found = self._found
+        return [
+            source
+            for source in found.live
+            if source.limit is not None and source.limit <= found.watermark and source.file_id < found.newest_id
+        ]
+
+    async def run(self, visitor: Visitor | None = None, synced: int = 0) -> Recovered:
+        """Recover what was surveyed; see the class for the results.
+
+        Args:
+            visitor: is shown what is accepted.
+            synced: a sequence of which others than the journal know that it was synced.
 
         Raises:
             JournalFullError: no space for the fresh file.
         """
-        self._sizes = await self._disk.list()
-        self.next_number = max(map(number_of, self._sizes), default=0) + 1
+        self._visitor = visitor
         await self._collect_spares()
-        found = await read_sources(self._disk, self._sizes)
-        sources = found.live
-        settled = self._watermark = found.watermark
-        self._highest = found.highest
+        found = self._found
         self.checkpoint = found.checkpoint
-        body = [
-            source
-            for source in sources
-            if source.limit is not None and source.limit <= settled and source.file_id < found.newest_id
-        ]
-        tail = sources[len(body) :]
-        chain: list[_Run | _Gap] = []
-        freed: list[tuple[int, bytes]] = []
-        self._last = body[-1].limit or 0 if body else 0
-        for source in tail:
-            await self._scan_tail(source, chain, freed)
-        chain = self._cut(chain)
+        self._watermark = max(self._watermark, synced)
+        self._highest = max(self._highest, synced)
+        body = self._body()
+        chain = self._cut(self._chain)
         end = max((item.last for item in chain if isinstance(item, _Run)), default=0)
-        for sequence, payload in freed:
+        for sequence, payload in self._freed:
             if sequence <= end:
                 (checkpoint,), *ids = _U64.iter_unpack(payload)
                 self.checkpoint = max(self.checkpoint, checkpoint)
                 found.expected_ids.difference_update(file_id for (file_id,) in ids)
-        present = {source.file_id for source in sources}
+        present = {source.file_id for source in found.live}
         missing = sorted(found.expected_ids - present)
         for source in body:
             missing = self._report_missing(missing, source.file_id)
@@ -139,7 +185,7 @@ class Recovery:
             await self._retire(source, damaged=False)  # there may be no space for another one
         await self._copy(chain, (body[-1].limit or 0) if body else 0)
         damaged = {item.source.file_id for item in chain if isinstance(item, _Gap)}
-        for source in (*found.void, *tail):
+        for source in (*found.void, *found.live[len(body) :]):
             await self._retire(source, damaged=source.file_id in damaged)
         await self._disk.sync_directory()
         return self._recovered
@@ -155,8 +201,9 @@ class Recovery:
 
     # --- 2. The tail ---
 
-    async def _scan_tail(self, source: Source, chain: list[_Run | _Gap], freed: list[tuple[int, bytes]]) -> None:
-        """Append the runs and gaps of a file to ``chain``, and its FREED entries to ``freed``."""
+    async def _scan_tail(self, source: Source) -> None:
+        """Append the runs and gaps of a file to the chain, and note what it says of files and metadata."""
+        chain, freed = self._chain, self._freed
         if source.first != UNKNOWN:
             self._last = source.first - 1
         hole: Hole | None = None
@@ -179,11 +226,14 @@ class Recovery:
                 hole = None
             self._last = block.sequence
             self._watermark = max(self._watermark, block.watermark)
-            freed += [
-                (block.sequence, data[entry.start : entry.end])
-                for entry in parse_entries(data, block)
-                if entry.type == EntryType.FREED
-            ]
+            self._end = max(self._end, block.sequence)
+            for entry in parse_entries(data, block):
+                if entry.type == EntryType.FREED:
+                    freed.append((block.sequence, data[entry.start : entry.end]))
+                elif entry.type == EntryType.METADATA:
+                    identity, revision = METADATA_ENTRY.unpack_from(data, entry.start)
+                    if identity == self.identity:  # what was accepted as lost has left others
+                        self.metadata = max(self.metadata, revision)
             end = position + block.length
             if joined:
                 run = chain[-1]
@@ -206,9 +256,8 @@ class Recovery:
                     size = max(size, item.hole.torn_bytes)
                     self._recovered.torn = TornTail(item.source.file_id, item.hole.start, size)
                     _log.warning(
-                        "journal file %s: the last write was cut off at byte %d; dropped %d bytes that were not "
-                        "acknowledged "
-                        "as durable",
+                        "journal file %s: the last write is incomplete at byte %d; dropped %d bytes that nothing says"
+                        " were synced",
                         item.source.name,
                         item.hole.start,
                         size,
@@ -319,7 +368,7 @@ class Recovery:
                     visitor.batch(topic_id, stamp, header, location)
             elif kind == EntryType.DAMAGE:
                 self._note(msgspec.msgpack.decode(data[start:end], type=Corruption))
-            elif kind != EntryType.FREED and visitor is not None and block.sequence > self.checkpoint:
+            elif kind not in _OWN and visitor is not None and block.sequence > self.checkpoint:
                 visitor.control(kind, topic_id, data[start:end], DURABILITIES[durability])
 
     # --- 4. The fresh file ---

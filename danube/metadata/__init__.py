@@ -23,6 +23,7 @@ from danube.metadata._contract import (
     Watch,
 )
 from danube.metadata._keys import covers, validate_key, validate_prefix
+from danube.metadata._observed import ObservedStore
 from danube.metadata._plugins import (
     InstalledPlugin,
     MetadataPlugin,
@@ -52,6 +53,7 @@ __all__ = [
     "validate_prefix",
     "MemoryStore",
     "EmbeddedStore",
+    "ObservedStore",
     "open_store",
     "installed_plugins",
     "InstalledPlugin",

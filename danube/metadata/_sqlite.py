@@ -4,16 +4,25 @@ SQLite in WAL mode with ``synchronous=FULL`` appends a transaction to ``metadata
 returns; the pages move into ``metadata.db`` at checkpoints. ``locking_mode=EXCLUSIVE`` keeps every other process out
 and saves the shared-memory file.
 
-SQLite's pages carry no checksum, so rows do. The body of an item and of a history row is::
+SQLite's pages carry no checksum, so rows do. The body of each row is::
 
     0        4                              n
     +--------+------------------------------+
-    | CRC32C | msgpack                      |   items: KeyValue   history: tuple of events
+    | CRC32C | msgpack                      |   state: _State, items: KeyValue, history: tuple of events, leases: _Lease
     +--------+------------------------------+
       little endian, over the msgpack bytes
 
-The columns beside a body only find it; what counts is in the body, and they are compared. History has a row for each
-revision from ``compacted + 1`` to ``revision`` and none is missing, which is checked when the file is opened.
+The columns beside a body only find it; what counts is in the body, and they are compared. The one row of ``state`` has
+the counters, and how many items and leases there are. History has a row for each revision from ``compacted + 1`` to
+``revision`` and none is missing. All of this but the bodies of the history is checked when the file is opened.
+
+**Opening and reading changes nothing.** The file is opened read-only at first, and a file that is missing is only
+imagined; the first change opens it for writing. So the owner of a store can look at it, find that it is not what it
+should be, and leave all evidence as it is. That matters because of the log: SQLite takes a damaged frame of
+``metadata.db-wal`` for the end of it, and a file that is opened for writing loses what follows there. What was lost so
+can only be noticed by others, who have seen a later revision.
+
+Format 1 had the counters in rows without a checksum.
 """
 
 from __future__ import annotations
@@ -35,22 +44,38 @@ from danube.model.errors import DanubeError, DataDirectoryError, DataLossError, 
 __all__ = ["FILE_NAME", "FORMAT", "SqliteTable"]
 
 FILE_NAME = "metadata.db"
-FORMAT = 1
+FORMAT = 2
 """Version of the tables, in SQLite's ``user_version``."""
+_MOST_FORMATS = 1000
+"""A version beyond is no version."""
 _APPLICATION_ID = 0x44414E55  # "DANU", in SQLite's ``application_id``: the file is ours
 
-_SCHEMA = (
-    "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+_TABLES = (
+    "CREATE TABLE state (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     "CREATE TABLE items (key TEXT PRIMARY KEY, lease INTEGER, body BLOB NOT NULL) WITHOUT ROWID",
     "CREATE INDEX items_by_lease ON items (lease) WHERE lease IS NOT NULL",
     "CREATE TABLE history (revision INTEGER PRIMARY KEY, body BLOB NOT NULL)",
-    "CREATE TABLE leases (id INTEGER PRIMARY KEY, ttl_s REAL NOT NULL)",
-    "INSERT INTO counters VALUES ('revision', 0), ('compacted', 0), ('next_lease', 1)",
-    f"PRAGMA application_id = {_APPLICATION_ID}",
-    f"PRAGMA user_version = {FORMAT}",
+    "CREATE TABLE leases (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
 )
 
 _CACHE_KIB = 2048
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """The counters of a table, and the number of its rows."""
+
+    revision: int = 0
+    compacted: int = 0
+    next_lease: int = 1
+    items: int = 0
+    leases: int = 0
+
+
+class _Lease(msgspec.Struct, frozen=True, array_like=True):
+    """A row of leases."""
+
+    lease: LeaseId
+    ttl_s: float
 
 
 class SqliteTable:
@@ -62,93 +87,169 @@ class SqliteTable:
         self.next_lease = 1
         self.history_bytes = 0
         self.lease_count = 0
+        self._item_count = 0
         self._directory = directory
         self._path = directory / FILE_NAME
         self._connection: sqlite3.Connection | None = None
-        self._saved = (0, 0, 1)  # counters as they are in the file
+        self._writable = False
+        self._new_names: set[Path] = set()
+        self._saved = _State()  # as it is in the file
         self._encoder = msgspec.msgpack.Encoder()
+        self._state_decoder = msgspec.msgpack.Decoder(_State)
         self._item_decoder = msgspec.msgpack.Decoder(KeyValue)
         self._events_decoder = msgspec.msgpack.Decoder(tuple[Event, ...])
+        self._lease_decoder = msgspec.msgpack.Decoder(_Lease)
 
     # Life
 
     def open(self) -> None:
-        """Open the file, or create it; raises :class:`DataDirectoryError` or :class:`DataLossError`."""
-        try:
-            created = _make_directory(self._directory)
-            new = not self._path.exists()
-        except OSError as error:
-            raise self._unusable(error) from error
-        try:
-            self._connection = sqlite3.connect(
-                # Calls come from whichever worker thread is free, one at a time.
-                self._path, isolation_level=None, check_same_thread=False, timeout=0.0, cached_statements=64,
-            )  # fmt: skip
-            self._configure()
-            with self._reporting():
-                if self._pragma("user_version") != FORMAT:
+        """Open the file to read it; raises :class:`DataDirectoryError` or :class:`DataLossError`.
+
+        The directory is made if it is missing. A file that is missing counts as empty.
+        """
+        with self._opening():
+            self._new_names = {self._directory, *_make_directory(self._directory)}
+            if self._is_empty():
+                self._connect(":memory:")
+                self._create()
+            else:
+                self._connect(f"{self._path.absolute().as_uri()}?mode=ro")
+                if self._check_format():
+                    self._check()
+                else:  # it was just being created when the process died
+                    self._disconnect()
+                    self._connect(":memory:")
                     self._create()
-                self._check()
-                self._load()
+            self._load()
+
+    def _is_empty(self) -> bool:
+        """Return whether there is no file, or one without a byte."""
+        if self._path.exists():
+            if not self._path.is_file():
+                raise DataDirectoryError(f"{self._path} is not a file; move it away")
+            if self._path.stat().st_size:
+                return False
+        log = self._path.with_name(FILE_NAME + "-wal")
+        if log.exists() and log.stat().st_size:
+            # SQLite would delete it.
+            raise self._damaged(f"it is missing or empty, and its log {log.name} is not")
+        return True
+
+    def _make_writable(self) -> None:
+        """Open the file to change it, and create it if it is missing; a transaction is open before and after."""
+        self._execute("ROLLBACK")
+        self._disconnect()
+        with self._opening():
+            new = self._is_empty()
+            self._connect(self._path.absolute().as_uri())
+            self._writable = True
+            self._execute("PRAGMA locking_mode = EXCLUSIVE")
+            if self._one("PRAGMA journal_mode = WAL")[0] != "wal":
+                raise DataDirectoryError(f"{self._path} cannot be written with a write-ahead log on this file system")
+            self._execute("PRAGMA synchronous = FULL")
+            if not self._check_format():
+                self._create()
+            if self._state() != self._saved:
+                raise DataDirectoryError(f"{self._path} was changed by another process; stop it, and start again")
             if new:
-                for directory in {self._directory, *created}:
+                for directory in self._new_names:
                     _sync_directory(directory)
+        # A connection that only reads leaves this behind; one that writes has the file for itself and needs none.
+        self._path.with_name(FILE_NAME + "-shm").unlink(missing_ok=True)
+        self._execute("BEGIN")
+
+    def _connect(self, address: str) -> None:
+        self._connection = sqlite3.connect(
+            # Calls come from whichever worker thread is free, one at a time.
+            address, uri=True, isolation_level=None, check_same_thread=False, timeout=0.0, cached_statements=64,
+        )  # fmt: skip
+        self._execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._execute("PRAGMA temp_store = MEMORY")
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Close what was opened if anything fails, and raise that as an error of ours."""
+        try:
+            yield
         except sqlite3.Error as error:
-            self._abandon()
+            self._disconnect()
+            if _code(error) == sqlite3.SQLITE_ERROR:  # statements that are right, and do not fit what is there
+                raise self._damaged(str(error)) from error
             raise self._translate(error) from error
         except OSError as error:
-            self._abandon()
-            raise self._unusable(error) from error
+            self._disconnect()
+            raise DataDirectoryError(
+                f"metadata directory {self._directory} cannot be used: {error.strerror}; check its path and permissions"
+            ) from error
+        except (ValueError, TypeError, OverflowError) as error:  # a column of another type than it can have
+            self._disconnect()
+            raise self._damaged(str(error)) from error
         except BaseException:
-            self._abandon()
+            self._disconnect()
             raise
-
-    def _unusable(self, error: OSError) -> DataDirectoryError:
-        return DataDirectoryError(
-            f"metadata directory {self._directory} cannot be used: {error.strerror}; check its path and permissions"
-        )
 
     def _damaged(self, what: str) -> DataLossError:
         return DataLossError(f"{self._path} is damaged: {what}; restore it from a backup")
 
-    def _configure(self) -> None:
-        self._execute("PRAGMA locking_mode = EXCLUSIVE")
-        with self._reporting():
-            application, version = self._pragma("application_id"), self._pragma("user_version")
-            empty = self._one("SELECT count(*) FROM sqlite_schema")[0] == 0
-            if not empty and application != _APPLICATION_ID:
-                raise DataDirectoryError(f"{self._path} is an SQLite file, but not one of Danube's; move it away")
-            if version > FORMAT:
-                raise DataDirectoryError(
-                    f"{self._path} has metadata format {version}, and this Danube knows formats up to {FORMAT};"
-                    " start the newer Danube that wrote it"
-                )
-            if self._one("PRAGMA journal_mode = WAL")[0] != "wal":
-                raise DataDirectoryError(f"{self._path} cannot be written with a write-ahead log on this file system")
-            self._execute("PRAGMA synchronous = FULL")
-            self._execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-            self._execute("PRAGMA temp_store = MEMORY")
+    def _check_format(self) -> bool:
+        """Return whether the tables are there, False if there are none at all."""
+        application, version = self._pragma("application_id"), self._pragma("user_version")
+        found = {sql for (sql,) in self._execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
+        if not found and not application and not version:
+            return False
+        if application != _APPLICATION_ID and not found & set(_TABLES):
+            raise DataDirectoryError(f"{self._path} is an SQLite file, but not one of Danube's; move it away")
+        if application == _APPLICATION_ID and version != FORMAT and version < _MOST_FORMATS:
+            raise DataDirectoryError(
+                f"{self._path} has metadata format {version}, and this Danube knows format {FORMAT};"
+                f" start the {'newer' if version > FORMAT else 'older'} Danube that wrote it"
+            )
+        if (application, version) != (_APPLICATION_ID, FORMAT):
+            raise self._damaged(f"its header has application id {application:#x} and version {version}")
+        if found != set(_TABLES):
+            raise self._damaged("its schema is not the one that Danube writes")
+        return True
 
     def _create(self) -> None:
         """Make the tables; all of them and the version number at once, or nothing."""
         self._execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA:
+        for statement in _TABLES:
             self._execute(statement)
+        self._execute("INSERT INTO state VALUES (1, ?)", (self._seal(_State()),))
+        self._execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        self._execute(f"PRAGMA user_version = {FORMAT}")
         self._execute("COMMIT")
 
     def _check(self) -> None:
-        verdict = self._one("PRAGMA quick_check(1)")[0]
+        """Verify everything that is read only when it is needed, and might be missing then."""
+        verdict = self._one("PRAGMA integrity_check(1)")[0]
         if verdict != "ok":
             raise self._damaged(verdict)
+        state = self._state()
+        items = 0
+        for key, lease, body in self._execute("SELECT key, lease, body FROM items"):
+            item = self._item(key, body)
+            if item.lease != lease:
+                raise self._damaged(f"the row of key {key!r} names lease {lease} instead of {item.lease}")
+            items += 1
+        leases = len(self._leases())
+        if (items, leases) != (state.items, state.leases):
+            raise self._damaged(
+                f"it should have {state.items} keys and {state.leases} leases, and has {items} and {leases}"
+            )
+
+    def _state(self) -> _State:
+        rows = self._execute("SELECT body FROM state").fetchall()
+        if len(rows) != 1:
+            raise self._damaged(f"it has {len(rows)} states instead of one")
+        state: _State = self._unseal(rows[0][0], self._state_decoder, "its state")
+        return state
 
     def _load(self) -> None:
         """Read the counters from the file: at the beginning, and after a transaction was rolled back."""
-        counters = dict(self._execute("SELECT name, value FROM counters").fetchall())
-        try:
-            self._saved = counters["revision"], counters["compacted"], counters["next_lease"]
-        except KeyError as error:
-            raise self._damaged(f"counter {error} is missing") from error
-        self.revision, self.compacted, self.next_lease = self._saved
+        state = self._saved = self._state()
+        self.revision, self.compacted, self.next_lease = state.revision, state.compacted, state.next_lease
+        self._item_count, self.lease_count = state.items, state.leases
         count, first, last, size = self._one(
             "SELECT count(*), min(revision), max(revision), sum(length(body)) FROM history"
         )
@@ -158,18 +259,15 @@ class SqliteTable:
                 f" and has {count} from {first} to {last}"
             )
         self.history_bytes = size or 0
-        self.lease_count = self._one("SELECT count(*) FROM leases")[0]
 
     def close(self) -> None:
         """Close the file. SQLite moves its log into it first, which may fail without harm: it is replayed later."""
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def _abandon(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     # Transactions
 
@@ -186,17 +284,26 @@ class SqliteTable:
                 self._save()
                 self._execute("COMMIT")
             except BaseException:
-                if self._connection is not None and self._connection.in_transaction:
-                    self._execute("ROLLBACK")
-                self._load()
+                if self._connection is not None:
+                    if self._connection.in_transaction:
+                        self._execute("ROLLBACK")
+                    self._load()
                 raise
 
+    def _present(self) -> _State:
+        return _State(self.revision, self.compacted, self.next_lease, self._item_count, self.lease_count)
+
     def _save(self) -> None:
-        present = self.revision, self.compacted, self.next_lease
-        for name, value, saved in zip(("revision", "compacted", "next_lease"), present, self._saved, strict=True):
-            if value != saved:
-                self._execute("UPDATE counters SET value = ? WHERE name = ?", (value, name))
-        self._saved = present
+        present = self._present()
+        if present != self._saved:
+            self._change("UPDATE state SET body = ? WHERE id = 1", (self._seal(present),))
+            self._saved = present
+
+    def _change(self, statement: str, parameters: tuple[Any, ...]) -> sqlite3.Cursor:
+        """Execute what changes something."""
+        if not self._writable:
+            self._make_writable()
+        return self._execute(statement, parameters)
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -206,8 +313,7 @@ class SqliteTable:
             raise self._translate(error) from error
 
     def _translate(self, error: sqlite3.Error) -> DanubeError:
-        # The extended code says more than we distinguish; its low byte is the primary one.
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        code = _code(error)
         if code == sqlite3.SQLITE_FULL:
             return LimitExceededError(f"the disk of {self._path} is full; free space, then try again")
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -270,16 +376,18 @@ class SqliteTable:
         return found
 
     def write(self, item: KeyValue) -> None:
-        self._execute("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", (item.key, item.lease, self._seal(item)))
+        self._change("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", (item.key, item.lease, self._seal(item)))
+        self._item_count += item.version == 1
 
     def erase(self, key: str) -> None:
-        self._execute("DELETE FROM items WHERE key = ?", (key,))
+        self._change("DELETE FROM items WHERE key = ?", (key,))
+        self._item_count -= 1
 
     # History
 
     def record(self, batch: EventBatch) -> None:
         body = self._seal(batch.events)
-        self._execute("INSERT INTO history VALUES (?, ?)", (batch.revision, body))
+        self._change("INSERT INTO history VALUES (?, ?)", (batch.revision, body))
         self.history_bytes += len(body)
 
     def replay(self, after: int, max_revisions: int, max_bytes: int) -> list[EventBatch]:
@@ -298,18 +406,18 @@ class SqliteTable:
 
     def forget(self, upto: int) -> None:
         gone = self._one("SELECT sum(length(body)) FROM history WHERE revision <= ?", (upto,))[0]
-        self._execute("DELETE FROM history WHERE revision <= ?", (upto,))
+        self._change("DELETE FROM history WHERE revision <= ?", (upto,))
         self.history_bytes -= gone or 0
         self.compacted = upto
 
     # Leases
 
     def add_lease(self, lease: LeaseId, ttl_s: float) -> None:
-        self._execute("INSERT INTO leases VALUES (?, ?)", (lease, ttl_s))
+        self._change("INSERT INTO leases VALUES (?, ?)", (lease, self._seal(_Lease(lease, ttl_s))))
         self.lease_count += 1
 
     def drop_lease(self, lease: LeaseId) -> None:
-        self._execute("DELETE FROM leases WHERE id = ?", (lease,))
+        self._change("DELETE FROM leases WHERE id = ?", (lease,))
         self.lease_count -= 1
 
     def has_lease(self, lease: LeaseId) -> bool:
@@ -317,12 +425,24 @@ class SqliteTable:
 
     def leases(self) -> list[tuple[LeaseId, float]]:
         with self._reporting():
-            return [
-                (LeaseId(lease), ttl_s) for lease, ttl_s in self._execute("SELECT id, ttl_s FROM leases ORDER BY id")
-            ]
+            return self._leases()
+
+    def _leases(self) -> list[tuple[LeaseId, float]]:
+        found: list[tuple[LeaseId, float]] = []
+        for number, body in self._execute("SELECT id, body FROM leases ORDER BY id"):
+            row: _Lease = self._unseal(body, self._lease_decoder, f"lease {number}")
+            if row.lease != number:
+                raise self._damaged(f"the row of lease {number} holds {row.lease}")
+            found.append((row.lease, row.ttl_s))
+        return found
 
     def keys_of(self, lease: LeaseId) -> list[str]:
         return [key for (key,) in self._execute("SELECT key FROM items WHERE lease = ? ORDER BY key", (lease,))]
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return SQLite's primary error code: the extended one says more than we distinguish, in its higher bytes."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 def _make_directory(directory: Path) -> list[Path]:

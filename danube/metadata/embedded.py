@@ -38,6 +38,7 @@ from danube.model.errors import (
     ClosedError,
     ConfigurationError,
     DanubeError,
+    DataDirectoryError,
     DataLossError,
     InternalError,
     LimitExceededError,
@@ -182,8 +183,8 @@ class EmbeddedStore(LocalStore):
                 for job in group:
                     try:
                         job.result = job.work(self._state)
-                    except DataLossError:
-                        raise
+                    except (DataLossError, DataDirectoryError):
+                        raise  # of the file, not of this call
                     except DanubeError as error:
                         job.error = error  # refused; it has changed nothing
         except DanubeError as error:

@@ -274,6 +274,8 @@ async def test_topics_without_durability_acknowledge_and_keep_nothing(tmp_path: 
             producer.send(2, b"c")
             producer.send(0, b"a", b"b")
             assert sorted(await producer.acked(3)) == [(0, 0, 2), (0, 0, 2), (2, 2, 1)]
+        journal = running.broker.journal
+        await wait_until(lambda: journal.told_revision == journal.noted_revision)  # that the topic was created
         commits = (await client.info()).commits
         async with client.producer(TOPIC) as other:
             assert (await other.send(b"d")).offset == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -78,6 +79,11 @@ async def filled(directory):
     return directory / "metadata.db"
 
 
+async def fill_again(directory):
+    (directory / "metadata.db").unlink()
+    return await filled(directory)
+
+
 async def read_everything(directory):
     async with EmbeddedStore(directory) as store:
         await store.list("/")
@@ -119,12 +125,14 @@ async def test_swapped_and_missing_rows_are_found(tmp_path):
     with sqlite3.connect(file) as raw:
         raw.execute("UPDATE items SET body = (SELECT body FROM items WHERE key = '/k/001') WHERE key = '/k/002'")
     raw.close()
-    async with EmbeddedStore(tmp_path) as store:
-        assert (await store.get("/k/001")).value.startswith(b"value-001")
-        with pytest.raises(DataLossError, match="'/k/002' holds '/k/001'"):
-            await store.get("/k/002")
-        with pytest.raises(DataLossError, match="'/k/002'"):  # broken is broken: nothing is written on top of it
-            await store.put("/k/003", b"")
+    with pytest.raises(DataLossError, match="'/k/002' holds '/k/001'"):
+        await read_everything(tmp_path)
+    with sqlite3.connect(file) as raw:
+        raw.execute("DELETE FROM items WHERE key = '/k/002'")
+    raw.close()
+    with pytest.raises(DataLossError, match="should have 200 keys and 0 leases, and has 199 and 0"):
+        await read_everything(tmp_path)
+    await fill_again(tmp_path)
     with sqlite3.connect(file) as raw:
         raw.execute("DELETE FROM history WHERE revision = 77")
     raw.close()
@@ -133,8 +141,8 @@ async def test_swapped_and_missing_rows_are_found(tmp_path):
 
 
 async def test_other_files_are_refused(tmp_path):
-    async with EmbeddedStore(tmp_path / "newer"):
-        pass
+    async with EmbeddedStore(tmp_path / "newer") as store:
+        await store.put("/k", b"")
     for directory, statement, message in (
         ("newer", f"PRAGMA user_version = {FORMAT + 1}", "newer Danube"),
         ("foreign", "CREATE TABLE t (x)", "not one of Danube's"),
@@ -152,9 +160,55 @@ async def test_other_files_are_refused(tmp_path):
 
 
 async def test_one_process_at_a_time(tmp_path):
-    async with EmbeddedStore(tmp_path):
+    async with EmbeddedStore(tmp_path) as store:
+        await store.put("/k", b"")
         with pytest.raises(DataDirectoryError, match="in use by another process"):
             await read_everything(tmp_path)
+
+
+async def test_another_process_that_came_first_is_noticed(tmp_path):
+    async with EmbeddedStore(tmp_path) as store:
+        assert await store.get("/k") is None
+        async with EmbeddedStore(tmp_path) as other:
+            await other.put("/k", b"")
+        with pytest.raises(DataDirectoryError, match="changed by another process"):
+            await store.put("/k", b"")
+
+
+async def test_opening_and_reading_change_nothing(tmp_path):
+    """Whoever looks at a store that is not what it should be leaves it as it is, with its log."""
+
+    def files():
+        found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        return {name: content for name, content in found.items() if name != "metadata.db-shm"}
+
+    async with EmbeddedStore(tmp_path) as store:
+        assert (await store.list("/"))[1] == 0
+    assert files() == {}
+    running = tmp_path / "running"
+    async with EmbeddedStore(running) as store:
+        for number in range(5):
+            await store.put(f"/k/{number}", b"value")
+        for name in ("metadata.db", "metadata.db-wal"):  # as a crash leaves them
+            (tmp_path / name).write_bytes((running / name).read_bytes())
+    shutil.rmtree(running)
+    before = files()
+    async with EmbeddedStore(tmp_path) as store:
+        items, revision = await store.list("/")
+        assert (len(items), revision) == (5, 5)
+    assert files() == before
+    async with EmbeddedStore(tmp_path) as store:
+        assert await store.put("/k/5", b"value") == 6
+    assert set(files()) == {"metadata.db"}
+
+
+async def test_a_log_whose_file_is_gone_is_damage(tmp_path):
+    (tmp_path / "metadata.db-wal").write_bytes(b"log")
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="missing or empty"):
+            await read_everything(tmp_path)
+        (tmp_path / "metadata.db").write_bytes(b"")
+    assert (tmp_path / "metadata.db-wal").read_bytes() == b"log"
 
 
 async def test_unusable_directories(tmp_path):
@@ -162,7 +216,7 @@ async def test_unusable_directories(tmp_path):
     with pytest.raises(DataDirectoryError, match="cannot be used"):
         await read_everything(tmp_path / "file" / "below")
     (tmp_path / "directory" / "metadata.db").mkdir(parents=True)
-    with pytest.raises(DataDirectoryError, match="check permissions"):
+    with pytest.raises(DataDirectoryError, match="not a file"):
         await read_everything(tmp_path / "directory")
 
 
@@ -170,6 +224,7 @@ async def test_read_only_database(tmp_path):
     await filled(tmp_path)
     store = EmbeddedStore(tmp_path)
     async with store:
+        await store.put("/b", b"")
         store._table._execute("PRAGMA query_only = ON")
         with pytest.raises(DataDirectoryError, match="cannot be written"):
             await store.put("/a", b"")
@@ -180,6 +235,7 @@ async def test_read_only_database(tmp_path):
 async def test_full_disk_refuses_and_recovers(tmp_path):
     """A full disk fails what does not fit; nothing is half done, and with space it goes on."""
     async with EmbeddedStore(tmp_path) as store:
+        await store.put("/first", b"")
         pages = store._table._pragma("page_count")
         store._table._execute(f"PRAGMA max_page_count = {pages + 20}")
         kept = -1
@@ -193,8 +249,8 @@ async def test_full_disk_refuses_and_recovers(tmp_path):
         with pytest.raises(LimitExceededError, match="full; free space"):
             await fill()
         items, revision = await store.list("/")
-        assert len(items) == kept + 2
-        assert revision == kept + 1
+        assert len(items) == kept + 3
+        assert revision == kept + 2
         assert (await store.get("/last")).value == b"%d" % kept
         store._table._execute(f"PRAGMA max_page_count = {pages + 1000}")
         assert (await store.transact([], [Put("/new", bytes(3000)), Delete("/k/0")])).revision == revision + 1
@@ -254,6 +310,7 @@ async def test_concurrent_changes_share_a_commit(tmp_path, monkeypatch):
 async def test_commits_are_synced(tmp_path):
     """The journal mode and the sync level are what durability rests on."""
     async with EmbeddedStore(tmp_path) as store:
+        await store.put("/k", b"")
         assert store._table._one("PRAGMA journal_mode")[0] == "wal"
         assert store._table._pragma("synchronous") == 2
         assert store._table._one("PRAGMA locking_mode")[0] == "exclusive"

@@ -18,7 +18,7 @@ import trio
 
 from danube.broker import Broker, BrokerConfig, Seams
 from danube.broker.config import StorageConfig
-from danube.metadata import LeaseId, MemoryStore, MetadataStore
+from danube.metadata import Capabilities, LeaseId, MemoryStore, MetadataStore
 from danube.metadata._machine import Machine
 from danube.metadata.memory import _MemoryTable
 from danube.model.errors import DanubeError, StorageUnavailableError, UnavailableError
@@ -57,6 +57,11 @@ class _KeptStore(MemoryStore):
         self._state = Machine(table, limits)
         self._table = table
         self._life = life
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As seen by a life: it all is there in the next one."""
+        return Capabilities(durable=True, linearizable=True, watch_replay=True, leases=True)
 
     async def _call(self, work: Callable[[Machine], T]) -> T:
         await trio.lowlevel.checkpoint()

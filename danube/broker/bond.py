@@ -1,0 +1,273 @@
+"""What ties journal and metadata together, so that neither can lose something without the other noticing it.
+
+Each remembers of the other something that can never be taken back. The journal has a name (its *identity*, drawn when
+both were new) and the highest revision that the metadata are known to have reached; the metadata have the same name,
+and the file and sequence up to which the journal is known to be synced::
+
+    journal    headers of files, METADATA entries     identity, revision of the metadata
+    metadata   /journal                               identity, newest file, sequence
+
+Before a broker trusts either of them, and before it changes anything, it compares. What is behind its witness has lost
+something: an old copy was put back, a file is gone, a log was cut at a damaged place which looks like its end. Then the
+broker does not start (:class:`~danube.model.errors.DataLossError`, exit code 74): going on, it would take topics for
+deleted whose records are lost, and give out offsets again whose messages are lost.
+
+Both notes are written *after* what they speak of is durable, and nothing waits for them. So a crash or a power cut
+leaves a note that is late, never one that speaks of something that is not there: it raises no false alarm. A loss that
+strikes between a change and its note, some milliseconds, goes unnoticed. The notes are of no particular engine: a
+revision is the one that every store counts (the index of a replicated log, one day).
+
+The journal goes on to its next file without asking the metadata; which of its files count is said in its own headers.
+
+An operator who wants to go on without what is lost creates the file ``accept-loss`` in the data directory. The broker
+then logs what it finds, ties the two together again under a new name, and removes the file.
+"""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from typing import Final
+
+import msgspec
+import trio
+
+from danube.log import Disk, Journal, Standing
+from danube.log._files import journal_name
+from danube.metadata import MetadataStore
+from danube.model.errors import (
+    ConfigurationError,
+    DanubeError,
+    DataDirectoryError,
+    DataLossError,
+    MetadataConflictError,
+    OwnerFencedError,
+)
+
+__all__ = ["ACCEPT_NAME", "Bond", "JournalRecord", "find_losses", "read_record"]
+
+_log = logging.getLogger("danube.broker")
+
+ACCEPT_NAME: Final = "accept-loss"
+"""Name of the file in the data directory that lets a broker go on without what is lost."""
+
+_KEY: Final = "/journal"
+_RETRY_S: Final = 1.0
+
+
+class JournalRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What the metadata know of the journal."""
+
+    identity: int
+    file: int = 0
+    """Id of a file that was begun and synced; 0: none was yet."""
+    sequence: int = 0
+    """Everything up to it was synced."""
+    accepted: tuple[str, ...] = ()
+    """Files of which an operator has accepted that they were cut."""
+
+
+_RECORD: Final = msgspec.msgpack.Decoder(JournalRecord)
+
+
+async def read_record(store: MetadataStore) -> tuple[JournalRecord | None, int, int]:
+    """Return what metadata know of the journal, the revision of that, and their own revision. Changes nothing.
+
+    Raises:
+        DataLossError: it cannot be read.
+    """
+    items, revision = await store.list(_KEY)
+    for item in items:
+        if item.key == _KEY:
+            try:
+                return _RECORD.decode(item.value), item.mod_revision, revision
+            except msgspec.MsgspecError as error:
+                raise DataLossError(f"metadata key {_KEY} cannot be read: {error}; restore the metadata") from error
+    return None, 0, revision
+
+
+def find_losses(standing: Standing, record: JournalRecord | None, revision: int) -> list[str]:
+    """Compare a journal with metadata; return what is lost, in words. Empty: they fit together, or both are new.
+
+    Args:
+        standing: of the journal.
+        record: what the metadata know of it.
+        revision: of the metadata.
+    """
+    accepted = record.accepted if record is not None else ()
+    losses = [f"journal file {journal_name(file_id)} is missing" for file_id in standing.missing_files]
+    losses += [
+        f"journal file {name} has been cut to {size} bytes"
+        for name, size in sorted(standing.cut_files.items())
+        if name not in accepted
+    ]
+    if record is None:
+        if standing.identity:
+            losses.append(
+                f"the metadata are empty, missing or of another broker (they are at revision {revision} and know no"
+                f" journal), and the journal has seen them at revision {standing.metadata}"
+            )
+        return losses
+    if not standing.begun:
+        if record.file:
+            losses.append(f"the journal is missing, of which the metadata know the file {journal_name(record.file)}")
+        return losses
+    if standing.identity != record.identity:
+        losses.append(
+            f"the journal is {standing.identity:016x}, and the metadata belong to the journal {record.identity:016x}:"
+            " one of them is of another broker, or its headers are damaged"
+        )
+        return losses
+    if revision < standing.metadata:
+        losses.append(
+            f"the metadata are at revision {revision}, and the journal has seen them at revision {standing.metadata}:"
+            " their newest changes are lost (a damaged metadata.db-wal, or an old copy)"
+        )
+    if record.file > standing.newest_file:
+        losses.append(
+            f"journal file {journal_name(record.file)} is missing or empty, which the metadata know to be written; the"
+            f" newest one that is there is {journal_name(standing.newest_file)}"
+        )
+    elif record.sequence > standing.end:
+        losses.append(
+            f"the journal ends at sequence {standing.end}, and the metadata know that sequence {record.sequence} was"
+            f" synced: the end of {journal_name(standing.newest_file)} is lost"
+        )
+    return losses
+
+
+class Bond:
+    """The tie between one journal and its metadata. Make it with :meth:`examine`.
+
+    Attributes:
+        identity: the name of the journal; None if the metadata forget, and nothing can be tied to them.
+        synced: a sequence of the journal that was synced, as the metadata know.
+    """
+
+    def __init__(self, journal: Journal, disk: Disk, store: MetadataStore, record: JournalRecord | None) -> None:
+        self.identity = record.identity if record is not None else None
+        self.synced = record.sequence if record is not None else 0
+        self._journal = journal
+        self._disk = disk
+        self._store = store
+        self._record = record
+        self._revision = 0
+        self._accepting = False
+        self._wanted = trio.Event()
+
+    @classmethod
+    async def examine(cls, journal: Journal, disk: Disk, store: MetadataStore, random: Random, place: str) -> Bond:
+        """Compare journal and metadata. Changes nothing unless they fit together; two new ones get a name.
+
+        Args:
+            journal: not recovered yet.
+            disk: where it is.
+            store: the metadata.
+            random: names new journals.
+            place: of the data directory, for messages.
+
+        Raises:
+            DataLossError: something is lost; it says what, and what to do.
+            ConfigurationError: the metadata engine forgets, and the journal belongs to metadata that do not.
+        """
+        standing = await journal.survey()
+        if not store.capabilities.durable:
+            if standing.identity:
+                raise ConfigurationError(
+                    f"the metadata engine forgets when the broker stops, and the journal in {place} belongs to metadata"
+                    " of another engine: without them its messages would be given up. Configure that engine, or"
+                    " choose another data directory"
+                )
+            return cls(journal, disk, store, None)
+        record, changed_at, revision = await read_record(store)
+        losses = find_losses(standing, record, revision)
+        accepting = ACCEPT_NAME in standing.other_files
+        if losses and not accepting:
+            raise DataLossError(
+                f"data directory {place}: {'; '.join(losses)}. Nothing was changed. Restore what is missing or damaged"
+                f" from a copy; or, to go on without what is lost, create the file {ACCEPT_NAME} there and start again"
+            )
+        for loss in losses:
+            _log.critical("data directory %s: accepted as lost: %s", place, loss)
+        if record is None or losses:
+            # File and sequence are told once the journal has them under this name.
+            record = JournalRecord(random.getrandbits(64) or 1, accepted=tuple(sorted(standing.cut_files)))
+            changed_at = await store.put(_KEY, msgspec.msgpack.encode(record), expected_revision=changed_at)
+        self = cls(journal, disk, store, record)
+        self._revision = changed_at
+        self._accepting = accepting
+        return self
+
+    @property
+    def told_file(self) -> int:
+        """The file of the journal that the metadata know; 0: none."""
+        return self._record.file if self._record is not None else 0
+
+    async def begin(self) -> None:
+        """Tell the metadata how far the recovered journal is; to be called before it runs."""
+        if self._record is not None:
+            await self.note()
+            self._journal.on_roll.append(self._rolled)
+        if self._accepting:
+            await self._disk.remove(ACCEPT_NAME)
+            await self._disk.sync_directory()
+
+    def _rolled(self) -> None:
+        # Once an entry of the new file is synced, the file is there for good, and the metadata may be told of it.
+        self._journal.note_metadata(0, self._wanted.set)
+
+    async def run(self) -> None:
+        """Task: tell the metadata of each new file of the journal, as soon as they can be reached.
+
+        Raises:
+            OwnerFencedError: another broker has taken over the metadata.
+            DataDirectoryError, DataLossError: the metadata are broken.
+        """
+        if self._record is None:
+            return
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            while True:
+                try:
+                    await self.note()
+                    break
+                except (DataDirectoryError, DataLossError, OwnerFencedError):
+                    raise
+                except DanubeError as error:
+                    _log.warning(
+                        "the metadata cannot be told how far the journal is, which is tried again in %g s: %s",
+                        _RETRY_S,
+                        error,
+                    )
+                    await trio.sleep(_RETRY_S)
+
+    async def note(self) -> None:
+        """Tell the metadata how far the journal is synced.
+
+        Raises:
+            OwnerFencedError: another broker has taken over the metadata.
+            DanubeError: they cannot be told; try again.
+        """
+        if self._record is None:
+            return
+        file, sequence = self._journal.proven()
+        record = msgspec.structs.replace(self._record, file=file, sequence=sequence)
+        if record == self._record:
+            return
+        while True:
+            try:
+                self._revision = await self._store.put(
+                    _KEY, msgspec.msgpack.encode(record), expected_revision=self._revision
+                )
+                self._record = record
+                return
+            except MetadataConflictError as error:
+                # An answer was lost, or these metadata have got another journal.
+                present, changed_at, _ = await read_record(self._store)
+                if present is None or present.identity != record.identity:
+                    raise OwnerFencedError(
+                        "another broker with a journal of its own has taken over the metadata of this one; stop one of"
+                        " them"
+                    ) from error
+                self._revision = changed_at

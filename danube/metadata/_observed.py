@@ -1,0 +1,106 @@
+"""A metadata store that tells how far it has come: for whoever must notice that it went back.
+
+A store may lose its newest changes without being able to know it: an old copy was put back, or a log was cut at a
+damaged place, which looks like its end. Only somebody outside who has seen a later revision can tell. See
+:mod:`danube.broker.bond`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from danube.metadata._contract import (
+    Capabilities,
+    Condition,
+    Delete,
+    KeyValue,
+    LeaseId,
+    MetadataStore,
+    Put,
+    TransactionResult,
+    Watch,
+)
+
+__all__ = ["ObservedStore"]
+
+
+class ObservedStore(MetadataStore):
+    """Another store, whose user is told of each revision that it has reached.
+
+    Args:
+        store: the store within. It is opened and closed by its owner or through this one.
+        reached: called with a revision that the store has answered with: from then on it is durable, if the store is,
+            and the store must never be found at an earlier one.
+    """
+
+    def __init__(self, store: MetadataStore, reached: Callable[[int], None]) -> None:
+        self._store = store
+        self._reached = reached
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the store within."""
+        return self._store.capabilities
+
+    async def __aenter__(self) -> Self:
+        await self._store.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._store.__aexit__(kind, error, trace)
+
+    async def aclose(self) -> None:
+        """See :meth:`MetadataStore.aclose`."""
+        await self._store.aclose()
+
+    async def get(self, key: str) -> KeyValue | None:
+        """See :meth:`MetadataStore.get`."""
+        return await self._store.get(key)
+
+    async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
+        """See :meth:`MetadataStore.list`."""
+        return await self._store.list(prefix)
+
+    async def put(
+        self, key: str, value: bytes, *, expected_revision: int | None = None, lease: LeaseId | None = None
+    ) -> int:
+        """See :meth:`MetadataStore.put`."""
+        revision = await self._store.put(key, value, expected_revision=expected_revision, lease=lease)
+        self._reached(revision)
+        return revision
+
+    async def delete(self, key: str, *, expected_revision: int | None = None) -> int | None:
+        """See :meth:`MetadataStore.delete`."""
+        revision = await self._store.delete(key, expected_revision=expected_revision)
+        if revision is not None:
+            self._reached(revision)
+        return revision
+
+    async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
+        """See :meth:`MetadataStore.transact`."""
+        result = await self._store.transact(conditions, operations)
+        self._reached(result.revision)
+        return result
+
+    async def grant_lease(self, ttl_s: float) -> LeaseId:
+        """See :meth:`MetadataStore.grant_lease`."""
+        return await self._store.grant_lease(ttl_s)
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        """See :meth:`MetadataStore.keep_alive`."""
+        await self._store.keep_alive(lease)
+
+    async def revoke(self, lease: LeaseId) -> int | None:
+        """See :meth:`MetadataStore.revoke`."""
+        revision = await self._store.revoke(lease)
+        if revision is not None:
+            self._reached(revision)
+        return revision
+
+    def watch(self, prefix: str, start_revision: int | None = None) -> Watch:
+        """See :meth:`MetadataStore.watch`."""
+        return self._store.watch(prefix, start_revision)
