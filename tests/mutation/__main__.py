@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -17,9 +18,9 @@ from .judged import Judged
 from .operators import mutants_of
 from .recording import record
 from .report import Summary, survivor_text, table
-from .sampling import draw
+from .sampling import choose, draw
 from .session import Session, Task, Verdict
-from .targets import PACKAGES, ROOT, TESTS, sources_of
+from .targets import PACKAGES, ROOT, TESTS, own_tests, package_of, sources_of
 
 _PLACEBO_EACH = 25
 
@@ -46,7 +47,8 @@ def main() -> int:
         if judged.reason(source, mutant) is not None:
             outcomes.append((mutant.module, "equivalent"))
             continue
-        tests = known.tests(str(source.path.relative_to(ROOT)), mutant.lines, arguments.budget)
+        reaching = known.tests(str(source.path.relative_to(ROOT)), mutant.lines, math.inf)
+        tests = choose(reaching, known.durations, own_tests(package_of(mutant.module)), arguments.budget)
         tasks.append(Task(source, mutant, tests))
         if index % _PLACEBO_EACH == _PLACEBO_EACH - 1:
             tasks.append(Task(None, None, tests))
@@ -115,7 +117,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--floor", type=float, default=0.0, help="exit with 1 if a smaller share is noticed, such as 0.95"
     )
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests to run for one mistake at most")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests to run for one mistake at most")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--cache", type=Path, default=ROOT / ".mutants", help="where to keep which test reaches which line"

@@ -9,6 +9,9 @@ __all__ = ["is_told", "skipped", "skips_inside"]
 _FOR_HUMANS = {"__repr__", "__str__", "__rich__", "describe_error"}
 """Functions whose results are read by people only."""
 
+_ASSERTIONS = {"strict"}
+"""Arguments that assert something."""
+
 _LOGGERS = {"log", "_log"}
 
 
@@ -49,6 +52,8 @@ def skipped(node: ast.AST) -> bool:
             return True
         case ast.Call():
             return is_told(node)
+        case ast.keyword():
+            return node.arg in _ASSERTIONS
         case _:
             return False
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .sources import Source
 
-__all__ = ["ELSEWHERE", "PACKAGES", "ROOT", "TESTS", "package_of", "sources_of"]
+__all__ = ["ELSEWHERE", "PACKAGES", "ROOT", "TESTS", "own_tests", "package_of", "sources_of"]
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -51,6 +51,11 @@ ELSEWHERE = {
     "tests/client/test_client_at_exit.py",
 }
 """These run it in processes of their own, which know nothing of a mistake."""
+
+
+def own_tests(package: str) -> str:
+    """How the ids of a package's own tests begin."""
+    return "tests/broker/" if package == "intake" else f"tests/{package}/"
 
 
 def sources_of(packages: Iterable[str]) -> list[Source]:

@@ -15,7 +15,7 @@ from .operators import mutants_of
 from .patching import Loaded, NotPlanted
 from .recording import CoverageMap
 from .report import Summary, table
-from .sampling import draw, shares
+from .sampling import choose, draw, shares
 from .sources import Mutant, Source
 from .targets import ELSEWHERE, PACKAGES, ROOT, TESTS, package_of, sources_of
 
@@ -187,6 +187,18 @@ def test_tests_are_chosen_by_line_and_the_fastest_come_first() -> None:
     assert known.tests("p.py", (1, 1), 5) == ["slow"]
     assert known.tests("p.py", (0, 0), 60) == ["fast", "slow", "long"]
     assert known.tests("q.py", (1, 9), 60) == known.tests("p.py", (4, 8), 60) == []
+
+
+def test_a_package_is_tried_by_its_own_tests_first() -> None:
+    durations = {"tests/log/a": 0.1, "tests/wire/b": 0.2, "tests/log/c": 3.0, "tests/wire/d": 9.0, "tests/log/e": 50.0}
+    assert choose(list(durations), durations, "tests/log/", 60) == [
+        "tests/log/a",
+        "tests/log/c",
+        "tests/log/e",
+        "tests/wire/b",
+    ]
+    assert choose(["tests/log/e"], durations, "tests/log/", 6) == ["tests/log/e"]
+    assert choose(list(durations), durations, "tests/wire/", 9.2) == ["tests/wire/b", "tests/wire/d"]
 
 
 PRODUCT = """
