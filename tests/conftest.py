@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Generator
+from typing import Any
 
 import pytest
+import trio
 from hypothesis import HealthCheck, settings
+
+from danube.testing.clock import SimulatedClock
 
 pytest_plugins = ["hangs", "storage_servers"]
 
@@ -31,9 +36,22 @@ def pytest_runtest_makereport(
     return report
 
 
+def _run_virtually(main: Any, *, clock: Any, instruments: Any) -> Any:
+    return trio.run(main, clock=clock or SimulatedClock(), instruments=instruments)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave extended and long tests to their own environments: ``-m extended`` and ``-m long`` choose them."""
     left = [name for name in ("extended", "long") if name not in (config.option.markexpr or "")]
     chosen = [item for item in items if all(item.get_closest_marker(name) is None for name in left)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
+    for item in items:
+        if _is_virtual(item):
+            item.add_marker(pytest.mark.trio(run=_run_virtually), append=False)
+
+
+def _is_virtual(item: pytest.Item) -> bool:
+    """Whether a test runs in virtual time; ``real`` takes single tests out of a module that does."""
+    marks = [mark.name for mark in item.iter_markers() if mark.name in ("virtual", "real")]
+    return marks[:1] == ["virtual"] and inspect.iscoroutinefunction(getattr(item, "obj", None))

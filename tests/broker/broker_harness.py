@@ -1,4 +1,8 @@
-"""Real brokers inside the test's event loop, and raw peers that may say what no proper client would."""
+"""Brokers inside the test's event loop, and raw peers that may say what no proper client would.
+
+A broker has real sockets, files and clocks, unless its test is marked ``virtual``: then it runs on a simulated machine,
+in virtual time (see :class:`VirtualMachine`), which takes no longer than its work does.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import random
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,9 +20,14 @@ import trio
 
 import danube
 from danube.broker import Broker, BrokerConfig, FaceMaker, Seams, load_config
+from danube.client import Environment
 from danube.model import ProducerAccess, SubscriptionType, api
 from danube.model.batch import encode_part
 from danube.model.limits import KIB, MIB
+from danube.testing.clock import simulated_clock
+from danube.testing.simulation.network import Network
+from danube.testing.simulation.node import BrokerNode, Life
+from danube.testing.simulation.trace import Trace
 from danube.wire import connect_channel
 from danube.wire.client import Channel, ClientStream
 
@@ -43,6 +54,51 @@ def small_config(directory: Path, **settings: Any) -> BrokerConfig:
     return load_config(None, {**given, "limits": limits})
 
 
+class VirtualMachine:
+    """A simulated machine with a broker: its disk, metadata, storages and network outlive the broker's lives.
+
+    Attributes:
+        network: the broker listens there on :attr:`HOST`, and clients connect from ``test``.
+        node: the machine, with all that can go wrong on it.
+    """
+
+    HOST = "127.0.0.1"
+    PORT = 6650
+
+    def __init__(self, config: BrokerConfig) -> None:
+        trace = Trace(keep=100)
+        self.network = Network(random.Random(1), trace)
+        self.error: BaseException | None = None
+        self.node = BrokerNode(
+            self.HOST,
+            config,
+            network=self.network,
+            buckets={},
+            random=random.Random(2),
+            wall_clock_us=self.wall_clock_us,
+            pauses=SimpleNamespace(resume=lambda name: None),
+            trace=trace,
+            started=lambda node: None,
+            failed=self._failed,
+        )
+
+    def wall_clock_us(self) -> int:
+        return 1_800_000_000_000_000 + round(self.network.clock.now * 1e6)
+
+    def _failed(self, node: BrokerNode, life: Life, error: BaseException) -> None:
+        self.error = error
+
+    async def run(self) -> None:
+        """Run one life of the broker; raise what ended it."""
+        await self.node.live()
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+    async def connect(self, host: str, port: int) -> Any:
+        return await self.network.connect("test", host, port)
+
+
 class RunningBroker:
     """A broker that runs in a nursery of the test; it can be drained, crashed, and started again on its port."""
 
@@ -55,6 +111,12 @@ class RunningBroker:
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._ended.set()
+        self.machine: VirtualMachine | None = None
+        """The simulated machine, in tests that are marked ``virtual``."""
+        if simulated_clock() is not None:
+            self.port = VirtualMachine.PORT
+            self.config = msgspec.structs.replace(config, listen=(f"{VirtualMachine.HOST}:{self.port}",))
+            self.machine = VirtualMachine(self.config)
 
     @property
     def url(self) -> str:
@@ -62,6 +124,8 @@ class RunningBroker:
 
     async def start(self) -> RunningBroker:
         assert self._ended.is_set()
+        if self.machine is not None:
+            return await self._start_virtual(self.machine)
         if self.port:
             self.config = msgspec.structs.replace(self.config, listen=(f"127.0.0.1:{self.port}",))
         clock = lambda: time.time_ns() // 1000  # noqa: E731
@@ -70,6 +134,27 @@ class RunningBroker:
         self._ended = trio.Event()
         (address,) = await self._nursery.start(self._run)
         self.port = int(address.rpartition(":")[2])
+        return self
+
+    async def _start_virtual(self, machine: VirtualMachine) -> RunningBroker:
+        assert not self.faces, "a simulated broker has no faces"
+        machine.node.config = self.config
+        self._ended = trio.Event()
+
+        async def live() -> None:
+            try:
+                await machine.run()
+            finally:
+                self._ended.set()
+
+        self._nursery.start_soon(live)
+        await trio.lowlevel.checkpoint()
+        life = None
+        while life is None:
+            life = machine.node.life
+            await trio.lowlevel.checkpoint()
+        self.broker = life.broker
+        await machine.node.ready.wait()
         return self
 
     async def _run(self, *, task_status: trio.TaskStatus[list[str]]) -> None:
@@ -86,6 +171,8 @@ class RunningBroker:
 
     async def crash(self) -> None:
         """End without a checkpoint and without settling anything."""
+        if self.machine is not None:
+            self.machine.node.crash(power_loss=False)
         self._scope.cancel()
         await self._ended.wait()
 
@@ -95,12 +182,21 @@ class RunningBroker:
 
     @asynccontextmanager
     async def client(self, **options: Any) -> AsyncGenerator[danube.Client, None]:
+        if self.machine is not None:
+            options.setdefault("environment", self.environment)
         async with danube.connect(self.url, reconnect_initial_s=0.02, reconnect_max_s=0.1, **options) as client:
             yield client
 
+    @property
+    def environment(self) -> Environment:
+        """What clients of a simulated machine take for the world."""
+        assert self.machine is not None
+        return Environment(connect=self.machine.connect, clock_us=self.machine.wall_clock_us, random=random.Random(3))
+
     @asynccontextmanager
     async def channel(self) -> AsyncGenerator[Channel, None]:
-        async with connect_channel("127.0.0.1", self.port) as channel:
+        connect = None if self.machine is None else partial(self.machine.connect, "127.0.0.1", self.port)
+        async with connect_channel("127.0.0.1", self.port, connect=connect) as channel:
             yield channel
 
 

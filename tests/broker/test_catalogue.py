@@ -16,6 +16,8 @@ from danube.model import Durability, Limits, SubscriptionPolicy, SubscriptionTyp
 from danube.model.errors import SubscriptionNotFoundError, UnavailableError
 from danube.testing.metadata import FaultyMetadataStore
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 
 CREATE: dict[str, Callable[[Catalogue], Awaitable[object]]] = {

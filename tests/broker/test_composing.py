@@ -26,6 +26,8 @@ from danube.model.errors import (
     UnavailableError,
 )
 
+pytestmark = pytest.mark.virtual
+
 
 class FakeIntake:
     """Takes batches, lets them settle when it is told to, and can be full, or refuse."""

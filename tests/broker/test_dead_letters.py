@@ -20,6 +20,8 @@ from danube.model import Durability, PoisonPolicy, SubscriptionPolicy, api
 from danube.model.batch import encode_part, pack_part, read_header
 from danube.model.errors import InvalidArgumentError, InvalidNameError, UnavailableError
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 LETTERS = "/default/t-s-dlq"
 POLICY = {"redelivery_delay_s": 0.0, "max_redelivery_count": 0, "poison": "dead_letter"}

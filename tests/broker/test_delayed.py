@@ -13,6 +13,8 @@ import danube
 from danube.model import api
 from danube.model.batch import read_header
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 TYPES = ("exclusive", "failover", "shared", "key_shared")
 
@@ -43,6 +45,7 @@ async def publish(producer: RawProducer) -> None:
     await producer.acked(3)
 
 
+@pytest.mark.real("compares with the real wall clock")
 @pytest.mark.parametrize("kind", TYPES)
 async def test_what_is_not_due_is_overtaken(tmp_path: Path, kind: str) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
@@ -66,6 +69,7 @@ async def test_what_is_not_due_is_overtaken(tmp_path: Path, kind: str) -> None:
             assert (info.delayed_messages, info.floor) == (0, 5)
 
 
+@pytest.mark.real("compares with the real wall clock")
 async def test_a_restart_forgets_no_delivery_time(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         async with running.client() as client, running.channel() as channel:

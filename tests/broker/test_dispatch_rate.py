@@ -12,6 +12,8 @@ import danube
 from danube.model import api
 from danube.model.batch import read_header
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 
 

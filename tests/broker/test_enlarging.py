@@ -20,6 +20,8 @@ from danube.model.errors import (
 )
 from danube.storage import SHARED_SPACES
 
+pytestmark = pytest.mark.virtual
+
 BASE = "/default/orders"
 
 

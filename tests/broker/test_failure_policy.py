@@ -17,6 +17,8 @@ from danube.model.batch import pack_part, read_header
 from danube.model.errors import InvalidArgumentError
 from danube.wire.client import Channel
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 TYPES = ("exclusive", "failover", "shared", "key_shared")
 AT_ONCE = {"redelivery_delay_s": 0.0, "backoff": "fixed"}

@@ -11,6 +11,8 @@ from test_lost_acks import delivered
 
 from danube.model import api
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 SAYINGS = [
     api.Ack([0, 10]),

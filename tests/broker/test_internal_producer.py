@@ -14,6 +14,8 @@ from danube.log import ProducerSession, StoredBatch
 from danube.model.batch import BatchHeader, Record, open_records, read_header
 from danube.model.errors import DanubeError, JournalFullError, ProducerFencedError, StorageUnavailableError
 
+pytestmark = pytest.mark.virtual
+
 SESSION = ProducerSession(7, "inside", 3, 40, False, True)
 
 

@@ -17,6 +17,8 @@ from danube.model import api
 from danube.model.errors import JournalFullError, Status
 from danube.model.limits import MIB
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 PAYLOAD = bytes(100_000)
 TIGHT = {"journal_max_bytes": 4 * MIB, "journal_reserve_bytes": 4 * MIB, "journal_full_wait_s": 0.2}
@@ -32,6 +34,7 @@ async def fill_up(producer: danube.client.Producer, most: int = 200) -> int:
     raise AssertionError("the journal never filled up")
 
 
+@pytest.mark.real("looks at the files of the journal")
 async def test_a_full_journal_stops_publishes_and_lets_acks_through(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,6 +76,7 @@ async def test_a_full_journal_stops_publishes_and_lets_acks_through(
         assert info.floor == info.end_offset == acknowledged
 
 
+@pytest.mark.real("the journal has to be slower than its producer")
 async def test_deleting_a_topic_frees_its_space(tmp_path: Path) -> None:
     limits = {**TIGHT, "journal_full_wait_s": 20.0}
     async with running_broker(tmp_path, storage="memory", limits=limits) as running, running.client() as client:
@@ -120,18 +124,19 @@ async def test_acks_alone_never_fill_the_journal(tmp_path: Path) -> None:
             await consumer.reply_of(api.Delivery)
             # Out-of-order acks of many ranges make large entries; a seek makes room for them again.
             ranges = [n for start in range(1, 18_000, 2) for n in (start, start + 1)]
-            written = used = recycled = 0
+            written = used = recycled = seeks = 0
             while written < 7 * MIB:
-                consumer.send(api.Ack(ranges))
+                consumer.send(api.Ack(ranges, seeks))
                 await consumer.flush(written)
                 written += 3 * len(ranges)
                 await client.seek_subscription(TOPIC, "s", 0)
+                seeks += 1
                 await consumer.reply_of(api.Delivery)
                 recycled += journal.usage().used_bytes < used
                 used = journal.usage().used_bytes
                 assert journal.usage().files <= 4
             assert recycled >= 2
-            consumer.send(api.Ack(ranges))
+            consumer.send(api.Ack(ranges, seeks))
             await consumer.flush()
             (kept,) = await client.describe_subscription(TOPIC, "s")
             assert (kept.floor, kept.acked_ranges) == (0, 9_000)

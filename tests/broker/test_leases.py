@@ -12,6 +12,8 @@ import danube
 from danube.model import api
 from danube.model.errors import InvalidArgumentError
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 TYPES = ("exclusive", "failover", "shared", "key_shared")
 POLICY = {"ack_timeout_s": 0.3, "redelivery_delay_s": 0.0}

@@ -15,6 +15,8 @@ from danube.log import Entry
 from danube.model import api
 from danube.model.errors import DanubeError, JournalFencedError, UnavailableError
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 
 

@@ -30,6 +30,8 @@ from danube.model.errors import (
     TopicNotFoundError,
 )
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/shop/orders"
 TARGETS = {"broker": "", "namespace": "shop", "topic": TOPIC}
 

@@ -18,6 +18,8 @@ from danube.broker.pacing import Pace
 from danube.model import PoisonPolicy, Rate, Retention, TopicPolicies, api
 from danube.model.errors import StorageUnavailableError, TopicNotFoundError
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 
 
@@ -314,6 +316,7 @@ async def test_what_the_bucket_says_of_a_remote_topic_counts(tmp_path: Path) -> 
         assert running.broker.topic(TOPIC).policies.values.max_producers == 5
 
 
+@pytest.mark.real("two machines share a bucket")
 async def test_policies_come_back_from_a_bucket(tmp_path: Path) -> None:
     """They are in it soon after a change, even if nothing is sealed after that."""
     url, _ = bucket()

@@ -27,6 +27,8 @@ from danube.model.errors import (
 from danube.model.limits import KIB
 from danube.wire import connect_channel
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 
 
@@ -442,6 +444,7 @@ class ForeignCodec:
         return msgspec.json.decode(data, type=kind)
 
 
+@pytest.mark.real("opens a socket")
 async def test_an_unknown_codec_or_path_is_unimplemented(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         async with connect_channel("127.0.0.1", running.port, codec=ForeignCodec()) as channel:
@@ -453,6 +456,7 @@ async def test_an_unknown_codec_or_path_is_unimplemented(tmp_path: Path) -> None
             assert (await channel.unary(api.Method.INFO, api.Empty(), api.BrokerInfo)).connections == 1
 
 
+@pytest.mark.real("opens a socket")
 async def test_http_1_and_garbage_on_the_port_leave_the_broker_alone(tmp_path: Path) -> None:
     async with running_broker(tmp_path, limits={"handshake_timeout_s": 0.3}) as running, running.client() as client:
         async with client.producer(TOPIC) as producer:

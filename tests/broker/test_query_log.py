@@ -35,6 +35,8 @@ from danube.model.query_api import (
     gaps_of,
 )
 
+pytestmark = pytest.mark.virtual
+
 T = "/default/t"
 
 
@@ -94,7 +96,7 @@ async def test_states_of_plain_and_partitioned_topics(tmp_path: Path) -> None:
             await client.log_state([T], pattern=".*")
         with pytest.raises(InvalidArgumentError, match="not a regular expression"):
             await client.log_state(pattern="(")
-        with pytest.raises(InvalidArgumentError, match="is a text"):
+        with pytest.raises(InvalidArgumentError, match="not a list of names"):
             await client.log_state(T)
 
 
@@ -367,7 +369,7 @@ async def test_offsets_by_time(tmp_path: Path) -> None:
             assert await client.offsets_at(T, time_us) == 10 * piece
             assert await client.offsets_at(T, time_us + 1) == 10 * piece + 10
         assert await client.offsets_at(T, 0) == 0
-        with pytest.raises(InvalidArgumentError, match="negative"):
+        with pytest.raises(InvalidArgumentError, match="at least 0"):
             await client.offsets_at(T, -1)
         await client.create_topic("/default/none", durability="none")
         with pytest.raises(FailedPreconditionError, match="keeps nothing"):

@@ -13,9 +13,12 @@ from danube.model import Durability, api
 from danube.model.errors import StorageUnavailableError, SubscriptionNotFoundError, TopicNotFoundError
 from danube.storage import SHARED_SPACES
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 
 
+@pytest.mark.real("slows its disk down")
 async def test_a_topic_that_is_created_again_while_the_old_one_ends_lives(tmp_path: Path) -> None:
     """Its partitions were ended by name, one after the other, whoever had the name by then."""
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
@@ -35,6 +38,7 @@ async def test_a_topic_that_is_created_again_while_the_old_one_ends_lives(tmp_pa
         assert (info.partitions, info.end_offset) == (3, 30)
 
 
+@pytest.mark.real("holds a storage of its own")
 async def test_a_remote_topic_that_is_deleted_before_it_is_there_never_comes(tmp_path: Path) -> None:
     """It took messages then, of which the next life knew nothing."""
     url = "memory://races?durable=true"

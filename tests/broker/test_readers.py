@@ -22,6 +22,8 @@ from danube.model.errors import (
 )
 from danube.wire.client import Channel
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 
 

@@ -17,6 +17,8 @@ from danube.history import read_bucket
 from danube.model.limits import KIB, MIB
 from danube.model.policies import Retention, TopicPolicies
 
+pytestmark = pytest.mark.virtual
+
 SEALING = {"segment_bytes": 256 * KIB, "journal_max_bytes": 16 * MIB, "segment_merge_parts": 4}
 
 

@@ -16,6 +16,8 @@ from danube.metadata import MemoryStore
 from danube.model.errors import DataLossError, LimitExceededError, UnavailableError
 from danube.model.limits import KIB, Limits
 
+pytestmark = pytest.mark.virtual
+
 SMALL, LARGE, LARGER = b"small", random.Random(1).randbytes(700 * KIB), random.Random(2).randbytes(1700 * KIB)
 
 

@@ -27,6 +27,8 @@ from danube.model.limits import KIB
 from danube.model.stage_api import StagedBatch
 from danube.wire.client import ClientStream
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/a"
 
 
@@ -141,6 +143,7 @@ async def test_a_batch_without_rows_counts_as_committed(tmp_path: Path) -> None:
         assert await client.last_batch("nobody") is None
 
 
+@pytest.mark.real("counts on time that passes")
 async def test_it_survives_restarts_staged_and_committed(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         async with broker.client() as client:
@@ -294,7 +297,7 @@ async def test_what_cannot_be_staged(tmp_path: Path) -> None:
             await stage(client, 0, [b"x"], topic="/default/p")
         with pytest.raises(InvalidNameError):
             await stage(client, 0, [b"x"], producer="a/b")
-        with pytest.raises(InvalidArgumentError, match="batch id -1"):
+        with pytest.raises(InvalidArgumentError, match="batch_id = -1"):
             await stage(client, -1, [b"x"])
         with pytest.raises(MessageTooLargeError, match="max_message_bytes"):
             await stage(client, 0, [b"x", bytes(100 * KIB + 1)])
@@ -374,6 +377,7 @@ async def test_limits_of_what_is_staged(tmp_path: Path) -> None:
                 )
 
 
+@pytest.mark.real("compares with the real wall clock")
 async def test_a_stage_expires_and_so_does_the_memory_of_a_producer(tmp_path: Path) -> None:
     limits = {"stage_expiry_s": 0.2, "stage_producer_expiry_s": 0.2}
     async with running_broker(tmp_path, limits=limits) as broker, broker.client() as client:
@@ -433,6 +437,7 @@ async def test_an_exclusive_producer_is_not_driven_out(tmp_path: Path) -> None:
         assert (await client.commit_stages("job", 0, [staged])).committed
 
 
+@pytest.mark.real("damages a file")
 async def test_damage_is_found_before_anything_is_decided(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
         await client.create_topic(TOPIC)

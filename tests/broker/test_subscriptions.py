@@ -22,6 +22,8 @@ from danube.model.errors import (
     SubscriptionTypeMismatchError,
 )
 
+pytestmark = pytest.mark.virtual
+
 TOPIC = "/default/t"
 TYPES = ("exclusive", "failover", "shared", "key_shared")
 
@@ -240,6 +242,7 @@ async def test_the_key_of_a_message_without_one_is_its_producer(tmp_path: Path) 
 # --- Where a subscription starts, and moves to ---
 
 
+@pytest.mark.real("compares with the real wall clock")
 async def test_start_positions(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await fill(client, 50)

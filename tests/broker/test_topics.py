@@ -21,6 +21,8 @@ from danube.model.errors import (
 )
 from danube.model.names import fnv1a_64, route_key
 
+pytestmark = pytest.mark.virtual
+
 
 async def test_namespaces(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:

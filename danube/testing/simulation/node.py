@@ -202,10 +202,11 @@ class BrokerNode:
         """Let one life follow the other, until retired: whatever ends, a supervisor starts it again."""
         MACHINE.set(self.name)
         while not self.retired:
-            await self._live()
+            await self.live()
             await trio.sleep(restart_delay_s())
 
-    async def _live(self) -> None:
+    async def live(self) -> None:
+        """Run one life, from the start of a broker to its end or death."""
         self.lives += 1
         self.life = life = Life(self.lives)
         life.broker = Broker(self.config, self._seams(life))
