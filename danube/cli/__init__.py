@@ -13,6 +13,9 @@ def main() -> None:
     from danube.cli._interrupts import arm
 
     arm()
+    from danube.cli._streams import reopen_closed_streams
+
+    reopen_closed_streams()
     from danube.cli.app import app
 
     app(prog_name="danube")

@@ -34,7 +34,7 @@ from danube.cli._client import run_with_client
 from danube.cli._lines import BLOCK_BYTES, KeyField, repeat_texts, split_blocks
 from danube.cli._output import Output
 from danube.cli._produced import Progress, Tally, show_summary
-from danube.model.errors import TopicNotFoundError
+from danube.model.errors import InvalidArgumentError, TopicNotFoundError
 from danube.model.names import route_key
 from danube.model.policies import Durability
 
@@ -290,6 +290,12 @@ def _open_input(plan: Plan) -> Iterator[tuple[Iterator[list[bytes]], int]]:
             yield _blocks_of(file.fileno())
         return
     descriptor = sys.stdin.fileno()
+    try:
+        os.read(descriptor, 0)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"standard input cannot be read ({error.strerror}); give --file or --message"
+        ) from error
     if os.isatty(descriptor):
         print("reading lines from the terminal; Ctrl-D ends", file=sys.stderr)
     yield _blocks_of(descriptor)

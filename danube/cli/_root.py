@@ -46,7 +46,10 @@ class RootGroup(TyperGroup):
 
         try:
             raise_on_interrupt()
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                _flush_stdout()
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
@@ -78,6 +81,15 @@ def flatten(error: BaseException) -> BaseException:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _flush_stdout() -> None:
+    """Write what is left: what cannot be written is an error of the command, and has to be said before its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _abandon_stdout()
+        raise
 
 
 def _abandon_stdout() -> None:
