@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from danube.client._retry import Retry
-    from danube.wire.client import Channel
+    from danube.wire.client import Channel, ClientStream
 
 __all__ = ["ReaderFeed"]
 
@@ -32,6 +32,8 @@ class ReaderFeed(Inflow):
     """Whether a seek was asked for and no stream has begun there yet."""
     _next_offset = 0  # behind what has arrived
     _scope: anyio.CancelScope | None = None
+    _seeks = 0  # how often another place was asked for
+    _asked = 0  # that number when the stream was opened
 
     @property
     def position(self) -> int:
@@ -49,6 +51,7 @@ class ReaderFeed(Inflow):
         """Forget what has arrived, and begin a new stream at another place."""
         self.drop_waiting()
         self.seeking = True
+        self._seeks += 1
         self.caught_up = False
         self._open_message.start, self._open_message.start_time_us = start, time_us
         self._stream = None  # what may still come from the old one counts no more
@@ -74,11 +77,18 @@ class ReaderFeed(Inflow):
         )
 
     async def _session(self, channel: Channel, retry: Retry, task_status: TaskStatus[None]) -> None:
+        self._asked = self._seeks
         try:
             with anyio.CancelScope() as self._scope:
                 await super()._session(channel, retry, task_status)
         finally:
             self._scope = None
+
+    def _attach(self, stream: ClientStream, answer: api.ConsumeOpened) -> None:
+        # The answer to what was asked for before a seek may come in the same turn as that. The stream is cancelled
+        # then, and nothing of it counts, above all not where it begins.
+        if self._asked == self._seeks:
+            super()._attach(stream, answer)
 
     def _resume(self, answer: api.ConsumeOpened) -> None:
         self.seeking = False

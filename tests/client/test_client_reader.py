@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from fake_broker import FakeBroker, memory_client
 
-from danube.client import Batch, Reader
+from danube.client import Batch, Reader, _inflow
 from danube.model import api
 from danube.model.batch import check_part, encode_part
 from danube.model.errors import (
@@ -196,6 +196,31 @@ async def test_seeking_while_somebody_receives_and_while_nobody_is_connected(
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert seen == [48, 49, 49, 47, 48, 49, 46, 47, 48, 49]
+
+
+async def test_seeking_when_the_broker_has_just_answered_a_reconnect(
+    broker: FakeBroker, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(broker, *[10] * 5)
+    receive_reply, armed = _inflow.receive_reply, False
+
+    async def received(*args: Any) -> Any:
+        nonlocal armed
+        reply = await receive_reply(*args)
+        if armed and isinstance(reply, api.ConsumeOpened):
+            # The answer is here, and the task that waits for it has not run yet: too late for the cancellation.
+            armed = False
+            reader._feeds[0].seek(32, 0)  # what seek() does before it waits
+        return reply
+
+    monkeypatch.setattr(_inflow, "receive_reply", received)
+    async with memory_client(broker) as client, client.reader(TOPIC, start="earliest") as reader:
+        assert await offsets(reader, 15) == list(range(15))
+        armed = True
+        await broker.cut()
+        await trio.sleep(1)
+        assert reader.position == {0: 32}
+        assert await offsets(reader, 18) == list(range(32, 50))
 
 
 async def test_partitions_have_places_of_their_own(broker: FakeBroker, autojump_clock: Clock) -> None:
