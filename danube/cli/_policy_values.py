@@ -156,10 +156,6 @@ def _show_text(value: str) -> str:
     return value or "-"
 
 
-def _show_dashed(word: str) -> str:
-    return word.replace("_", "-")  # as options are written
-
-
 def _show_bound(count: int) -> str:
     return _NONE if count == -1 else str(count)
 
@@ -191,7 +187,7 @@ SUBSCRIPTION_POLICIES: Final[Mapping[str, Callable[[Any], str]]] = {
     "backoff": str,
     "redelivery_delay_s": _show_duration,
     "max_redelivery_delay_s": _show_duration,
-    "poison": _show_dashed,
+    "poison": str,
     "dead_letter_topic": _show_text,
     "max_unacked_messages": str,
     "unmatched": str,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from danube.cli._choices import choice_option
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._output import Output, OutputOption
 from danube.cli._positions import parse_position
@@ -31,7 +32,7 @@ def consume(
         str, typer.Option("-s", "--subscription", metavar="NAME", help="Created if it is missing.")
     ],
     type: Annotated[
-        SubscriptionType, typer.Option("-t", "--type", help="How consumers share the subscription.")
+        SubscriptionType, choice_option(SubscriptionType, "-t", "--type", help="How consumers share the subscription.")
     ] = SubscriptionType.EXCLUSIVE,
     start: Annotated[
         str,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from danube.cli._choices import choice_option
 from danube.cli._client import run_with_client, to_plain
 from danube.cli._context import ContextOption, UrlOption
 from danube.cli._durations import parse_duration
@@ -20,22 +20,9 @@ if TYPE_CHECKING:
     from danube.client import Client
     from danube.model.api import SubscriptionInfo
 
-__all__ = ["Poison", "add_commands"]
+__all__ = ["add_commands"]
 
 _NONE: Final = "none"
-
-
-class Poison(enum.StrEnum):
-    """Poison policies as options are written."""
-
-    BLOCK = "block"
-    DROP = "drop"
-    DEAD_LETTER = "dead-letter"
-
-    @property
-    def policy(self) -> PoisonPolicy:
-        """The policy of this name."""
-        return PoisonPolicy[self.name]
 
 
 def add_commands(subscriptions: typer.Typer) -> None:
@@ -56,7 +43,8 @@ def policy(
     redelivery_delay: Annotated[str | None, typer.Option(metavar="TIME", help="Pause after the first failure.")] = None,
     max_redelivery_delay: Annotated[str | None, typer.Option(metavar="TIME", help="Longest pause.")] = None,
     poison: Annotated[
-        Poison | None, typer.Option(help="Stop there, count it as acknowledged, or copy it to the dead-letter topic.")
+        PoisonPolicy | None,
+        choice_option(PoisonPolicy, help="Stop there, count it as acknowledged, or copy it to the dead-letter topic."),
     ] = None,
     dead_letter_topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Where copies go; none: TOPIC-SUBSCRIPTION-dlq.")
@@ -91,7 +79,7 @@ def policy(
     if max_redelivery_delay is not None:
         changes["max_redelivery_delay_s"] = parse_duration(max_redelivery_delay)
     if poison is not None:
-        changes["poison"] = poison.policy.value
+        changes["poison"] = poison.value
     if dead_letter_topic is not None:
         changes["dead_letter_topic"] = "" if dead_letter_topic == _NONE else dead_letter_topic
     if max_unacked is not None:

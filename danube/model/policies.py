@@ -30,6 +30,14 @@ __all__ = [
 ]
 
 
+class _Choice(enum.StrEnum):
+    """A word of several parts has one spelling, with ``_``; with ``-`` it is understood as well."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> _Choice | None:
+        return cls._value2member_map_.get(value.replace("-", "_")) if isinstance(value, str) else None  # type: ignore[return-value]
+
+
 class Durability(enum.StrEnum):
     """When a publish is acknowledged, fixed for the life of a topic."""
 
@@ -43,7 +51,7 @@ class Durability(enum.StrEnum):
     """In the storage backend. Survives the loss of the machine."""
 
 
-class SubscriptionType(enum.StrEnum):
+class SubscriptionType(_Choice):
     """How the consumers of one subscription share its messages."""
 
     EXCLUSIVE = "exclusive"
@@ -65,7 +73,7 @@ class ProducerAccess(enum.StrEnum):
     """The only producer; opening it fences every older one, and shared producers are refused meanwhile."""
 
 
-class PoisonPolicy(enum.StrEnum):
+class PoisonPolicy(_Choice):
     """What becomes of a message that has failed too often."""
 
     BLOCK = "block"

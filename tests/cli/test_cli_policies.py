@@ -169,7 +169,7 @@ def test_targets_that_do_not_exist(broker):
 def test_the_policy_of_a_subscription(broker):
     run(broker, "produce", "/default/p", "-m", "one")
     run(broker, "subscriptions", "policy", "/default/p", "s", code=66)
-    run(broker, "consume", "/default/p", "-s", "s", "-t", "key_shared", "-e")
+    run(broker, "consume", "/default/p", "-s", "s", "-t", "key-shared", "-e")
     shown = run(broker, "subscriptions", "policy", "/default/p", "s").stdout
     assert "ack_timeout_s           30s\n" in shown
     options = ["--max-redelivery", "none", "--ack-timeout", "none", "--backoff", "fixed", "--redelivery-delay", "0.5s"]
@@ -185,7 +185,7 @@ def test_the_policy_of_a_subscription(broker):
         "backoff": "fixed",
         "redelivery_delay_s": "0.5s",
         "max_redelivery_delay_s": "2m",
-        "poison": "dead-letter",
+        "poison": "dead_letter",
         "dead_letter_topic": "/default/graves",
         "max_unacked_messages": "100",
         "unmatched": "skip",
