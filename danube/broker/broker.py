@@ -369,9 +369,10 @@ class Broker:
             for topic_name, topic_id in members(name, record):
                 recovered = report.topics.pop(topic_id, None)
                 topic = build_topic(self, topic_name, topic_id, record, recovered, visitor.topics.get(topic_id))
-                topic.failure = topic.failure or stopped.get(topic_id)
-                if topic.failure is not None:
-                    _log.error("topic %r stops: %s", topic_name, topic.failure)
+                failure = topic.failure or stopped.get(topic_id)
+                if failure is not None:
+                    topic.stop(failure)
+                    _log.error("topic %r stops: %s", topic_name, failure)
                 for subscription, entry in subscriptions.get(topic_id, {}).items():
                     cursor = visitor.cursors[entry.subscription_id]
                     if cursor.clamp(topic.end_offset):

@@ -48,7 +48,6 @@ from danube.model import (
 )
 from danube.model.errors import (
     DanubeError,
-    DataLossError,
     InvalidArgumentError,
     LimitExceededError,
     SubscriptionNotFoundError,
@@ -143,9 +142,10 @@ class Topic:
         """Whether the topic was deleted, or has stopped because stored data is damaged."""
         return self.deleted is not None or self.failure is not None
 
-    def stop(self, error: DataLossError) -> None:
+    def stop(self, error: DanubeError) -> None:
         """Accept nothing more: stored data is damaged."""
         self.failure = error
+        self._broker.journal.stop_topic(self.topic_id)
 
     def floors(self) -> list[int]:
         """Return the cursor floors of its subscriptions."""

@@ -125,7 +125,10 @@ class FileTable:
 
     def __init__(self) -> None:
         self._files: dict[int, JournalFile] = {}
+        self._stopped: set[int] = set()
         self.closed_bytes = 0
+        self.stopped_bytes = 0
+        """Of closed files in which only topics that have stopped need anything."""
 
     def __len__(self) -> int:
         return len(self._files)
@@ -147,6 +150,7 @@ class FileTable:
         assert not file.closed
         file.closed = True
         self.closed_bytes += file.size
+        self._count_stopped()
 
     def remove(self, file: JournalFile) -> None:
         """Forget a closed file."""
@@ -160,6 +164,8 @@ class FileTable:
         for file in self._files.values():
             if file.live.pop(topic_id, None) is not None and not file.live:
                 freed = True
+        self._count_stopped()
+        self._stopped.discard(topic_id)
         return freed
 
     def release(self, topic_id: int, up_to_offset: int) -> bool:
@@ -170,7 +176,21 @@ class FileTable:
             if found is not None and found[1] <= up_to_offset:
                 del file.live[topic_id]
                 freed = freed or not file.live
+        self._count_stopped()
         return freed
+
+    def stop_topic(self, topic_id: int) -> None:
+        """Note that a topic takes nothing more, and that what it needs stays for good."""
+        self._stopped.add(topic_id)
+        self._count_stopped()
+
+    def _count_stopped(self) -> None:
+        if self._stopped:
+            self.stopped_bytes = sum(
+                file.size
+                for file in self._files.values()
+                if file.closed and file.live and file.live.keys() <= self._stopped
+            )
 
     def listed(self) -> list[tuple[int, int]]:
         """Return ids and last sequences, as they stand in the header of the next file."""

@@ -88,6 +88,8 @@ class FileKeeper:
         self._checkpoint_sequence = 0
         self.identity = 0
         self._free_files = 0
+        self._stopped_bytes = 0
+        """Of files that do not count, because only topics that have stopped need them."""
         self._usable = max(file_size - limits.max_batch_bytes, file_size // 2)
         self._file_ready = trio.Event()
         self._prepare_wanted = trio.Event()
@@ -120,9 +122,18 @@ class FileKeeper:
         """The active file has grown."""
         self._note_space()
 
+    def files_released(self) -> None:
+        """A topic needs less of the files, or has stopped."""
+        stopped = min(self.files.stopped_bytes, self._limits.journal_max_bytes)
+        if stopped != self._stopped_bytes:
+            self._stopped_bytes = stopped
+            self._note_space()
+            self._prepare_wanted.set()
+            self._admission.wake()
+
     def _note_space(self) -> None:
         """Tell the admission what is used, and what is left for batches."""
-        self._admission.used_bytes = self.files.closed_bytes + self.active.end
+        self._admission.used_bytes = self.files.closed_bytes - self._stopped_bytes + self.active.end
         # What is admitted must find room even if the disk gets no emptier: nothing can take it back. Two files are not
         # counted: for control entries, and for the next recovery. Of the others not all is counted, because an entry is
         # never cut in two.
@@ -153,6 +164,7 @@ class FileKeeper:
                 _log.error("the journal waits for a file: the disk, or limits.journal_reserve_bytes, is exhausted")
             await self._file_ready.wait()
         self.files.close(self.active)
+        self.files_released()
         self._recycle_wanted.set()
         self.active = self._prepared.popleft()
         self.files.add(self.active)
@@ -205,7 +217,8 @@ class FileKeeper:
             return True
         files = len(self.files) + len(self._prepared)
         reserve = max(self._limits.journal_reserve_bytes, self._file_size)
-        return self._free_files > 0 and files * self._file_size < self._limits.journal_max_bytes + reserve
+        most = self._limits.journal_max_bytes + self._stopped_bytes + reserve
+        return self._free_files > 0 and files * self._file_size < most
 
     async def _prepare_one(self) -> None:
         if self._spares:

@@ -587,11 +587,22 @@ class Journal:
         """Need nothing of a topic any more."""
         if self._keeper.files.drop_topic(topic_id):
             self._keeper.want_recycling()
+        self._keeper.files_released()
 
     def release(self, topic_id: int, up_to_offset: int) -> None:
         """Need a topic's batches below ``up_to_offset`` no more (they are sealed elsewhere, or expired)."""
         if self._keeper.files.release(topic_id, up_to_offset):
             self._keeper.want_recycling()
+        self._keeper.files_released()
+
+    def stop_topic(self, topic_id: int) -> None:
+        """Keep what a topic has for good: it is damaged, takes nothing more, and cannot be sealed.
+
+        Files that nothing else needs do not count against ``journal_max_bytes`` any more (up to as much again):
+        otherwise every topic would wait for space because of one.
+        """
+        self._keeper.files.stop_topic(topic_id)
+        self._keeper.files_released()
 
     def is_live(self, file_id: int) -> bool:
         """Return whether a file is (still) part of the log."""

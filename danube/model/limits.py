@@ -143,7 +143,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     # Journal
     journal_max_bytes: int = 4 * GIB
-    """Disk space of the journal; beyond it publishing waits and acknowledgements go on."""
+    """Disk space of the journal; beyond it publishing waits and acknowledgements go on. Files that are needed by
+    damaged topics only, which have stopped, do not count: up to as much again."""
     journal_warn_ratio: float = 0.8
     """Share of ``journal_max_bytes`` at which the broker warns."""
     journal_reserve_bytes: int = 128 * MIB

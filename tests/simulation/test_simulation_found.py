@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from danube.model import Retention
-from danube.model.errors import DanubeError
+from danube.model.errors import DanubeError, DataLossError
 from danube.model.limits import KIB
 from danube.testing.simulation import World, draw_plan
 from danube.testing.simulation._scheduler import run_seeded
@@ -262,5 +262,32 @@ def test_a_cumulative_acknowledgement_takes_nothing_that_waits_unseen() -> None:
                 await consumer.flush_acks()
                 (row,) = await client.describe_subscription(TOPIC, "s")
                 assert (row.floor, row.backlog_messages) == (2, 0)
+
+    simulate(work)
+
+
+def test_a_damaged_topic_does_not_take_the_journal_from_the_others() -> None:
+    """What it had in the journal could not be sealed and filled it, so all topics waited for space, for good."""
+
+    async def work(world: World) -> None:
+        node, broken = world.node, f"{TOPIC}-broken"
+        async with world.applications.client("here", Random(1), "broker") as client:
+            for topic in (broken, TOPIC):
+                await client.create_topic(topic, durability="disk")
+            node.set_storage_faults(down=True)  # nothing is sealed
+            async with client.producer(broken) as one, client.producer(TOPIC) as other:
+                assert node.life is not None
+                journal = node.life.broker.journal
+                while journal.used_bytes < node.config.limits.journal_max_bytes * 0.9:
+                    await one.send(bytes(8 * KIB))
+                    await other.send(bytes(8 * KIB))
+                    await trio.sleep(0.01)
+                node.life.broker.topic(broken).stop(DataLossError("damaged"))  # as its sealer does
+                node.set_storage_faults(down=False)
+                with trio.fail_after(60):
+                    for _ in range(100):
+                        await other.send(bytes(8 * KIB))
+                        await trio.sleep(0.01)
+                assert journal.used_bytes <= node.config.limits.journal_max_bytes
 
     simulate(work)
