@@ -73,8 +73,8 @@ class Pump(ABC):
         self._takes_turns = False
         self._clears_away = False
         self._pumping = False
-        self._holds = False
-        """Nothing is delivered for now."""
+        self.moving = False
+        """It was moved, and that is not durable yet: nothing is delivered for now."""
         self._wake = trio.Event()
         """Something is to be read."""
         self._rearm = trio.Event()
@@ -131,7 +131,7 @@ class Pump(ABC):
 
     def pump(self) -> None:
         """Deliver what can be delivered now from memory; leave the rest to the task."""
-        if self._pumping or self._holds or not self.consumers or self.failure is not None:
+        if self._pumping or self.moving or not self.consumers or self.failure is not None:
             return
         self._pumping = True
         try:

@@ -347,14 +347,14 @@ class Subscription(Pump):
         self._ahead.clear()
         self.forget_failure()
         self._former_end = 0
-        self._holds = True
+        self.moving = True
         self.machine.seek(offset, trio.current_time())
         self._journal.reset(self._sought)
         await self._journal.saved()
 
     def _sought(self) -> None:
         """The cursor was moved, and that is durable: consumers begin again."""
-        self._holds = False
+        self.moving = False
         told = api.Sought(self.cursor.generation)
         for consumer in self.consumers.values():
             consumer.send(told)

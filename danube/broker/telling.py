@@ -65,6 +65,10 @@ def _reason(subscription: Subscription) -> tuple[str, str]:
         return "failed", f"{subscription.failure}; it is looked at again when a consumer connects"
     if subscription.waits_for is not None:
         return "waiting-for-storage", f"it waits for its history, and tries again: {subscription.waits_for}"
+    if subscription.moving:
+        return "waiting-for-storage", (
+            f"it was moved to offset {subscription.cursor.floor}, and delivers from there on once that is durable"
+        )
     now = trio.current_time()
     found = subscription.machine.explain(now, subscription.topic.end_offset)
     letters = subscription.dead_letters
