@@ -158,8 +158,7 @@ class AdminCalls(HistoryCalls, PolicyCalls):
             return [partition_name(topic, index) for index in range(partitions)] or [topic]
 
     async def _change(self, path: str, request: Any, kind: type[T]) -> T:
-        channel = await self._connection.channel()
-        return await channel.unary(path, request, kind, timeout_s=self._connection.options.request_timeout_s)
+        return await self._connection.unary(path, request, kind, timeout_s=self._connection.options.request_timeout_s)
 
     async def _read(self, path: str, request: Any, kind: type[T]) -> T:
         retry = Retry(self._connection.options)

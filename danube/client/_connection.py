@@ -4,28 +4,33 @@ All producers, consumers and calls of a client share one connection. Whoever nee
 and, after a loss, awaits it again; nobody else knows about addresses or delays. When the broker stays away longer than
 ``reconnect_timeout_s``, everyone who waits gets :class:`ConnectionLostError`, and the supervisor rests until it is
 asked again.
+
+A connection may also be *retired*: a proxy has sent GOAWAY after so many calls or so much time, or the numbers of its
+streams are used up. Then what is open goes on there until it ends by itself, and everything new goes over a connection
+that is opened in its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from danube.client._tasks import copy_error
-from danube.model.errors import ClosedError, ConnectionLostError, DanubeError
+from danube.model.errors import CallRefusedError, ClosedError, ConnectionLostError, DanubeError
 from danube.wire.client import Channel, connect_channel
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
+    from anyio.abc import TaskGroup, TaskStatus
 
     from danube.client._options import ClientOptions
     from danube.client._url import Address
 
 __all__ = ["Connection"]
+
+T = TypeVar("T")
 
 
 class Connection:
@@ -47,7 +52,7 @@ class Connection:
         return self._channel is not None and not self._channel.closed
 
     async def channel(self) -> Channel:
-        """Return the live connection; wait while it is being restored.
+        """Return the connection for new calls; wait while it is being restored.
 
         Raises:
             ConnectionLostError: the broker stayed away longer than ``reconnect_timeout_s``.
@@ -56,7 +61,7 @@ class Connection:
         if self._error is not None:
             self._error = None
             self._wanted.set()
-        while self._channel is None or self._channel.closed:
+        while self._channel is None or self._channel.retired:
             if self._closed:
                 raise ClosedError("the client is closed; open a new one with danube.connect()")
             await self._changed.wait()
@@ -64,50 +69,84 @@ class Connection:
                 raise copy_error(self._error)
         return self._channel
 
+    async def unary(self, path: str, request: Any, kind: type[T], *, timeout_s: float | None) -> T:
+        """Make a call, and make it again where that is certain to do nothing twice: it was not looked at.
+
+        Args:
+            path, request, kind: as in :meth:`danube.wire.client.Channel.unary`.
+            timeout_s: of each attempt; calls that are refused again and again give up after ``request_timeout_s``.
+
+        Raises:
+            DanubeError: what the broker answered, or why it did not.
+        """
+        options = self.options
+        give_up_at = anyio.current_time() + options.request_timeout_s
+        backoff = options.backoff()
+        while True:
+            channel = await self.channel()
+            try:
+                return await channel.unary(path, request, kind, timeout_s=timeout_s)
+            except CallRefusedError:
+                delay_s = backoff.next_delay_s()
+                if anyio.current_time() + delay_s > give_up_at:
+                    raise
+            await anyio.sleep(delay_s)
+
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Connect, and keep the connection until cancelled. ``started()`` is called at the first success.
 
         Raises:
             ConnectionLostError: no address answered the very first time (a wrong URL is told at once).
         """
-        first = True
+        failure: ConnectionLostError | None = None
         try:
-            while True:
-                async with AsyncExitStack() as stack:
-                    try:
-                        channel = await (self._connect_any(stack) if first else self._connect_again(stack))
-                    except ConnectionLostError as error:
-                        if first:
-                            raise
-                        self._error = error
-                        self._wanted = anyio.Event()
-                        self._notify()
-                        await self._wanted.wait()
-                        continue
-                    self._channel = channel
-                    self._notify()
-                    if first:
-                        first = False
-                        task_status.started()
-                    await channel.wait_closed()
-                    self._channel = None
+            async with anyio.create_task_group() as tasks:
+                try:
+                    channel = await self._connect_any(tasks)
+                except ConnectionLostError as error:
+                    failure = error  # out of the group as itself
+                else:
+                    task_status.started()
+                    await self._keep_connected(channel, tasks)
         finally:
             self._closed = True
             self._channel = None
             self._notify()
+        if failure is not None:
+            raise failure
+
+    async def _keep_connected(self, channel: Channel, tasks: TaskGroup) -> None:
+        while True:
+            opened_at = anyio.current_time()
+            self._channel = channel
+            self._notify()
+            await channel.wait_retired()
+            self._channel = None
+            # One that was of no use for long is not replaced at once, or a proxy that retires each would be besieged.
+            lasted_s = anyio.current_time() - opened_at
+            await anyio.sleep(max(0.0, self.options.reconnect_initial_s - lasted_s))
+            while True:
+                try:
+                    channel = await self._connect_again(tasks)
+                    break
+                except ConnectionLostError as error:
+                    self._error = error
+                    self._wanted = anyio.Event()
+                    self._notify()
+                    await self._wanted.wait()
 
     def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def _connect_again(self, stack: AsyncExitStack) -> Channel:
+    async def _connect_again(self, tasks: TaskGroup) -> Channel:
         options = self.options
         backoff = options.backoff()
         limit_s = options.reconnect_timeout_s
         give_up_at = None if limit_s is None else anyio.current_time() + limit_s
         while True:
             try:
-                return await self._connect_any(stack)
+                return await self._connect_any(tasks)
             except ConnectionLostError as error:
                 delay_s = backoff.next_delay_s()
                 if give_up_at is not None and anyio.current_time() + delay_s > give_up_at:
@@ -116,28 +155,36 @@ class Connection:
                     ) from error
                 await anyio.sleep(delay_s)
 
-    async def _connect_any(self, stack: AsyncExitStack) -> Channel:
+    async def _connect_any(self, tasks: TaskGroup) -> Channel:
         failures: list[str] = []
         for _ in self._addresses:
             address = self._addresses[self._next_address]
-            try:
-                return await self._connect(stack, address)
-            except (OSError, DanubeError) as error:
-                reason = error.message if isinstance(error, DanubeError) else str(error) or type(error).__name__
-                failures.append(f"{address}: {reason}")
-                self._next_address = (self._next_address + 1) % len(self._addresses)
+            found = await tasks.start(self._hold, address)
+            if isinstance(found, Channel):
+                return found
+            failures.append(f"{address}: {found}")
+            self._next_address = (self._next_address + 1) % len(self._addresses)
         raise ConnectionLostError(
             f"no connection to a broker ({'; '.join(failures)}); check the address and that the broker runs"
         )
 
-    async def _connect(self, stack: AsyncExitStack, address: Address) -> Channel:
+    async def _hold(self, address: Address, *, task_status: TaskStatus[Channel | str]) -> None:
+        """Open a connection and hold it until it is of no use any more; ``started()`` gets it, or why there is none."""
         connect = self.options.environment.connect
-        return await stack.enter_async_context(
-            connect_channel(
+        opened = False
+        try:
+            async with connect_channel(
                 address.host,
                 address.port,
                 self.options.limits,
                 connect=None if connect is None else partial(connect, address.host, address.port),
                 connect_timeout_s=self.options.connect_timeout_s,
-            )
-        )
+            ) as channel:
+                opened = True
+                task_status.started(channel)
+                await channel.wait_retired()
+                await channel.wait_unused()
+        except (OSError, DanubeError) as error:
+            if opened:
+                raise
+            task_status.started(error.message if isinstance(error, DanubeError) else str(error) or type(error).__name__)

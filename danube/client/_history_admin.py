@@ -150,5 +150,4 @@ class HistoryCalls:
 
     async def _call(self, path: str, request: Any, kind: type[T], timeout_s: float | None) -> T:
         limit_s = None if timeout_s is None else check_seconds("timeout_s", timeout_s)
-        channel = await self._connection.channel()
-        return await channel.unary(path, request, kind, timeout_s=limit_s)
+        return await self._connection.unary(path, request, kind, timeout_s=limit_s)

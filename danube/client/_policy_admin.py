@@ -73,5 +73,4 @@ class PolicyCalls:
         return (await self._ask(PolicyMethod.CHANGE_SUBSCRIPTION, request, api.SubscriptionList)).subscriptions
 
     async def _ask(self, path: str, request: Any, kind: type[T]) -> T:
-        channel = await self._connection.channel()
-        return await channel.unary(path, request, kind, timeout_s=self._connection.options.request_timeout_s)
+        return await self._connection.unary(path, request, kind, timeout_s=self._connection.options.request_timeout_s)

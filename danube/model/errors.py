@@ -255,6 +255,12 @@ class UnavailableError(DanubeError):
     status, code, retryable = Status.UNAVAILABLE, "unavailable", True
 
 
+class CallRefusedError(UnavailableError):
+    """The call was not looked at, and will not be: making it again does nothing twice."""
+
+    code = "call-refused"
+
+
 class BrokerDrainingError(UnavailableError):
     """The broker is shutting down; reconnect."""
 

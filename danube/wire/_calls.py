@@ -10,7 +10,7 @@ import h2.events
 from h2.errors import ErrorCodes
 from h2.exceptions import H2Error, TooManyStreamsError
 
-from danube.model.errors import InvalidArgumentError, LimitExceededError, ProtocolError, Status, UnavailableError
+from danube.model.errors import CallRefusedError, InvalidArgumentError, LimitExceededError, ProtocolError, Status
 from danube.wire._core import FatalError, FrameType
 from danube.wire._events import (
     EndOfStream,
@@ -205,7 +205,8 @@ class Calls(Receiving):
         self._close_remote(stream)
         if self._client:
             if not stream.discarding:
-                self._fail_call(stream, Status.INTERNAL, "the peer ended the response without a status")
+                # Brokers end every call with a status: something between has lost its own way to the broker.
+                self._fail_call(stream, Status.UNAVAILABLE, "the peer ended the response without a status")
         elif not stream.discarding:
             self._end_of_request(stream)
 
@@ -252,11 +253,11 @@ class Calls(Receiving):
     ) -> int:
         """Client: open a stream for a call and return its id.
 
-        ``max_message_bytes`` bounds each message of the response. Raises UnavailableError when the connection takes no
+        ``max_message_bytes`` bounds each message of the response. Raises CallRefusedError when the connection takes no
         new streams, and LimitExceededError when the peer's limit of concurrent streams is reached.
         """
         if self._terminated is not None or self._peer_draining:
-            raise UnavailableError("the connection takes no new calls; open another one")
+            raise CallRefusedError("the connection takes no new calls; open another one")
         headers = [
             (":method", "POST"),
             (":scheme", "http"),
@@ -274,7 +275,7 @@ class Calls(Receiving):
         except TooManyStreamsError as exc:
             raise LimitExceededError(f"the broker takes no more streams on this connection: {exc}") from exc
         except H2Error as exc:
-            raise UnavailableError(f"the connection takes no new calls: {exc}") from exc
+            raise CallRefusedError(f"the connection takes no new calls: {exc}") from exc
         self._highest_stream_id = stream_id
         self._streams[stream_id] = WireStream(
             stream_id, self._h2.streams[stream_id], self._window_size, self._send_window, max_message_bytes

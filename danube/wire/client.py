@@ -17,12 +17,11 @@ import anyio.abc
 import trio
 
 from danube.model.errors import (
-    CallCancelledError,
+    CallRefusedError,
     ConnectionLostError,
     DanubeError,
     ProtocolError,
     Status,
-    UnavailableError,
     from_wire,
 )
 from danube.model.limits import Limits
@@ -49,6 +48,8 @@ MIN_READ_BYTES = 16 * 1024
 MAX_READ_BYTES = 1024 * 1024
 WRITE_PIECE_BYTES = 256 * 1024
 CLOSING_TIMEOUT_S = 1.0
+LAST_STREAM_ID = 2**31 - 1 - 2 * 1024 * 1024
+"""From this stream on, after about 2^30 calls, a connection is retired; a million are left for stragglers."""
 _REFUSED_STREAM = 7
 
 Connect = Callable[[], Awaitable[anyio.abc.ByteStream]]
@@ -70,6 +71,8 @@ class Channel:
         self._flushing = False
         self._established = anyio.Event()
         self._closed = anyio.Event()
+        self._retired = anyio.Event()
+        self._unused = anyio.Event()
         self._written = anyio.Event()
         self._error: DanubeError | None = None
         self._goaway = ""
@@ -170,6 +173,8 @@ class Channel:
         )
         deadline = None if timeout_s is None else anyio.current_time() + timeout_s
         stream = self._streams[stream_id] = ClientStream(self, stream_id, path, deadline)
+        if stream_id >= LAST_STREAM_ID:
+            self._retired.set()
         self.wake_writer()
         return stream
 
@@ -184,6 +189,21 @@ class Channel:
     def draining(self) -> bool:
         """Whether the broker takes no new calls on this connection."""
         return bool(self._goaway)
+
+    @property
+    def retired(self) -> bool:
+        """Whether new calls should go to another connection: it is closed, or draining, or its ids are used up."""
+        return self._retired.is_set()
+
+    async def wait_retired(self) -> None:
+        """Wait until :attr:`retired`."""
+        await self._retired.wait()
+
+    async def wait_unused(self) -> None:
+        """Wait until no call is open, or the connection is gone."""
+        while self._streams and not self.closed:
+            self._unused = anyio.Event()
+            await self._unused.wait()
 
     @property
     def error(self) -> DanubeError | None:
@@ -203,6 +223,7 @@ class Channel:
             self.protocol.terminate("the client is done")
             self._established.set()
             self._closed.set()
+            self._retired.set()
             self.wake_writer()
 
     # -- streams' side
@@ -217,6 +238,8 @@ class Channel:
         """Stream: the call is over."""
         if self._streams.pop(stream.stream_id, None) is not None:
             self.protocol.finish(stream.stream_id)
+            if not self._streams:
+                self._unused.set()
 
     # -- tasks
 
@@ -329,10 +352,14 @@ class Channel:
         stream = self._streams.get(event.stream_id)
         if stream is not None:
             if event.code == _REFUSED_STREAM:
-                stream.deliver_outcome(UnavailableError(f"the broker refused the call of {stream.path}; try again"))
+                stream.deliver_outcome(CallRefusedError(f"the broker refused the call of {stream.path}; try again"))
             else:
+                # The broker ends calls with a status. A reset is the work of something between, which has its own
+                # reasons (a timeout, a restart, a limit) and its own codes for them.
                 stream.deliver_outcome(
-                    CallCancelledError(f"the broker reset the call of {stream.path} (HTTP/2 code {event.code})")
+                    ConnectionLostError(
+                        f"{self._authority}: the call of {stream.path} was reset on its way (HTTP/2 code {event.code})"
+                    )
                 )
 
     def _on_failed(self, event: StreamFailed) -> None:
@@ -342,6 +369,7 @@ class Channel:
 
     def _on_goaway(self, event: GoAwayReceived) -> None:
         self._goaway = event.message or f"GOAWAY with code {event.code}"
+        self._retired.set()
 
 
 _DISPATCH: dict[type[Event], Callable[[Channel, Any], None]] = {

@@ -142,6 +142,7 @@ class FakeBroker:
         self.port = 0
         self.accepting = True
         self.token: trio.lowlevel.TrioToken | None = None
+        self.server: Server
 
     # --- Network -----------------------------------------------------------------------------------------------------
 
@@ -395,7 +396,7 @@ async def running_broker(broker: FakeBroker | None = None) -> AsyncIterator[Fake
     """Serve a fake broker on a loopback port. (Trio only; asyncio clients reach it from another thread.)"""
     broker = broker or FakeBroker()
     async with trio.open_nursery() as nursery:
-        server = Server([broker.methods()], Limits(max_resets_per_minute=10**9))
+        server = broker.server = Server([broker.methods()], Limits(max_resets_per_minute=10**9))
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         broker.port = listeners[0].socket.getsockname()[1]
         await nursery.start(server.run, [_Listener(listeners[0], broker)])

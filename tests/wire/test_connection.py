@@ -310,7 +310,7 @@ def test_a_client_without_status_or_with_http_error_gets_one() -> None:
     for headers, status, text in [
         ([(":status", "503"), ("content-type", "text/html")], Status.UNAVAILABLE, "HTTP 503"),
         ([(":status", "200"), ("content-type", "text/html")], Status.UNKNOWN, "text/html"),
-        ([(":status", "200"), ("content-type", CONTENT_TYPE)], Status.INTERNAL, "without a status"),
+        ([(":status", "200"), ("content-type", CONTENT_TYPE)], Status.UNAVAILABLE, "without a status"),
     ]:
         client = GrpcConnection("client", Limits(), now=0.0)
         call = client.send_request_headers("/x", authority="t", content_type=CONTENT_TYPE, max_message_bytes=9)
