@@ -1,4 +1,6 @@
-"""Staged publishing against a model, in a simulated world: crashes anywhere, lost answers, commits again and again.
+"""Staged publishing against a model, in a simulated world: crashes anywhere, commits again and again.
+
+Metadata and storage refuse, lose answers, and are away for a while; one of the topics has durability ``remote``.
 
 What has to hold: a batch that a commit was answered for is there once and whole; a batch that was never committed is
 never seen, not one row of it; a repeated commit changes nothing and tells the same offsets; and in the end no file is
@@ -24,8 +26,8 @@ from danube.testing.simulation import World, draw_plan
 from danube.testing.simulation._scheduler import run_seeded
 from danube.testing.simulation.trace import Trace
 
-PLAIN, BASE = "/default/plain", "/default/parts"
-TOPICS = (PLAIN, f"{BASE}-part-0", f"{BASE}-part-1")
+PLAIN, BASE, FAR = "/default/plain", "/default/parts", "/default/far"
+TOPICS = (PLAIN, f"{BASE}-part-0", f"{BASE}-part-1", FAR)
 PRODUCERS = ("one", "two")
 EXPIRY_S = 60.0
 
@@ -70,8 +72,8 @@ class Model:
         self.jobs = {name: Job(name) for name in PRODUCERS}
         self.foreign: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
         self.crashes = 0
-        self.lossy = False
-        """Whether answers were lost that may be those to a commit."""
+        self.doubtful = False
+        """Whether answers were lost that may be those to a commit, or a commit was decided and then held up."""
 
     # --- Steps ---
 
@@ -112,7 +114,7 @@ class Model:
                 nursery.start_soon(ask)
         wins = sum(outcome.committed for outcome in outcomes)
         assert wins <= 1
-        assert wins == 1 or self.crashes > crashes or self.lossy
+        assert wins == 1 or self.crashes > crashes or self.doubtful
         assert len({str(outcome.offsets) for outcome in outcomes}) == 1
         rows: dict[str, list[bytes]] = {}
         for staged, payloads in chosen:
@@ -194,19 +196,28 @@ class Model:
         self.crashes += 1
         self.world.crash(self.world.node, power_loss=power_loss)
 
-    async def weather(self, lose_answer: float) -> None:
-        """Metadata calls lose their answers from now on, as long as this broker lives."""
+    async def metadata(self, refuse: float, lose_answer: float) -> None:
+        """Metadata calls are refused, or lose their answers, from now on, as long as this broker lives."""
         store = self.world.node._metadata_store
         if store is not None:
-            store.lose_answer = lose_answer
-            self.lossy = self.lossy or bool(lose_answer)
+            store.refuse, store.lose_answer = refuse, lose_answer
+            self.doubtful = self.doubtful or bool(refuse or lose_answer)
+
+    async def storage(self, refuse: float, lose_answer: float, away_s: float) -> None:
+        """Calls of storages are refused, or lose their answers, as long as this broker lives; or they are away."""
+        for each in self.world.node._storages:
+            each.unavailable, each.throttle, each.lose_answer = refuse, refuse / 2, lose_answer
+            if away_s:
+                each.down_between(0, away_s)
+        self.doubtful = self.doubtful or bool(refuse or lose_answer or away_s)
 
     # --- The end ---
 
     async def check(self) -> None:
         world = self.world
         world.node.on_touch = lambda what: None
-        await self.weather(0.0)
+        await self.metadata(0.0, 0.0)
+        await self.storage(0.0, 0.0, 0.0)
         await self.up()
         for topic in TOPICS:
             found: list[bytes] = []
@@ -237,6 +248,7 @@ def simulate(seed: int, work: Callable[[Model], Awaitable[None]]) -> None:
                 async with world.applications.client("here", Random(seed), "broker") as client:
                     await client.create_topic(PLAIN, durability="disk")
                     await client.create_topic(BASE, partitions=2, durability="disk")
+                    await client.create_topic(FAR, durability="remote")
                     model = Model(world, client)
                     await work(model)
                     await model.check()
@@ -255,9 +267,11 @@ publish = st.tuples(st.just("publish"), topics, st.integers(1, 5))
 expire = st.tuples(st.just("expire"))
 crash = st.tuples(st.just("crash"), st.booleans())
 trap = st.tuples(st.just("trap"), st.integers(1, 12), st.integers(0, 40), st.booleans())
-weather = st.tuples(st.just("weather"), st.sampled_from((0.0, 0.3)))
+chances = st.sampled_from((0.0, 0.3))
+metadata = st.tuples(st.just("metadata"), chances, chances)
+storage = st.tuples(st.just("storage"), chances, chances, st.sampled_from((0.0, 0.0, 1.0, 40.0)))
 steps = st.lists(
-    st.one_of(good, good, stage, commit, commit, repeat, abort, publish, expire, crash, trap, trap, weather),
+    st.one_of(good, good, stage, commit, commit, repeat, abort, publish, expire, crash, trap, trap, metadata, storage),
     min_size=4,
     max_size=24,
 )
