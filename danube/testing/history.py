@@ -23,8 +23,8 @@ be true, in time linear in the history:
 What durability takes back: on ``os`` topics a power loss may take the newest messages, but only a tail of them
 (:mod:`danube.testing._sights`), and what consumers have acknowledged, so that it comes again. Whatever takes the
 offsets of what was lost has to be delivered and acknowledged like any other message: what was said of its predecessors
-does not count for it. Retention may take messages from the front. Each violation names the promise that is broken (P1
-to P12, see the README).
+does not count for it. Retention may take messages from the front, as long as what its rule leaves is there, and only
+what it has taken may a reader pass over. Each violation names the promise that is broken (P1 to P12, see the README).
 
 The checker knows payloads only; each must be unique.
 """
@@ -45,6 +45,8 @@ from danube.testing._subscriptions import DeadLetter, Handed, Place, Session, Sp
 __all__ = ["Audited", "DeadLetter", "History", "Session", "Spot", "SubscriptionRules"]
 
 _MOST_VIOLATIONS = 50
+_MESSAGE_OVERHEAD_BYTES = 300
+"""What a message takes beside its payload, at most: header and stamp of a batch of its own, key, attributes."""
 
 
 class Audited(NamedTuple):
@@ -83,6 +85,10 @@ class _Topic(msgspec.Struct):
     home: str
     audits: list[tuple[str, list[Audited], int | None]] = []
     """Label, what was found, and where the topic began when it was read to its end."""
+    least_bytes: int = 0
+    """Retention leaves at least so much."""
+    skipped_to: int = 0
+    """The highest offset to which a reader has jumped, which only retention may make it do."""
     start: int = 0
     """What retention had left began here when it was audited for the first time."""
     damaged: bool = False
@@ -126,9 +132,17 @@ class History:
 
     # --- Topics and machines
 
-    def topic(self, topic: str, durability: Durability, *, retention: bool = False, home: str = "") -> None:
-        """A topic (partition) exists; ``retention`` if messages may go from its front, ``home``: where it is."""
-        self._topics[topic] = _Topic(durability, retention, home)
+    def topic(
+        self, topic: str, durability: Durability, *, retention: bool = False, least_bytes: int = 0, home: str = ""
+    ) -> None:
+        """A topic (partition) exists.
+
+        Args:
+            topic, durability: of it.
+            retention: whether messages may go from its front; ``least_bytes``: but it never has less than that then.
+            home: where it is.
+        """
+        self._topics[topic] = _Topic(durability, retention, home, least_bytes=least_bytes)
         self._homes[topic] = self._homes[_base(topic)] = home
 
     def damaged(self, topic: str) -> None:
@@ -373,7 +387,9 @@ class History:
         if sent is None or self._topics[topic].durability is Durability.NONE:
             return
         found = self._topics[topic]
-        if before is not None and offset != before[0] + 1 and not (found.retention and offset > before[0]):
+        if before is not None and offset > before[0] + 1 and found.retention:
+            found.skipped_to = max(found.skipped_to, offset)
+        elif before is not None and offset != before[0] + 1:
             former = self._sent.get(before[1])
             low, high = self._span(topic, former) if former is not None else (0, 0)
             if low == high:  # if not, a power loss may have taken the one before
@@ -437,12 +453,29 @@ class History:
                     self.violation(f"P3: audit {label} of {name} @{offset}: {_name(payload)} was sent to {sent.topic}")
                 if kept:
                     log[offset] = payload
+            if start and not self._may_have_lost(topic):
+                self._check_left(label, name, topic, log)
             if not first:
                 first, topic.start = log, start
                 self._check_once(label, name, log, homes)
             else:
                 self._check_same(label, name, first, log, topic)
+        if topic.audits and topic.skipped_to > topic.start and not self._may_have_lost(topic):
+            self.violation(f"P2: {name}: a reader has jumped to {topic.skipped_to}, and it begins at {topic.start}")
         return first
+
+    def _may_have_lost(self, topic: _Topic) -> bool:
+        """Whether something but retention may have taken messages, or a new machine knows less of what that took."""
+        return topic.damaged or topic.durability is Durability.OS or topic.home in self._replaced
+
+    def _check_left(self, label: str, name: str, topic: _Topic, log: dict[int, bytes]) -> None:
+        """Retention has taken something: see that it has left what its rule leaves."""
+        left = sum(len(payload) + _MESSAGE_OVERHEAD_BYTES for payload in log.values())
+        if left < topic.least_bytes:
+            self.violation(
+                f"P1: audit {label} of {name}: retention has left at most {left} bytes, and has to leave"
+                f" {topic.least_bytes}"
+            )
 
     def _check_once(self, label: str, name: str, log: dict[int, bytes], homes: dict[bytes, tuple[str, int]]) -> None:
         last: dict[str, tuple[int, int]] = {}

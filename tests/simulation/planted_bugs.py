@@ -11,16 +11,19 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 
 from danube.broker.topic import Topic
 from danube.dispatch.cursor import Cursor
+from danube.history import history
 from danube.history.sealer import Sealer, _Packer
 from danube.log import _scan
 from danube.log.format import BLOCK_HEADER_SIZE, Block, Fault, read_block_header
 from danube.log.journal import Journal
 from danube.log.producers import Checked, ProducerTable, Verdict
 from danube.log.topic_log import TopicLog
+from danube.model.policies import Retention
 from danube.testing.simulation import draw_plan, run_world
 from danube.testing.simulation.node import _LifeDisk
 
@@ -153,6 +156,16 @@ def skip_at_the_hand_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TopicLog, "read", skipping)
 
 
+def take_more_than_the_rule(patch: pytest.MonkeyPatch) -> None:
+    """Retention by size leaves half of what its rule says."""
+    plan = history.plan_retention
+
+    def greedy(name: str, policy: Retention, *rest: Any) -> Any:
+        return plan(name, msgspec.structs.replace(policy, max_bytes=policy.max_bytes // 2), *rest)
+
+    patch.setattr(history, "plan_retention", greedy)
+
+
 ASKED_FOR: tuple[Plant, ...] = (
     drop_a_sync,
     acknowledge_before_the_commit,
@@ -166,6 +179,7 @@ FURTHER: tuple[Plant, ...] = (
     seal_without_a_batch,
     release_before_the_upload,
     skip_at_the_hand_over,
+    take_more_than_the_rule,
 )
 
 FOUND_BY: dict[str, tuple[int, str]] = {
@@ -179,6 +193,7 @@ FOUND_BY: dict[str, tuple[int, str]] = {
     "seal_without_a_batch": (7, "somebody spins"),
     "release_before_the_upload": (0, "somebody spins"),
     "skip_at_the_hand_over": (0, "P2: 191 should follow"),
+    "take_more_than_the_rule": (5, "P1: retention has left at most 73047 bytes, and has to leave 102400"),
 }
 """The first seed that finds a bug (so many seeds, and one more, does it take), and what its world says first."""
 

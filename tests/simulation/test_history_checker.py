@@ -414,3 +414,29 @@ def test_retention_takes_what_lies_before_the_start_and_nothing_else(
     violations = history.check()
     assert bool(violations) is bool(violated)
     assert not violated or any(violated in violation for violation in violations), violations
+
+
+@pytest.mark.parametrize(("least_bytes", "well"), [(3 * 300, True), (4 * 300, False)])
+def test_retention_leaves_what_its_rule_says(least_bytes: int, well: bool) -> None:
+    """Three messages are left: with all that may belong to them they are below the larger of the two rules."""
+    history = History()
+    history.topic(TOPIC, Durability.DISK, retention=True, least_bytes=least_bytes)
+    for number in range(6):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+        history.acknowledge(payload(number), TOPIC, number)
+    history.audit("hot", TOPIC, audited(range(6))[3:], 3)
+    assert bool(history.check()) is not well
+    assert well or "has to leave" in history.violations[0]
+
+
+@pytest.mark.parametrize(("start", "well"), [(3, True), (1, False)])
+def test_a_reader_passes_over_only_what_retention_has_taken(start: int, well: bool) -> None:
+    history = History()
+    history.topic(TOPIC, Durability.DISK, retention=True)
+    for number in range(6):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+        history.acknowledge(payload(number), TOPIC, number)
+    history.read(TOPIC, 3, payload(3), None, before=(0, payload(0)))
+    history.audit("hot", TOPIC, audited(range(6))[start:], start)
+    assert bool(history.check()) is not well
+    assert well or "has jumped to 3, and it begins at 1" in history.violations[0]

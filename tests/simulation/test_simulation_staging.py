@@ -269,7 +269,7 @@ crash = st.tuples(st.just("crash"), st.booleans())
 trap = st.tuples(st.just("trap"), st.integers(1, 12), st.integers(0, 40), st.booleans())
 chances = st.sampled_from((0.0, 0.3))
 metadata = st.tuples(st.just("metadata"), chances, chances)
-storage = st.tuples(st.just("storage"), chances, chances, st.sampled_from((0.0, 0.0, 1.0, 40.0)))
+storage = st.tuples(st.just("storage"), chances, chances, st.sampled_from((0.0, 0.0, 1.0, 15.0)))
 steps = st.lists(
     st.one_of(good, good, stage, commit, commit, repeat, abort, publish, expire, crash, trap, trap, metadata, storage),
     min_size=4,

@@ -250,7 +250,13 @@ class World:
                 if topic.message_ttl_s:
                     await admin.change_policies(topic.name, message_ttl_s=topic.message_ttl_s)
             for part in topic.parts:
-                self.history.topic(part, topic.durability, retention=bool(topic.retention), home=topic.home)
+                self.history.topic(
+                    part,
+                    topic.durability,
+                    retention=bool(topic.retention),
+                    least_bytes=topic.retention.max_bytes,
+                    home=topic.home,
+                )
 
     async def _caught_up(self) -> None:
         """Wait until no subscription has a backlog."""
