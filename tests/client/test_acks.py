@@ -113,3 +113,77 @@ def test_no_ack_is_forgotten_before_it_is_confirmed(steps: list[tuple[str, int]]
     travelling.append(ledger.take()[0])
     arrive()
     assert seen >= given_acks
+
+
+def test_a_new_ledger_waits_for_nothing_and_its_first_token_counts() -> None:
+    ledger = AckLedger()
+    assert (ledger.settled, ledger.token_pending, ledger.unconfirmed, ledger.collected) == (True, False, False, False)
+    assert (ledger.next_token, ledger.sent_ranges) == (1, 0)
+    ledger.add(0, 1)
+    assert (ledger.collected, ledger.settled) == (True, False)
+    ledger.take()
+    assert (ledger.unconfirmed, ledger.sent_ranges, ledger.settled) == (True, 1, False)
+    token = ledger.token()
+    assert (token, ledger.token_pending, ledger.unconfirmed, ledger.next_token) == (1, True, False, 2)
+    ledger.confirmed(token)
+    assert (ledger.settled, ledger.token_pending) == (True, False)
+
+
+def test_only_the_last_token_confirms_and_it_confirms_all() -> None:
+    ledger = AckLedger()
+    for offset in (0, 10):
+        ledger.add(offset, offset + 1)
+        ledger.take()
+        token = ledger.token()
+    ledger.confirmed(token - 1)
+    assert ledger.token_pending
+    ledger.lost()
+    assert ledger.take() == ([0, 1, 10, 11], -1)
+    ledger.confirmed(ledger.token())
+    ledger.lost()
+    assert ledger.take() == ([], -1)
+
+
+def test_the_highest_cumulative_acknowledgement_counts() -> None:
+    ledger = AckLedger()
+    ledger.add_cumulative(9, [(0, 10)])
+    ledger.add_cumulative(4, [])
+    assert ledger.collected
+    assert ledger.take() == ([], 9)
+    assert ledger.take() == ([], -1)
+    assert list(ledger.unacknowledged([(0, 12)])) == [(10, 12)]
+
+
+def test_what_is_forgotten_is_not_sent_and_not_known() -> None:
+    ledger = AckLedger()
+    ledger.add(0, 1)
+    ledger.take()
+    token = ledger.token()
+    ledger.add(2, 3)
+    ledger.take()
+    ledger.add(4, 5)
+    ledger.add(6, 7)
+    ledger.add_cumulative(8, [(8, 9)])
+    ledger.forget()
+    assert not ledger.collected
+    assert not ledger.unconfirmed
+    assert ledger.token_pending, "its answer comes nevertheless"
+    assert ledger.take() == ([], -1)
+    assert list(ledger.unacknowledged([(0, 9)])) == [(0, 9)]
+    ledger.confirmed(token)
+    assert ledger.settled
+    assert ledger.add(4, 5), "the sender has to be woken"
+
+
+def test_what_was_handed_out_beyond_the_bound_is_forgotten_from_below() -> None:
+    handed = HandedOut(2)
+    for start in (0, 10, 20, 30):
+        handed.add([start, start + 1])
+    assert handed.take_below(31) == [(10, 11), (20, 21), (30, 31)], "the one that grows is not counted"
+    handed.add([40, 41, 42, 43])
+    handed.add([43, 44])
+    assert handed.take_below(43) == [(40, 41), (42, 43)]
+    assert handed.take_below(100) == [(43, 44)]
+    handed.add([0, 1])
+    handed.clear()
+    assert handed.take_below(100) == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from danube.client._outbox import Budget, OutBatch, Outbox, Verdict
 from danube.model import api
-from danube.model.batch import Codec, Record, check_part, encode_records, open_records
+from danube.model.batch import PART_OVERHEAD, Codec, Record, check_part, encode_records, open_records
 from danube.model.errors import (
     DanubeError,
     DuplicateSequenceError,
@@ -362,3 +362,78 @@ def test_a_delayed_batch_is_joined_no_more_when_it_has_left_or_is_full() -> None
     assert outbox.extend([b"c"], 10, plain=True, deliver_at_us=5) == (second, 1)
     third, _ = outbox.extend([b"d"], 10, plain=True, deliver_at_us=5)
     assert len({first, second, third}) == 3
+
+
+def test_nothing_leaves_before_a_stream_is_open() -> None:
+    outbox = make()
+    outbox.add(b"a", 9)
+    assert parts(outbox) == []
+    outbox.opened(opened())
+    assert len(parts(outbox)) == 1
+
+
+def test_the_end_settles_what_is_in_flight_what_is_queued_and_what_gathers() -> None:
+    outbox = make(max_in_flight=1)
+    outbox.opened(opened())
+    batches = [outbox.add(b"sent", 9)[0]]
+    assert len(parts(outbox)) == 1
+    batches += [outbox.add_encoded(b"\x91\xc4\x01q", 1), outbox.add(b"open", 9)[0]]
+    assert [len(outbox.flight), len(outbox.queued), outbox.open is not None] == [1, 1, True]
+    error, later = DanubeError("over"), DanubeError("later")
+    outbox.fail(error)
+    assert [(batch.settled, batch.error) for batch in batches] == [(True, error)] * 3
+    assert (outbox.unsettled(), outbox.idle, outbox.budget.used) == ([], True, 0)
+    assert outbox.unreported is error
+    outbox.add(b"more", 9)
+    assert parts(outbox) == [], "it is over"
+    outbox.fail(later)
+    assert outbox.unreported is error, "the first one counts"
+
+
+def test_a_failure_that_is_waited_for_is_reported_there() -> None:
+    outbox = make()
+    outbox.opened(opened())
+    batch, _ = outbox.add(b"a", 9)
+    batch.waiters += 1
+    outbox.fail(DanubeError("over"))
+    assert outbox.unreported is None
+
+
+def test_a_broker_that_remembers_exactly_what_is_missing_is_sent_the_same_bytes() -> None:
+    outbox = make()
+    outbox.opened(opened())
+    outbox.add(b"a", 9)
+    first = parts(outbox)
+    outbox.lost()
+    outbox.opened(opened(next_sequence=0))
+    assert parts(outbox) == first
+    assert outbox.next_sequence == 1
+    outbox.acked([ack(outbox.flight[0], 3)])
+    outbox.lost()
+    outbox.opened(opened(next_sequence=1))
+    assert (outbox.next_sequence, outbox.idle) == (1, True)
+
+
+def test_a_part_as_large_as_the_broker_takes_goes() -> None:
+    outbox = make(batch_max_bytes=100_000)
+    outbox.opened(opened())
+    overhead = PART_OVERHEAD + len(encode_records([Record(bytes(3_000))])) - 3_000
+    outbox.add(Record(b"x" * (MAX_BATCH - overhead)), 1)
+    part = outbox.next_part(5)
+    assert part is not None
+    assert len(part) == MAX_BATCH
+    outbox.add(Record(b"x" * (MAX_BATCH - overhead + 1)), 1)
+    assert outbox.next_part(5) is None
+    assert isinstance(outbox.unreported, MessageTooLargeError)
+
+
+def test_acknowledging_another_count_than_was_sent_is_a_protocol_error() -> None:
+    outbox = make()
+    outbox.opened(opened())
+    outbox.add(b"a", 9)
+    parts(outbox)
+    with pytest.raises(ProtocolError, match="acknowledged 2 records"):
+        outbox.acked([api.AckedSequence(0, 5, 2)])
+    outbox.refused(0, JournalFullError("full"))
+    with pytest.raises(ProtocolError):
+        outbox.acked([api.AckedSequence(0, 5, 1)])

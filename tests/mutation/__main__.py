@@ -64,7 +64,7 @@ def main() -> int:
         done += 1
         mutant = verdict.task.mutant
         if mutant is None:
-            if verdict.outcome != "survived":
+            if verdict.outcome not in {"survived", "unreached"}:
                 unsteady.append(verdict)
             return
         outcomes.append((mutant.module, verdict.outcome))
