@@ -102,7 +102,7 @@ def _record_file(file: Path, place: Path) -> Path:
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory, "record.json")
         plugins = ["-p", "tests.mutation.examples", "-p", "tests.mutation.recording", "-p", "no:cacheprovider"]
-        command = [sys.executable, "-m", "pytest", "-q", *plugins, str(file)]
+        command = [sys.executable, "-m", "pytest", "-q", "-o", f"test_timeout_s={_FILE_TIMEOUT_S}", *plugins, str(file)]
         ended = subprocess.run(
             command,
             cwd=ROOT,

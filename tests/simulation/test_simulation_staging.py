@@ -26,6 +26,8 @@ from danube.testing.simulation import World, draw_plan
 from danube.testing.simulation._scheduler import run_seeded
 from danube.testing.simulation.trace import Trace
 
+pytestmark = pytest.mark.timeout(300)
+
 PLAIN, BASE, FAR = "/default/plain", "/default/parts", "/default/far"
 TOPICS = (PLAIN, f"{BASE}-part-0", f"{BASE}-part-1", FAR)
 PRODUCERS = ("one", "two")
