@@ -26,6 +26,7 @@ from typing import Final
 from danube.log.format import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE
 
 __all__ = [
+    "FREED_MARGIN",
     "FileTable",
     "JournalFile",
     "damaged_name",
@@ -35,6 +36,10 @@ __all__ = [
     "parse_journal_name",
     "spare_name",
 ]
+
+FREED_MARGIN: Final = 1024
+"""Bytes at the end of each file that only FREED entries may use. When the disk, or the journal's share of it, is used
+up, they are what brings space; so they must not wait for a file as everything else does then."""
 
 _JOURNAL_NAME: Final = re.compile(r"journal-([0-9a-f]{16})\.log")
 _SPARE_NAME: Final = re.compile(r"spare-([0-9a-f]{16})\.log")
@@ -115,9 +120,10 @@ class JournalFile:
             end_offset = max(end_offset, found[1])
         self.live[topic_id] = (size, end_offset)
 
-    def room(self) -> int:
-        """Return how long a block may be that still fits."""
-        return self.size - max(self.end, FILE_HEADER_SIZE) - BLOCK_HEADER_SIZE  # the terminator must fit too
+    def room(self, *, margin: bool = False) -> int:
+        """Return how long a block may be that still fits; with ``margin``, one that says what is free."""
+        room = self.size - max(self.end, FILE_HEADER_SIZE) - BLOCK_HEADER_SIZE  # the terminator must fit too
+        return room if margin else room - FREED_MARGIN
 
 
 class FileTable:

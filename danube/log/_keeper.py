@@ -6,6 +6,12 @@ are free, and renames them to spares.
 
 On a full disk these two are the reserve, which batches may not use: one is for control entries, because
 acknowledgements are what frees space, and the last one is for the next recovery, which writes the end of the log anew.
+
+When even the reserve is used up, commits wait for a file. What says that files are free does not: each file ends with a
+margin for it (:data:`~danube.log._files.FREED_MARGIN`), or nothing could ever be freed again.
+
+A table of file descriptors that is full is no error of the disk. A new file then waits until there is one; the disk
+keeps some in reserve.
 """
 
 from __future__ import annotations
@@ -33,9 +39,13 @@ __all__ = ["FileKeeper", "Owner"]
 _log = logging.getLogger("danube.journal")
 
 _U64: Final = struct.Struct("<Q")
-_DISK_FULL_RETRY_S: Final = 1.0
+_RETRY_S: Final = 1.0
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _CHECKPOINT_RETRY_S: Final = 5.0
 _RESERVED_FILES: Final = 2
+_MOST_FREED: Final = 50
+"""Files that one FREED entry names: two of this length fit into the margin of a file."""
 
 
 class Owner(Protocol):
@@ -69,6 +79,7 @@ class FileKeeper:
         active: the one that is written.
         identity: of the journal.
         disk_full: there is no space for another one.
+        news: set, and replaced, when :meth:`can_roll` may have changed.
         waits_for_commits: files would be free if what is under way had settled; then call :meth:`want_recycling`.
     """
 
@@ -91,7 +102,9 @@ class FileKeeper:
         self._stopped_bytes = 0
         """Of files that do not count, because only topics that have stopped need them."""
         self._usable = max(file_size - limits.max_batch_bytes, file_size // 2)
-        self._file_ready = trio.Event()
+        self.news = trio.Event()
+        self._no_descriptor = False
+        self._waiting = False
         self._prepare_wanted = trio.Event()
         self._recycle_wanted = trio.Event()
         self._warned = False
@@ -155,14 +168,34 @@ class FileKeeper:
             metadata=self._owner.noted_revision,
         )
 
-    async def roll(self) -> None:
-        """Go on in the next prepared file; one call at a time."""
-        while not self._prepared or (self.disk_full and self.spare_count < _RESERVED_FILES):
-            self._file_ready = trio.Event()
-            self._prepare_wanted.set()
-            if self.disk_full or self.files.closed_bytes > self._limits.journal_max_bytes:
-                _log.error("the journal waits for a file: the disk, or limits.journal_reserve_bytes, is exhausted")
-            await self._file_ready.wait()
+    def can_roll(self) -> bool:
+        """Return whether there is a file to go on in."""
+        return bool(self._prepared) and not (self.disk_full and self.spare_count < _RESERVED_FILES)
+
+    def note_waiting(self) -> None:
+        """Something cannot be committed because there is no file: have one prepared, and say why if that takes long."""
+        self._prepare_wanted.set()
+        if self._waiting or not (self.disk_full or self._no_descriptor or not self._may_have_another()):
+            return
+        self._waiting = True
+        if self.disk_full:
+            why = "the disk of the journal is full; free space on it"
+        elif self._no_descriptor:
+            why = "the process has no file descriptor left; raise its limit (ulimit -n)"
+        else:
+            why = (
+                f"its {len(self.files)} files use up limits.journal_max_bytes and limits.journal_reserve_bytes; look"
+                " for subscriptions that do not acknowledge and storages that cannot be reached, or raise the limits"
+            )
+        _log.error("the journal waits for a file, and nothing is committed, not even acknowledgements: %s", why)
+
+    def announce(self) -> None:
+        """Let those look again who wait for :attr:`news`."""
+        self.news.set()
+        self.news = trio.Event()
+
+    def roll(self) -> None:
+        """Go on in the next prepared file; there must be one (:meth:`can_roll`)."""
         self.files.close(self.active)
         self.files_released()
         self._recycle_wanted.set()
@@ -171,6 +204,9 @@ class FileKeeper:
         self._note_space()
         self._prepare_wanted.set()
         self._warn_when_filling()
+        if self._waiting:
+            self._waiting = False
+            _log.warning("the journal goes on in another file")
 
     def _warn_when_filling(self) -> None:
         used, limit = self._admission.used_bytes, self._limits.journal_max_bytes
@@ -189,15 +225,25 @@ class FileKeeper:
         while True:
             self._prepare_wanted = trio.Event()
             self._note_free(await self._disk.free_bytes() // self._file_size)
+            self._no_descriptor = False
             while len(self._prepared) < _RESERVED_FILES and self._may_have_another():
                 try:
                     await self._prepare_one()
                 except OSError as error:
-                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    if error.errno in _NO_DESCRIPTOR:
+                        self._no_descriptor = True
+                        _log.error(
+                            "no file descriptor is left for the next file of the journal (%s); raise the limit of the"
+                            " process (ulimit -n). It is tried again in %g s",
+                            error.strerror,
+                            _RETRY_S,
+                        )
+                        break
+                    if error.errno not in _NO_SPACE:
                         raise
                     self._note_free(0)
-            # Nobody tells when a full disk has space again: those who wait for it need somebody who looks.
-            with trio.move_on_after(_DISK_FULL_RETRY_S if self.disk_full else math.inf):
+            # Nobody tells when there is space or a descriptor again: those who wait need somebody who looks.
+            with trio.move_on_after(_RETRY_S if self.disk_full or self._no_descriptor else math.inf):
                 await self._prepare_wanted.wait()
 
     def _note_free(self, files: int) -> None:
@@ -207,7 +253,7 @@ class FileKeeper:
         if full and not self.disk_full:
             _log.error("the disk has no space for another journal file: publishing waits, acknowledgements go on")
         if self.disk_full and not full:
-            self._file_ready.set()  # the last prepared file need not be kept any more
+            self.announce()  # the last prepared file need not be kept any more
         self.disk_full = full
         self._note_space()
         self._admission.wake()
@@ -237,7 +283,7 @@ class FileKeeper:
         await self._disk.sync_directory()
         self._prepared.append(file)
         self._note_free(self._free_files)
-        self._file_ready.set()
+        self.announce()
 
     def _take_number(self) -> int:
         """Return the number of a name, which no file ever had."""
@@ -257,7 +303,8 @@ class FileKeeper:
                 if any(file.last_sequence > self._checkpoint_sequence for file in ready):
                     await self._store_checkpoint(owner.checkpoint)
                     self._checkpoint_sequence = settled
-                await self._free(ready)
+                for first in range(0, len(ready), _MOST_FREED):
+                    await self._free(ready[first : first + _MOST_FREED])
             self.waits_for_commits = bool(self.files.unneeded())
             await self._recycle_wanted.wait()
 
@@ -285,8 +332,6 @@ class FileKeeper:
 
     async def _free(self, files: Sequence[JournalFile]) -> None:
         """Say durably that files are no longer needed, and only then take them out of the log."""
-        if not files:
-            return
         for file in files:
             file.freed = True
         payload = b"".join(map(_U64.pack, (self._checkpoint_sequence, *(file.file_id for file in files))))

@@ -139,7 +139,8 @@ class EntryType(enum.IntEnum):
     STAGE = 5
     """Reserved for staged publishing; nobody writes it yet, readers pass over it."""
     FREED = 6
-    """Written by the journal itself: a checkpoint's sequence, and the ids of files that are no longer needed (u64s)."""
+    """Written by the journal itself: a checkpoint's sequence, and the ids of files that are no longer needed (u64s).
+    The last bytes of a file are kept for such entries."""
     DAMAGE = 7
     """Written by the journal itself: a corrupt range that recovery met (``danube.log.recovery``)."""
     METADATA = 8

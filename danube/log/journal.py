@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 import trio
 
 from danube.log._admission import Admission
-from danube.log._files import JournalFile
+from danube.log._files import FREED_MARGIN, JournalFile
 from danube.log._keeper import FileKeeper
 from danube.log.disk import Disk
 from danube.log.format import (
@@ -60,7 +60,9 @@ __all__ = ["Journal", "JournalUsage"]
 
 _log = logging.getLogger("danube.journal")
 
-_FILE_OVERHEAD: Final = FILE_HEADER_SIZE + BLOCK_HEADER_SIZE + ENTRY_HEADER_SIZE + STAMP_SIZE + len(TERMINATOR)
+_FILE_OVERHEAD: Final = (
+    FILE_HEADER_SIZE + BLOCK_HEADER_SIZE + ENTRY_HEADER_SIZE + STAMP_SIZE + len(TERMINATOR) + FREED_MARGIN
+)
 _EWMA_WEIGHT: Final = 0.1
 _OWN: Final = (EntryType.FREED, EntryType.METADATA)
 
@@ -153,7 +155,7 @@ class Journal:
         self._disk = disk
         self._limits = limits
         self._file_size = file_size
-        self._capacity = file_size - FILE_HEADER_SIZE - len(TERMINATOR)
+        self._capacity = file_size - FILE_HEADER_SIZE - len(TERMINATOR) - FREED_MARGIN
         self._clock = clock
         self._admission = Admission(limits)
         self._keeper = FileKeeper(disk, limits, file_size, self._admission, self)
@@ -163,7 +165,8 @@ class Journal:
         self._disk_lane = _Lane(sync=True)
         self._os_lane = _Lane(sync=False)
         self._unsynced: deque[JournalFile] = deque()
-        self._rolling = trio.Lock()
+        self._freed: deque[Entry] = deque()
+        """Goes before everything else in the synced lane, and into the margin of a file that is full."""
         self._internal: dict[Entry, Callable[[], None]] = {}
         self._recovery: Recovery | None = None
         self._noted_revision = 0
@@ -345,7 +348,8 @@ class Journal:
     async def _run_lane(self, lane: _Lane) -> None:
         queue = lane.queue
         while True:
-            if not queue and not (lane.sync and self._unsynced):
+            urgent = self._freed if lane.sync else None
+            if not urgent and not queue and not (lane.sync and self._unsynced):
                 if self._closing:
                     return
                 lane.idle = trio.Event()
@@ -355,21 +359,32 @@ class Journal:
                 await self._sync_closed(lane)
                 continue
             active = self._keeper.active
-            if _framed(queue[0]) > active.room():
-                async with self._rolling:
-                    if self._keeper.active is active:
-                        await self._keeper.roll()
-                        for rolled in self.on_roll:
-                            rolled()
-                        if active.last_sequence > self._watermark:
-                            self._unsynced.append(active)
-                            self._disk_lane.wake()
+            fits = _framed(*urgent) <= active.room(margin=True) if urgent else _framed(queue[0]) <= active.room()
+            if not fits:
+                if self._keeper.can_roll():
+                    self._roll()
+                else:
+                    self._keeper.note_waiting()
+                    await self._keeper.news.wait()
                 continue
             # From here to the call of Disk.write nothing waits: position, sequence and the order of writes agree.
-            await self._commit(lane, active)
+            if urgent:
+                entries = list(urgent)
+                urgent.clear()
+                await self._commit(lane, active, entries, sum(entry.size for entry in entries))
+            else:
+                await self._commit(lane, active, *self._take(queue, active))
 
-    async def _commit(self, lane: _Lane, file: JournalFile) -> None:
-        entries, size = self._take(lane.queue, file)
+    def _roll(self) -> None:
+        full = self._keeper.active
+        self._keeper.roll()
+        for rolled in self.on_roll:
+            rolled()
+        if full.last_sequence > self._watermark:
+            self._unsynced.append(full)
+            self._disk_lane.wake()
+
+    async def _commit(self, lane: _Lane, file: JournalFile, entries: list[Entry], size: int) -> None:
         self._sequence = sequence = self._sequence + 1
         fresh = not file.end
         position = file.end or FILE_HEADER_SIZE
@@ -468,9 +483,9 @@ class Journal:
         self._admission.wake()
 
     def _settle_rest(self, error: DanubeError) -> None:
-        for lane in (self._os_lane, self._disk_lane):
-            rest = list(lane.queue)
-            lane.queue.clear()
+        for queue in (self._os_lane.queue, self._freed, self._disk_lane.queue):
+            rest = list(queue)
+            queue.clear()
             if rest:
                 self._settle(rest, sum(entry.size for entry in rest), error)
 
@@ -502,10 +517,15 @@ class Journal:
         """Write a FREED entry; return whether it is durable. False: the journal is ending."""
         if self._closing or self._failure is not None:
             return False
+        # With the revision of the metadata that made it true: the entry that tells of it may have to wait for a file.
+        seen = METADATA_ENTRY.pack(self._keeper.identity, self._noted_revision)
         entry = Entry(EntryType.FREED, 0, Durability.DISK, (payload,))
         done = trio.Event()
         self._internal[entry] = done.set
-        self.submit(entry)
+        self._freed += (Entry(EntryType.METADATA, 0, Durability.DISK, (seen,)), entry)
+        self._admission.pending_bytes += entry.size + METADATA_ENTRY.size
+        self._disk_lane.wake()
+        self._keeper.announce()
         await done.wait()
         return self.failure is None and entry.sequence >= 0
 
@@ -573,7 +593,7 @@ class Journal:
         entry = Entry(
             EntryType.METADATA, 0, Durability.DISK, (METADATA_ENTRY.pack(self._keeper.identity, self._noted_revision),)
         )
-        if not file.end or file.room() < _framed(entry):
+        if not file.end or file.room(margin=True) < _framed(entry):
             return
         self._sequence += 1
         buffers, _ = encode_block(
@@ -651,9 +671,9 @@ class Journal:
         )
 
 
-def _framed(entry: Entry) -> int:
-    """Return the length of a block of this entry alone."""
-    return BLOCK_HEADER_SIZE + ENTRY_HEADER_SIZE + entry.size
+def _framed(*entries: Entry) -> int:
+    """Return the length of a block of these entries alone."""
+    return BLOCK_HEADER_SIZE + sum(ENTRY_HEADER_SIZE + entry.size for entry in entries)
 
 
 def _nothing() -> None:

@@ -103,6 +103,8 @@ class SimulatedDisk:
         self.read_delay_s = read_delay_s
         self.capacity = capacity
         self.growing = growing
+        self.no_descriptors = False
+        """Whether the process has no file descriptor left for a new file."""
         self.syncs = 0
         self.writes = 0
         self._names: dict[str, _File] = {}
@@ -206,6 +208,8 @@ class SimulatedDisk:
         """See :meth:`danube.log.Disk.create`."""
         self._call("create")
         await self._pass(self.sync_delay_s)
+        if self.no_descriptors:
+            raise _error(errno.EMFILE)
         if self._used() + size > self.capacity:
             raise _error(errno.ENOSPC)
         assert name not in self._names

@@ -281,7 +281,7 @@ async def test_a_full_journal_refuses_publishes_and_takes_acks_until_a_topic_is_
         with pytest.raises(JournalFullError, match=r"journal_max_bytes"):
             await d.journal.admit(4000)
         assert trio.current_time() - started == pytest.approx(1.0)
-        acks = [d.control(size=2000) for _ in range(20)]  # from the reserve
+        acks = [d.control(size=2000) for _ in range(16)]  # from the reserve
         await d.wait_for(*acks)
 
         async def later() -> None:

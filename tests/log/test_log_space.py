@@ -1,0 +1,216 @@
+"""A journal whose space, or whose descriptors, are used up: it waits, says so, and goes on by itself when it can."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from log_lives import FILE_SIZE, make_part
+from trio.testing import MockClock
+
+from danube.log import BatchCache, Entry, EntryType, Journal, RealDisk, TopicLog
+from danube.log._files import FREED_MARGIN
+from danube.model import Durability, Limits
+from danube.model.batch import check_part
+from danube.model.errors import DanubeError, UnavailableError
+from danube.testing.disk import SimulatedDisk
+
+FILES = 6
+
+
+class Desk:
+    """A journal with one topic, whose batches and control entries use up its space."""
+
+    def __init__(self, disk: SimulatedDisk, reserve_files: int = 2) -> None:
+        self.disk = disk
+        self.limits = Limits(
+            max_batch_bytes=8 * 1024,
+            journal_max_bytes=FILES * FILE_SIZE,
+            journal_reserve_bytes=reserve_files * FILE_SIZE,
+            journal_pending_bytes=32 * 1024,
+            journal_commit_bytes=12 * 1024,
+            journal_full_wait_s=1.0,
+        )
+        self.settled: set[Entry] = set()
+        self.metadata_away = False
+        self.journal = Journal(
+            disk, self.limits, file_size=FILE_SIZE, on_commit=self._on_commit, checkpoint=self._checkpoint
+        )
+        self.log: TopicLog
+
+    def _on_commit(self, entries: list[Entry], error: DanubeError | None) -> None:
+        assert error is None
+        for entry in entries:
+            self.settled.add(entry)
+            if entry.type is EntryType.BATCH:
+                self.log.settled(entry)
+
+    async def _checkpoint(self) -> None:
+        await trio.sleep(0.01)
+        if self.metadata_away:
+            raise UnavailableError("the metadata are away")
+
+    async def fill(self) -> None:
+        """Publish until nothing more is admitted."""
+        while True:
+            part = make_part([bytes(2000)])
+            with trio.move_on_after(0.5) as patience:
+                await self.journal.admit(len(part))
+            if patience.cancelled_caught:
+                return
+            self.log.append(part, check_part(part), 1)
+
+    def control(self) -> Entry:
+        part = make_part([bytes(10)])  # so that no file comes free by a checkpoint alone
+        self.log.append(part, check_part(part), 1)
+        entry = Entry(EntryType.CURSOR, 1, Durability.DISK, (bytes(3000),))
+        self.journal.submit(entry)
+        return entry
+
+    async def use_up(self) -> list[Entry]:
+        """Submit control entries until they are stuck; return those that are."""
+        entries: list[Entry] = []
+        while True:
+            entries.append(self.control())
+            await trio.sleep(0.2)
+            if entries[-1] not in self.settled:
+                entries += [self.control() for _ in range(3)]
+                await trio.sleep(20)
+                assert not self.settled.intersection(entries[-4:])
+                return entries[-4:]
+
+    async def expect(self, entries: list[Entry], patience_s: float = 30) -> None:
+        with trio.fail_after(patience_s):
+            while not self.settled.issuperset(entries):  # noqa: ASYNC110 - in virtual time
+                await trio.sleep(0.1)
+
+
+@asynccontextmanager
+async def desk(disk: SimulatedDisk, reserve_files: int = 2) -> AsyncIterator[Desk]:
+    found = Desk(disk, reserve_files)
+    recovered = await found.journal.recover()
+    found.log = TopicLog(1, Durability.DISK, found.journal, BatchCache(0), recovered=recovered.topics.get(1))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(found.journal.run)
+        yield found
+        await found.journal.aclose()
+
+
+def waits(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if "nothing is committed" in record.message]
+
+
+@pytest.mark.parametrize("reserve_files", [1, 2])
+@pytest.mark.parametrize("metadata_away", [False, True], ids=["storage", "metadata"])
+async def test_used_up_limits_are_left_as_soon_as_something_can_be_freed(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, metadata_away: bool, reserve_files: int
+) -> None:
+    """While storage or metadata are away nothing comes free; what waits for a file then must not block what frees."""
+    async with desk(SimulatedDisk(Random(1)), reserve_files) as d:
+        await d.fill()
+        if metadata_away:
+            d.metadata_away = True
+            d.log.expire(d.log.end_offset)
+        stuck = await d.use_up()
+        (said,) = waits(caplog)
+        assert "journal_reserve_bytes" in said
+        d.metadata_away = False
+        d.log.expire(d.log.end_offset)
+        await d.expect(stuck)
+        assert "goes on" in caplog.text
+        await d.journal.admit(1000)
+        # And once more.
+        await d.fill()
+        stuck = await d.use_up()
+        assert len(waits(caplog)) == 2
+        d.log.expire(d.log.end_offset)
+        await d.expect(stuck)
+
+
+@pytest.mark.parametrize("metadata_away", [False, True], ids=["storage", "metadata"])
+async def test_a_full_disk_is_left_as_soon_as_something_can_be_freed(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, metadata_away: bool
+) -> None:
+    disk = SimulatedDisk(Random(1), capacity=5 * FILE_SIZE)
+    async with desk(disk) as d:
+        await d.fill()
+        d.metadata_away = metadata_away
+        if metadata_away:
+            d.log.expire(d.log.end_offset)
+        stuck = await d.use_up()
+        (said,) = waits(caplog)
+        assert "disk of the journal is full" in said
+        d.metadata_away = False
+        d.log.expire(d.log.end_offset)
+        await d.expect(stuck)
+        files = [name for name in disk.names() if name.startswith(("journal", "spare"))]
+        assert len(files) <= 5
+    heir = disk.crash(power_loss=True)
+    heir.capacity = math.inf
+    async with desk(heir) as d:
+        assert d.journal.recovered is not None
+        assert not d.journal.recovered.stopped_topics({1: d.log.end_offset})
+
+
+async def test_a_full_disk_is_left_when_others_free_it(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk(Random(1), capacity=5 * FILE_SIZE)
+    async with desk(disk) as d:
+        await d.fill()
+        stuck = await d.use_up()
+        disk.capacity = math.inf
+        await d.expect(stuck)
+
+
+async def test_a_full_table_of_descriptors_is_no_error_of_the_disk(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SimulatedDisk(Random(1))
+    async with desk(disk) as d:
+        disk.no_descriptors = True
+        stuck = await d.use_up()
+        assert any("file descriptor" in text for text in waits(caplog))
+        assert d.journal.failure is None
+        disk.no_descriptors = False
+        await d.expect(stuck)
+
+
+async def test_the_margin_is_for_what_frees_alone(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk(Random(1))
+    async with desk(disk) as d:
+        await d.fill()
+        for name in disk.names():
+            content = bytes(disk.content(name)).rstrip(b"\0")
+            if name.startswith("journal") and content:
+                assert len(content) <= FILE_SIZE - FREED_MARGIN
+
+
+async def test_a_real_disk_has_descriptors_in_reserve(tmp_path: Path) -> None:
+    async with RealDisk(tmp_path) as disk:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken: list[int] = []
+        await disk.create("first", 4096)  # the thread that does it has what it needs
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 3, hard))
+            with suppress(OSError):
+                while True:
+                    taken.append(os.dup(0))
+            for number in range(16):
+                await disk.create(f"file-{number}", 4096)
+            with pytest.raises(OSError, match="Too many open files"):
+                await disk.create("one-more", 4096)
+            os.close(taken.pop())
+            await disk.create("one-more", 4096)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for descriptor in taken:
+                os.close(descriptor)
+        await disk.write("one-more", 0, [b"x"], sync=True)
+        await disk.create("another", 4096)
+        assert len(disk._reserve) == 16
