@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import trio
+from msgspec.structs import replace
 
 from danube.broker.admin import Administration
 from danube.broker.bond import Bond
@@ -23,6 +24,7 @@ from danube.broker.catalogue import Catalogue
 from danube.broker.composite import Composing
 from danube.broker.config import DEFAULT_ADMIN_PORT, DEFAULT_STORAGE, BrokerConfig, with_port
 from danube.broker.consume import consume
+from danube.broker.descriptors import ADMIN_SHARE
 from danube.broker.expiry import MessageExpiry
 from danube.broker.faces import FaceMaker
 from danube.broker.named_locks import NamedLocks
@@ -309,7 +311,8 @@ class Broker:
                 await nursery.start(face.run)
             await self._listen(self._server, self.config.listen, self.addresses, nursery)
             if admin_services and self.config.admin_listen:
-                servers.append(Server(admin_services, limits, codecs=codecs))
+                few = replace(limits, max_connections=max(1, limits.max_connections // ADMIN_SHARE))
+                servers.append(Server(admin_services, few, codecs=codecs))
                 addresses = [with_port(each, DEFAULT_ADMIN_PORT) for each in self.config.admin_listen]
                 await self._listen(servers[1], addresses, self.admin_addresses, nursery)
             task_status.started(self.addresses)

@@ -175,9 +175,10 @@ def _open_files(limits: Limits) -> Check:
     wanted = min(_MIN_OPEN_FILES, limits.max_connections)
     return Check(
         "open files",
-        soft == resource.RLIM_INFINITY or soft >= wanted,
+        hard == resource.RLIM_INFINITY or hard >= wanted,  # a broker raises its soft limit itself
         f"limit {shown} (hard limit {hard}), {wanted} wanted",
-        f"raise it before starting the broker: ulimit -n {wanted}",
+        f"raise the hard limit before starting the broker: ulimit -Hn {wanted}, or LimitNOFILE; with less, fewer"
+        " connections are taken",
     )
 
 

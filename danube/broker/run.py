@@ -15,10 +15,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 
+import msgspec
 import trio
 
 from danube.broker.broker import Broker, Seams
 from danube.broker.config import BrokerConfig
+from danube.broker.descriptors import fit_to_descriptors
 from danube.broker.faces import FaceMaker
 from danube.broker.memory import FreedMemory, keep_large_buffers
 from danube.model.errors import DanubeError, exit_code
@@ -43,6 +45,7 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     keep_large_buffers()
+    config = msgspec.structs.replace(config, limits=fit_to_descriptors(config.limits))
     try:
         return trio.run(_main, config, faces)
     except BaseException as error:

@@ -57,7 +57,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     # Connections and streams
     max_connections: int = 10_000
-    """Open client connections."""
+    """Open client connections; fewer where the process may not open that many files. The admin port has a sixteenth of
+    that besides."""
     max_streams_per_connection: int = 1_024
     """Concurrent streams of one connection; a stream's slot is free only when its work has ended."""
     max_pending_bytes_per_connection: int = 32 * MIB

@@ -67,6 +67,8 @@ class Server:
         self._connections: dict[ServerConnection, None] = {}
         self._accepting = trio.CancelScope()
         self._next_connection_id = 1
+        self._refused = 0
+        """Connections that were refused since the last look at timeouts."""
         self._changed = trio.Event()
         self._unflushed: list[ServerConnection] = []
         self._flush_wanted = Waker()
@@ -127,7 +129,9 @@ class Server:
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
         """Serve one connection on any byte stream, until it ends; :meth:`run` must run beside it."""
         if len(self._connections) >= self.limits.max_connections or self.draining.is_set():
-            log.warning("a connection is refused: max_connections is %d", self.limits.max_connections)
+            self._refused += 1
+            if self._refused == 1:
+                self._tell_refused()  # the first at once, the others of a second together
             await trio.aclose_forcefully(stream)
             return
         connection = ServerConnection(self, stream, self._next_connection_id, _peer_name(stream))
@@ -191,8 +195,23 @@ class Server:
         while True:
             await trio.sleep(CHECK_INTERVAL_S)
             now = trio.current_time()
+            if self._refused > 1:
+                self._refused -= 1  # one was told before
+                self._tell_refused()
+            self._refused = 0
             for connection in list(self._connections):
                 connection.check(now)
+
+    def _tell_refused(self) -> None:
+        if self.draining.is_set():
+            log.info("%d connections were refused: the broker is shutting down", self._refused)
+        else:
+            log.warning(
+                "%d connections were refused: %d are open, and max_connections is %d",
+                self._refused,
+                len(self._connections),
+                self.limits.max_connections,
+            )
 
     async def drain(self, grace_s: float, settle_s: float = 0.0) -> None:
         """Stop serving without breaking a call that can still end.

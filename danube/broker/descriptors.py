@@ -1,0 +1,60 @@
+"""File descriptors: each connection takes one, and so does each file of the journal, which must never lack it."""
+
+from __future__ import annotations
+
+import logging
+import resource
+from typing import Final
+
+import msgspec
+
+from danube.model.limits import Limits
+
+__all__ = ["fit_to_descriptors"]
+
+_log = logging.getLogger("danube.broker")
+
+RESERVE: Final = 256
+"""Descriptors that connections leave to the journal, metadata, storages and stages ..."""
+RESERVE_SHARE: Final = 4
+"""... but not more than this part of all there may be, 1/4."""
+ADMIN_SHARE: Final = 16
+"""Of connections, the part (1/16) that the admin port may have besides, if there is one."""
+
+
+def fit_to_descriptors(limits: Limits) -> Limits:
+    """Raise the process's soft limit of open files as far as needed and allowed; return limits that fit to it.
+
+    Where even the hard limit is too low for ``max_connections``, fewer are taken, which is logged: a connection more
+    would find no descriptor, or, worse, leave none to a journal that needs its next file.
+    """
+    wanted = limits.max_connections + limits.max_connections // ADMIN_SHARE + RESERVE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft != unlimited and soft < wanted:
+        soft_wanted = wanted if hard == unlimited else min(wanted, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft_wanted, hard))
+            soft = soft_wanted
+        except (OSError, ValueError) as error:
+            _log.warning("the limit of open files stays at %d and could not be raised to %d: %s", soft, wanted, error)
+    if soft == unlimited:
+        return limits
+    most = most_connections(soft)
+    if most >= limits.max_connections:
+        return limits
+    _log.warning(
+        "the process may open %d files, so it takes %d connections and not max_connections = %d; raise the limit of"
+        " open files (ulimit -n, LimitNOFILE) to %d",
+        soft,
+        most,
+        limits.max_connections,
+        wanted,
+    )
+    return msgspec.structs.replace(limits, max_connections=most)
+
+
+def most_connections(descriptors: int) -> int:
+    """Return how many connections a port may take of a process that may open so many files; at least 1."""
+    left = descriptors - min(RESERVE, descriptors // RESERVE_SHARE)
+    return max(1, left * ADMIN_SHARE // (ADMIN_SHARE + 1))
