@@ -190,7 +190,9 @@ class Pump(ABC):
 
     def _next_deadline(self) -> float:
         deadline = self.machine.next_deadline()
-        return min(self.paced_until, math.inf if deadline is None else deadline)
+        # While nothing is delivered at all, a rate that lets the next batch go is no reason to wake up.
+        paced = math.inf if self.moving or self.failure is not None else self.paced_until
+        return min(paced, math.inf if deadline is None else deadline)
 
     def offer(self, batch: StoredBatch) -> None:
         """Hand over a batch that is kept nowhere (topics of durability ``none``): now or never."""

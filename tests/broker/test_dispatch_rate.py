@@ -11,6 +11,7 @@ from broker_harness import RawConsumer, raw_consumer, running_broker, wait_until
 import danube
 from danube.model import api
 from danube.model.batch import read_header
+from danube.model.errors import DataLossError
 
 pytestmark = pytest.mark.virtual
 
@@ -115,3 +116,30 @@ async def test_timeouts_are_kept_while_the_rate_is_used_up(tmp_path: Path) -> No
 async def _dropped(client: danube.Client, count: int) -> bool:
     (info,) = await client.describe_subscription(TOPIC, "s")
     return info.dropped_messages >= count
+
+
+@pytest.mark.parametrize("reason", ["moving", "failure"])
+async def test_a_rate_wakes_nobody_up_while_nothing_is_delivered(tmp_path: Path, reason: str) -> None:
+    """A seek may take as long as the disk does, and the rate lets the next batch go meanwhile."""
+    async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
+        await fill(client, 30)
+        async with raw_consumer(channel, TOPIC, policy={"dispatch_rate": {"messages_per_s": 100}}) as consumer:
+            consumer.credit(1_000)
+            await received(consumer, 100)
+            found = running.broker.topic(TOPIC).subscriptions["s"]
+            await wait_until(lambda: found.paced_until < trio.current_time() + 60)
+            ticks, tick = 0, found.machine.tick
+
+            def counted(now: float) -> None:
+                nonlocal ticks
+                ticks += 1
+                assert ticks < 100, "it spins"
+                tick(now)
+
+            found.machine.tick = counted  # type: ignore[method-assign]
+            setattr(found, reason, True if reason == "moving" else DataLossError("damaged"))
+            await trio.sleep(5)
+            assert ticks <= 2
+            found.moving, found.failure = False, None
+            found.pump()
+            await received(consumer, 150)
