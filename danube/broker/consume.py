@@ -106,7 +106,7 @@ async def _converse(stream: ServerStream, found: Subscription | Reader, consumer
             topic.end_offset,
             subscription.policy.ack_timeout_s,
             subscription_id=subscription.subscription_id,
-            generation=subscription.cursor.generation,
+            generation=subscription.generation,
             owner_epoch=topic.owner_epoch,
         )
     try:

@@ -22,7 +22,7 @@ from danube.broker.receiver import AckWaiter, Receiver
 from danube.broker.telling import explanation_of, info_of
 from danube.dispatch import Cursor, Delivery, Machine, Span
 from danube.log import StoredBatch
-from danube.model import PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
+from danube.model import Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
 from danube.model.errors import (
     ConsumerDisplacedError,
     DanubeError,
@@ -70,6 +70,7 @@ class Subscription(Pump):
         self.expired_messages = 0
         """Outlived the topic's ``message_ttl_s`` since the broker was started."""
         self._journal = CursorJournal(topic, subscription_id, cursor)
+        self._life = topic.owner_epoch if topic.durability is Durability.OS else 0
         self._wall_clock_us = broker.seams.wall_clock_us
         self._active: int | None = None
         self._slices = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
@@ -199,11 +200,18 @@ class Subscription(Pump):
     # --- What consumers say ---
     #
     # Whatever is said about messages has the generation of their delivery. A seek begins another one: what is said
-    # about earlier deliveries, by whomever and however late, must not settle messages that are to come again.
+    # about earlier deliveries, by whomever and however late, must not settle messages that are to come again. So does
+    # the start of a broker for topics of durability `os`: a power loss may have taken what was delivered, and others
+    # have its offsets since.
+
+    @property
+    def generation(self) -> int:
+        """Of what is delivered now."""
+        return self._life << 32 | self.cursor.generation
 
     def _is_void(self, consumer: Receiver | None, generation: int) -> bool:
         """Whether something was said about deliveries from before a seek: then it is a sign of life, and no more."""
-        if generation == self.cursor.generation:
+        if generation == self.generation:
             return False
         if consumer is not None:
             self.machine.ack((), consumer.consumer_id, trio.current_time())
@@ -320,7 +328,7 @@ class Subscription(Pump):
 
     def give_back(self, consumer: Receiver, ranges: Sequence[int], generation: int) -> None:
         """Deliver flat ranges to others: the application of this consumer is stuck and has not seen them."""
-        if generation != self.cursor.generation:
+        if generation != self.generation:
             return
         self.machine.give_back(consumer.consumer_id, ranges, trio.current_time())
         self.pump()
@@ -355,7 +363,7 @@ class Subscription(Pump):
     def _sought(self) -> None:
         """The cursor was moved, and that is durable: consumers begin again."""
         self.moving = False
-        told = api.Sought(self.cursor.generation)
+        told = api.Sought(self.generation)
         for consumer in self.consumers.values():
             consumer.send(told)
             if consumer.wants_caught_up:

@@ -38,8 +38,8 @@ class OffsetRange(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """Offset after the last one."""
-        return self.start + self.count
+        """Offset after the last one; -1 if the broker no longer knows where they are."""
+        return self.start + self.count if self.start >= 0 else self.start
 
 
 class RangeReceipt(msgspec.Struct, frozen=True):

@@ -326,7 +326,7 @@ class Consumers:
 
     @staticmethod
     def _heard(subscription: Subscription, offset: int, generation: int) -> CompatConsumer | None:
-        if generation != subscription.cursor.generation:
+        if generation != subscription.generation:
             return None  # a message from before a seek: it says nothing of what was sent since
         for consumer in subscription.consumers.values():
             if isinstance(consumer, CompatConsumer) and consumer.heard(offset):

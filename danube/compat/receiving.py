@@ -168,7 +168,7 @@ class CompatConsumer:
         self._heard_again = now + timeout_s / 8
         if sent and timeout_s:
             self._subscription.extend(
-                self, [number for pair in sent for number in pair], None, self._subscription.cursor.generation
+                self, [number for pair in sent for number in pair], None, self._subscription.generation
             )
         return True
 
@@ -180,7 +180,7 @@ class CompatConsumer:
         Raises:
             InvalidArgumentError: the batch cannot be opened.
         """
-        url = marked(self._url, self._subscription.cursor.generation)
+        url = marked(self._url, self._subscription.generation)
         messages = messages_of(topic, url, batch, delivery, self._limits.max_batch_bytes)
         if topic.durability is not Durability.NONE:
             sent, ranges = self._sent, delivery.ranges

@@ -283,7 +283,8 @@ class ConsumeOpened(_Tagged, tag=0):
     subscription_id: int = 0
     """Of the subscription; another one if it was deleted and created again. 0 for a reader."""
     generation: int = 0
-    """Of the deliveries that follow, up to the first :class:`Sought`. It survives restarts, unless nothing is kept."""
+    """Of the deliveries that follow, up to the first :class:`Sought`. It survives restarts, unless a power loss may
+    take messages (``os``), or nothing is kept."""
     owner_epoch: int = 0
     """Of the topic: each start of its broker, and each take-over by another one, has a higher one. 0 if nothing is
     kept. A client that has seen a higher one talks to a former owner, who does not know yet."""

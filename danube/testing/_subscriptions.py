@@ -98,6 +98,8 @@ class Place(msgspec.Struct):
     """After how many moves each message was handed out last."""
     given: dict[Spot, int] = {}
     """What an application has acknowledged, whatever became of that; and after how many moves it had come."""
+    open: set[Spot] = set()
+    """What was handed out, and was not acknowledged since."""
     settled: dict[Spot, tuple[int, int, int]] = {}
     """What is durably acknowledged: (event, session number, generation) of the confirmation."""
     moves: int = 0
@@ -123,24 +125,29 @@ class Place(msgspec.Struct):
             event, number, then = settled
             if session.opened_at > event or (session.number == number and handed.generation > then):
                 found = "P1: it came again after its acknowledgement was durable"
-        if not session.lets_through(told.key if told.key is not None else told.producer):
+        if not session.lets_through(told.key or told.producer):
             found = f"P6: the consumer's filters {session.filters} do not match its key"
         if handed.now_s < told.due_s:
             found = f"P5: it came at {handed.now_s:.6f} s and was due at {told.due_s:.6f} s"
         if spot not in self.deliveries:
-            found = self._first_sight(offset, told.key, handed) or found
+            found = self._first_sight(offset, told, handed) or found
+        self.open.add(spot)
         self.deliveries[spot] += 1
         self.reached[spot] = self.moves
         return found
 
-    def _first_sight(self, offset: int, key: str | None, handed: Handed) -> str:
+    def give(self, spot: Spot, moves: int) -> None:
+        """An application has acknowledged what it was handed after so many moves."""
+        self.given[spot] = max(self.given.get(spot, 0), moves)
+        self.open.discard(spot)
+
+    def _first_sight(self, offset: int, told: Told, handed: Handed) -> str:
         """Check the order of first attempts. What was lost on its way to a consumer comes later, as a second one."""
         rules = self.rules
         if rules.kind is SubscriptionType.SHARED or not rules.in_order or self.moves or handed.attempt > 1:
             return ""
         by_key = rules.kind is SubscriptionType.KEY_SHARED
-        if by_key and key is None:
-            return ""  # the producer's name is the key then; its order shows in the audit
+        key = told.key or told.producer
         ordered_by = key if by_key else None
         before = self.last_new.get((ordered_by, (0, 0)), -1)
         self.last_new[ordered_by, (0, 0)] = max(before, offset)
@@ -155,7 +162,7 @@ class Place(msgspec.Struct):
             before = self.last_new.get((ordered_by, stream), -1)
             self.last_new[ordered_by, stream] = max(before, offset)
         if offset < before:
-            return f"P6: seen for the first time after {before}" + (f" of key {key}" if key else "")
+            return f"P6: seen for the first time after {before}" + (f" of key {key}" if by_key else "")
         return ""
 
     def moved(self, offset: int, *, failed: bool = False) -> int:
@@ -175,13 +182,9 @@ class Place(msgspec.Struct):
     def check(
         self, log: Mapping[int, bytes], sent: Callable[[bytes], Told], now_s: float, *, cut: bool, taken_back: bool
     ) -> Iterable[str]:
-        """Yield what cannot be, at the end; ``cut``: messages may be gone from the log's front.
-
-        ``taken_back``: an acknowledgement of what a power loss took may be repeated, and count for what has its offset.
-        """
+        """Yield what cannot be, at the end; ``cut``: messages may be gone from the log's front."""
         if cut:
             return
-        repeated = {offset for offset, _ in self.given} if taken_back else frozenset()
         where = f"{self.topic}, subscription {self.subscription}"
         for start, end, when_s in self.gaps:
             for offset in range(start, end):
@@ -195,16 +198,12 @@ class Place(msgspec.Struct):
         # Where an unsynced tail was lost, a move may have been lost, too.
         since = self.again_since if not taken_back else 0
         came = {spot for spot, moves in self.reached.items() if moves >= since}
-        never = [
-            offset for offset in log if offset not in repeated and not self._is_excused(offset, log, sent, now_s, came)
-        ]
+        never = [offset for offset in log if not self._is_excused(offset, log, sent, now_s, came)]
         if never:
             what = "were not delivered again after a seek" if since else "were never delivered"
             yield f"P5: {where}: {len(never)} messages {what}, the first is @{never[0]}"
         given = {spot for spot, moves in self.given.items() if moves >= since}
-        passed = [
-            offset for offset in log if offset not in repeated and not self._is_excused(offset, log, sent, now_s, given)
-        ]
+        passed = [offset for offset in log if not self._is_excused(offset, log, sent, now_s, given)]
         if passed:
             times = self.deliveries[passed[0], sent(log[passed[0]]).checksum]
             yield (

@@ -321,10 +321,23 @@ class History:
 
         Return what :meth:`confirmed` knows it by.
         """
-        spot = offset, self._sent[payload].checksum if payload in self._sent else -1
-        given = self._places[topic, session.subscription].given
-        given[spot] = max(given.get(spot, 0), moment[1])
+        spot = self.spot(offset, payload)
+        self._places[topic, session.subscription].give(spot, moment[1])
         return spot
+
+    def given_up_to(self, session: Session, topic: str, offset: int, moment: tuple[int, int]) -> None:
+        """An application has acknowledged everything up to and including a message that came at a :meth:`moment`.
+
+        That is what was delivered until now, to whichever consumer. What was not has to come nevertheless.
+        """
+        place = self._places[topic, session.subscription]
+        for spot in [spot for spot in place.open if spot[0] <= offset]:
+            place.give(spot, moment[1])
+
+    def spot(self, offset: int, payload: bytes) -> Spot:
+        """Return what a message is known by."""
+        sent = self._sent.get(payload)
+        return offset, sent.checksum if sent is not None else zlib.crc32(payload)
 
     def moment(self, session: Session, topic: str) -> tuple[int, int]:
         """Return what :meth:`confirmed` has to know of the time at which messages were delivered."""

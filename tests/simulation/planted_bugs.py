@@ -166,6 +166,17 @@ def take_more_than_the_rule(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(history, "plan_retention", greedy)
 
 
+def acknowledge_a_repeat_before_its_sync(patch: pytest.MonkeyPatch) -> None:
+    """Takes a repeat of a batch that is on its way to the disk for one of a batch that is stored."""
+    check = ProducerTable.check
+
+    def hasty(self: ProducerTable, header: Any) -> Checked:
+        found = check(self, header)
+        return Checked(Verdict.KNOWN, found.base_offset) if found.kind is Verdict.PENDING else found
+
+    patch.setattr(ProducerTable, "check", hasty)
+
+
 ASKED_FOR: tuple[Plant, ...] = (
     drop_a_sync,
     acknowledge_before_the_commit,
@@ -180,6 +191,7 @@ FURTHER: tuple[Plant, ...] = (
     release_before_the_upload,
     skip_at_the_hand_over,
     take_more_than_the_rule,
+    acknowledge_a_repeat_before_its_sync,
 )
 
 FOUND_BY: dict[str, tuple[int, str]] = {
@@ -194,6 +206,7 @@ FOUND_BY: dict[str, tuple[int, str]] = {
     "release_before_the_upload": (0, "somebody spins"),
     "skip_at_the_hand_over": (0, "P2: 191 should follow"),
     "take_more_than_the_rule": (5, "P1: retention has left at most 73047 bytes, and has to leave 102400"),
+    "acknowledge_a_repeat_before_its_sync": (0, "P2: was acknowledged where another message is"),
 }
 """The first seed that finds a bug (so many seeds, and one more, does it take), and what its world says first."""
 

@@ -324,17 +324,21 @@ def test_offsets_of_a_lost_tail_are_given_again() -> None:
 
 
 def test_a_delivery_of_what_was_lost_does_not_count_for_what_has_its_offset() -> None:
-    history = History()
-    history.topic(TOPIC, Durability.OS)
-    session = history.session("s", SubscriptionType.EXCLUSIVE, [TOPIC])
-    history.publish("p", 1, 0, TOPIC, payload(0), None)
-    history.deliver(session, 1, TOPIC, 0, payload(0), None)
-    history.power_loss()
-    history.publish("p", 1, 1, TOPIC, payload(1), None)
-    history.audit("hot", TOPIC, [Audited(0, payload(1), None)])
+    history, _ = lost_tail(delivered=False)
+    history.audit("hot", TOPIC, audited([0, 1, 2, 6, 7, 8]))
     violations = history.check()
-    assert any("1 messages were never delivered, the first is @0" in violation for violation in violations)
-    assert any("has passed 1 messages that nobody has acknowledged" in violation for violation in violations)
+    assert any("3 messages were never delivered, the first is @3" in violation for violation in violations)
+    assert any("has passed 3 messages that nobody has acknowledged" in violation for violation in violations)
+
+
+def test_an_acknowledgement_of_what_was_lost_does_not_count_for_what_has_its_offset() -> None:
+    history, session = lost_tail(delivered=False)
+    for number in (6, 7, 8):
+        history.deliver(session, 2, TOPIC, number - 3, payload(number), None)
+    history.audit("hot", TOPIC, audited([0, 1, 2, 6, 7, 8]))
+    assert [violation.split(": ")[-1] for violation in history.check()] == [
+        "the cursor has passed 3 messages that nobody has acknowledged, the first is @3, delivered 1 times"
+    ]
 
 
 def test_only_a_power_loss_gives_an_offset_again() -> None:

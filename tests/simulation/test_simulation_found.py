@@ -291,3 +291,35 @@ def test_a_damaged_topic_does_not_take_the_journal_from_the_others() -> None:
                 assert journal.used_bytes <= node.config.limits.journal_max_bytes
 
     simulate(work)
+
+
+def test_an_acknowledgement_of_what_a_power_loss_took_settles_nothing_else() -> None:
+    """A client repeats what was not confirmed; it settled the message that has the offset of the lost one since."""
+
+    async def work(world: World) -> None:
+        lost = 0
+        async with world.applications.client("here", Random(1), "broker") as client:
+            await client.create_topic(TOPIC, durability="os")
+            async with (
+                client.consumer(TOPIC, subscription="s", start="earliest") as consumer,
+                client.producer(TOPIC, name="p") as producer,
+            ):
+                for number in range(40):
+                    stored = await producer.send(b"%d" % number)
+                    taken = await consumer.receive()
+                    assert (taken.offset, taken.payload) == (stored.offset, b"%d" % number)
+                    world.crash(world.node, power_loss=True)
+                    taken.ack_nowait()
+                    again = await producer.send(b"%d again" % number)
+                    lost += again.offset <= stored.offset
+                    with trio.fail_after(60):
+                        while (message := await consumer.receive()).offset < again.offset:
+                            await message.ack()
+                    assert message.payload == b"%d again" % number
+                    await message.ack()
+                    await consumer.flush_acks()
+            (row,) = await client.describe_subscription(TOPIC, "s")
+            assert row.backlog_messages == 0
+        assert lost, "no power loss has taken a message"
+
+    simulate(work)

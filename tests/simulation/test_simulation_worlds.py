@@ -15,7 +15,7 @@ from danube.testing.simulation import draw_plan, run_world
 from danube.testing.simulation._scheduler import check_trio
 from danube.testing.simulation.fresh import fresh_base, fresh_seeds, present_base
 from danube.testing.simulation.runner import run_many
-from danube.testing.simulation.storm import FAULTS
+from danube.testing.simulation.storm import FAULTS, SLOW_FAULTS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -24,6 +24,19 @@ SEEDS = range(200)
 
 STORM_S = 12.0
 """Virtual seconds with faults in each of these worlds."""
+
+HABITS = {
+    "acked-up-to",
+    "acked-one",
+    "taken-one",
+    "confirmed-one",
+    "change-topic",
+    "change-policy",
+    "seek",
+    "churn",
+    "read",
+}
+"""What applications do now and then, as the trace says it."""
 
 FRESH_MINUTES = 3.0
 """Real ones, of both cores, in ``tox -e extended``; ``tox -e long`` takes an hour."""
@@ -38,7 +51,8 @@ def test_worlds() -> None:
     assert summary.published
     assert summary.acknowledged
     assert summary.checked
-    assert set(FAULTS) <= set(summary.faults), "a kind of fault was never injected"
+    assert {*FAULTS, *SLOW_FAULTS} <= set(summary.faults), "a kind of fault was never injected"
+    assert set(summary.events) >= HABITS, "something was never done"
 
 
 @pytest.mark.extended

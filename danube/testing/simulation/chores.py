@@ -33,12 +33,26 @@ _HARMLESS: Final[tuple[dict[str, Any], ...]] = (
 )
 """Changes that take nothing from anybody."""
 
+_TOPIC_RULES: Final[tuple[dict[str, Any], ...]] = (
+    {"max_message_bytes": 500},
+    {"max_producers": 1},
+    {"max_consumers": 1},
+    {"max_consumers_per_subscription": 1},
+    {"max_subscriptions": 1},
+    {"publish_rate": {"messages_per_s": 20.0}},
+    {"publish_rate": {"bytes_per_s": 20_000.0}},
+    {"dispatch_rate": {"messages_per_s": 50.0}},
+)
+"""Changes that refuse what is new, or slow it down, as long as they last."""
+_NO_TOPIC_RULES: Final[dict[str, Any]] = {name: None for rules in _TOPIC_RULES for name in rules}
+_LONGER_S: Final = 8.0
+
 
 class ChorePlan(NamedTuple):
     """Somebody who does something again and again."""
 
     kind: str
-    """``read``, ``seek``, ``change-policy`` or ``churn``."""
+    """``read``, ``seek``, ``change-policy``, ``change-topic`` or ``churn``."""
     name: str
     """Of the host."""
     topic: TopicPlan
@@ -54,6 +68,7 @@ async def do_chore(applications: Applications, plan: ChorePlan, random: Random) 
         "read": _read,
         "seek": _seek,
         "change-policy": _change_policy,
+        "change-topic": _change_topic,
         "churn": _Churn().turn,
     }
     chore = chores[plan.kind]
@@ -66,9 +81,11 @@ async def do_chore(applications: Applications, plan: ChorePlan, random: Random) 
                 applications.trace("chore-error", plan.name, shown_error(error))
             with trio.move_on_after(random.expovariate(1 / plan.every_s)):
                 await applications.calm.wait()
+        if chore is _change_topic:
+            await client.change_policies(plan.topic.name, **_NO_TOPIC_RULES)
         return True
 
-    await applications.again_and_again(plan.name, random, work, 30.0, plan.topic)
+    await applications.again_and_again(plan.name, random, work, 30.0, plan.topic, applications.client)
 
 
 async def _read(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
@@ -120,6 +137,15 @@ async def _change_policy(applications: Applications, plan: ChorePlan, client: Cl
         changes["poison"] = str(random.choice(poisons))
     applications.trace("change-policy", plan.topic.name, plan.consumer.subscription, changes)
     await client.change_subscription_policy(plan.topic.name, plan.consumer.subscription, **changes)
+
+
+async def _change_topic(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
+    """Change a rule of a live topic, or take all of them back; make a time to live longer, and as it was again."""
+    changes = dict(random.choice((*_TOPIC_RULES, _NO_TOPIC_RULES, _NO_TOPIC_RULES)))
+    if plan.topic.message_ttl_s:
+        changes["message_ttl_s"] = random.choice((plan.topic.message_ttl_s, plan.topic.message_ttl_s, _LONGER_S, 0.0))
+    applications.trace("change-topic", plan.topic.name, changes)
+    await client.change_policies(plan.topic.name, **changes)
 
 
 class _Churn:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import trio
 
+import danube.compat
 from danube.broker import Broker, BrokerConfig, Seams
 from danube.broker.config import StorageConfig
 from danube.metadata import Capabilities, LeaseId, MemoryStore, MetadataStore
@@ -209,7 +210,7 @@ class BrokerNode:
         """Run one life, from the start of a broker to its end or death."""
         self.lives += 1
         self.life = life = Life(self.lives)
-        life.broker = Broker(self.config, self._seams(life))
+        life.broker = Broker(self.config, self._seams(life), (danube.compat.face,))
         self._network.power_on(self.name)
         self._trace("start", self.name, life.number)
         self._started(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ from danube.model.limits import KIB, Limits
 from danube.model.policies import Durability, PoisonPolicy, Retention, SubscriptionPolicy, SubscriptionType
 from danube.testing.simulation.chores import ChorePlan
 from danube.testing.simulation.node import PORT
-from danube.testing.simulation.storm import FAULTS
+from danube.testing.simulation.storm import FAULTS, SLOW_FAULTS
+from danube.testing.simulation.upstream import UpstreamPlan
 from danube.testing.simulation.workload import ConsumerPlan, ProducerPlan, TopicPlan
 
 __all__ = ["KINDS", "Plan", "draw_plan"]
@@ -38,6 +40,8 @@ class Plan(NamedTuple):
     """How often another machine may take over what is in the bucket."""
     like_sockets: bool = True
     """Whether Danube sees sockets, or streams as with TLS."""
+    upstream: Sequence[UpstreamPlan] = ()
+    """Applications whose producers speak the upstream protocol."""
 
     def home_of(self, machine: str) -> str:
         """Return the home whose place a machine has taken."""
@@ -77,8 +81,18 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         for number in range(random.choice((1, 2))):
             consumers += _draw_subscription(random, topic, number, len(consumers))
     chores = _draw_chores(random, consumers)
+    # Of chance of its own: what is drawn above stays as it was.
+    others = Random(f"others {seed}")
+    upstream = _draw_upstream(others, topics)
+    consumers = [_draw_habits(others, each) for each in consumers]
+    chores += [
+        ChorePlan("change-topic", f"q{index}", topic, others.choice((1.0, 5.0)))
+        for index, topic in enumerate(topics)
+        if others.random() < 0.15
+    ]
     chosen = random.sample(sorted(FAULTS), random.randint(3, len(FAULTS)))
     faults = {name: FAULTS[name] for name in chosen}
+    faults |= {name: weight for name, weight in SLOW_FAULTS.items() if others.random() < 0.3}
     ends = ["drain", "kill", "power-loss"]
     if any(topic.message_ttl_s or topic.delays for topic in topics):
         faults.pop("clock-jump", None)  # what is early or late would be so by a clock that is wrong
@@ -100,7 +114,29 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         last_end=random.choice(ends),
         most_moves=5 if kind == "moving" else 0,
         like_sockets=random.random() < 0.8,
+        upstream=upstream,
     )
+
+
+def _draw_upstream(random: Random, topics: list[TopicPlan]) -> list[UpstreamPlan]:
+    return [
+        UpstreamPlan(
+            name=f"p{index}u",
+            topic=topic,
+            producers=random.choice((1, 3, 10)),
+            pause_s=random.choice((0.1, 0.5, 2.0)),
+            crash_after_s=random.choice((8.0, 30.0, 1000.0)),
+        )
+        for index, topic in enumerate(topics)
+        if random.random() < 0.2
+    ]
+
+
+def _draw_habits(random: Random, consumer: ConsumerPlan) -> ConsumerPlan:
+    """Let some consumers acknowledge cumulatively, and others speak the upstream protocol."""
+    in_line = consumer.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+    cumulative, upstream = random.random() < 0.4, random.random() < 0.15
+    return consumer._replace(cumulative=in_line and cumulative, upstream=upstream)
 
 
 def _draw_topic(random: Random, index: int, home: str, *, moving: bool) -> TopicPlan:

@@ -42,6 +42,9 @@ FAULTS = {
 }
 """What may go wrong, and how often in comparison. ``move`` and ``flip`` are only in worlds that are made for them."""
 
+SLOW_FAULTS = {"slow-reads": 1.0, "unsynced-repeats": 1.5}
+"""The same, in some worlds: what takes a slow disk, so that things happen while it is at work."""
+
 
 class Storm:
     """Breaks things, and mends them; each strikes one machine, which is drawn among those that serve."""
@@ -52,7 +55,11 @@ class Storm:
         self._network = world.network
         self._trace = world.trace
         self._random = world.random_of("storm")
-        self._hosts = [each.name for each in world.plan.producers] + [each.name for each in world.plan.consumers]
+        self._other_random = world.random_of("other storms")
+        """For what came later: what is drawn from the first one stays as it was."""
+        plan = world.plan
+        self._hosts = [each.name for each in plan.producers] + [each.name for each in plan.consumers]
+        self._hosts += [each.name for each in plan.upstream]
         self._nursery: trio.Nursery
 
     async def rage(self) -> None:
@@ -78,6 +85,7 @@ class Storm:
             node.clock_error_us = 0
             node.disk.capacity = math.inf
             node.disk.sync_delay_s = 0.002
+            node.disk.read_delay_s = 0.0002
             node.set_metadata_faults(latency_s=0.0, refuse=0.0, lose_answer=0.0)
             node.set_storage_faults(
                 down=False, unavailable=0.0, lose_answer=0.0, throttle=0.0, hang=0.0, latency_s=0.005
@@ -123,6 +131,13 @@ class Storm:
             case "slow-disk":
                 trace.fault(name, node.name)
                 node.disk.sync_delay_s = random.choice((0.002, 0.05, 1.0, 5.0))
+            case "slow-reads":
+                trace.fault(name, node.name)
+                node.disk.read_delay_s = random.choice((0.02, 0.2, 1.0))
+                await trio.sleep(random.uniform(1, 10))
+                node.disk.read_delay_s = 0.0002
+            case "unsynced-repeats":
+                await self._repeat_what_is_not_synced(node)
             case "full-disk":
                 trace.fault(name, node.name)
                 node.disk.capacity = 0
@@ -177,6 +192,19 @@ class Storm:
             await trio.lowlevel.checkpoint()
         self._end_life(node, power_loss=power_loss)
 
+    async def _repeat_what_is_not_synced(self, node: BrokerNode) -> None:
+        """Let producers repeat on other connections what the disk is still syncing, and cut the power meanwhile."""
+        random = self._random
+        self._trace.fault("unsynced-repeats", node.name)
+        node.disk.sync_delay_s = random.choice((4.0, 10.0))
+        await trio.sleep(random.uniform(0.2, 1.0))
+        for host in self._hosts:
+            self._network.reset(host, node.name)
+        await trio.sleep(random.uniform(0.2, 2.0))
+        if random.random() < 0.8:
+            self._end_life(node, power_loss=True)
+        node.disk.sync_delay_s = 0.002
+
     def _end_life(self, node: BrokerNode, *, power_loss: bool) -> None:
         life = node.life
         if life is not None and not life.over:
@@ -224,7 +252,14 @@ class Storm:
             former.pause()
         elif fate == "cut-off":
             former.set_storage_faults(down=True)
-        world.replace(former)
+        heir = world.replace(former)
+        if fate == "alive" and (latency_s := self._other_random.choice((0.0, 0.1, 0.5, 1.0))):
+            # While it looks at one object after the other, the former owner seals, merges and cleans.
+            self._trace("slow-heir", heir.name, latency_s)
+            heir.set_storage_faults(latency_s=latency_s)
+            with trio.move_on_after(20.0):
+                await heir.ready.wait()
+            heir.set_storage_faults(latency_s=0.005)
         await trio.sleep(random.choice((1.0, 5.0, 15.0)))
         if fate == "stands-still":
             self._trace("resume", former.name)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import trio
 
@@ -34,6 +34,7 @@ __all__ = ["Applications", "ConsumerPlan", "ProducerPlan", "TopicPlan", "read_le
 
 _KEYS: Final = tuple(f"k{index}" for index in range(6))
 
+_C = TypeVar("_C")
 _Message = tuple[bytes, str | None]
 
 Moment = tuple[int, int]
@@ -95,6 +96,10 @@ class ConsumerPlan(NamedTuple):
     """Most time that it takes over a batch."""
     renews: bool = False
     """Whether it renews the leases of what it handles."""
+    cumulative: bool = False
+    """Whether it acknowledges everything up to a message, now and then."""
+    upstream: bool = False
+    """Whether it speaks the upstream protocol."""
 
     @property
     def rules(self) -> SubscriptionRules:
@@ -137,8 +142,8 @@ class Applications:
         """Set when the faults are over: producers end what they do, consumers take and acknowledge everything."""
         self.finished = trio.Event()
         """Set when consumers shall leave."""
+        self.limits = limits
         self._wall_clock_us = wall_clock_us
-        self._limits = limits
 
     @asynccontextmanager
     async def client(self, host: str, random: Random, home: str) -> AsyncIterator[Client]:
@@ -154,7 +159,7 @@ class Applications:
             request_timeout_s=10.0,
             reconnect_max_s=1.0,
             close_timeout_s=600.0,
-            limits=self._limits,
+            limits=self.limits,
             environment=environment,
         ) as client:
             yield client
@@ -163,11 +168,12 @@ class Applications:
         self,
         host: str,
         random: Random,
-        work: Callable[[Client, Random], Awaitable[bool]],
+        work: Callable[[_C, Random], Awaitable[bool]],
         life_s: float,
         topic: TopicPlan,
+        connect: Callable[[str, Random, str], AbstractAsyncContextManager[_C]],
     ) -> None:
-        """Run ``work`` with a client until it returns True; start again after errors and crashes.
+        """Run ``work`` with what ``connect`` opens until it returns True; start again after errors and crashes.
 
         A crash takes the host's connections away before anything is cancelled.
         """
@@ -180,7 +186,7 @@ class Applications:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._kill, host, dies_in_s, scope, random)
                     with scope:
-                        async with self.client(host, random, topic.home) as client:
+                        async with connect(host, random, topic.home) as client:
                             done = await work(client, random)
                     nursery.cancel_scope.cancel()
             except* DanubeError as errors:
@@ -259,7 +265,7 @@ class Applications:
                             await self.calm.wait()
             return True
 
-        await self.again_and_again(plan.name, random, work, plan.crash_after_s, plan.topic)
+        await self.again_and_again(plan.name, random, work, plan.crash_after_s, plan.topic, self.client)
 
     async def _send_many(
         self, producer: Producer, messages: list[_Message], key: str | None, delay_s: float | None
@@ -269,7 +275,11 @@ class Applications:
         except DanubeError as error:
             self.trace("send-failed", messages[0][0][:12], shown_error(error))
             return
-        places = [(part.topic, part.start + index) for part in receipt.ranges for index in range(part.count)]
+        places = [
+            (part.topic, part.start + index if part.start >= 0 else part.start)
+            for part in receipt.ranges
+            for index in range(part.count)
+        ]
         for (payload, _), (topic, offset) in zip(messages, places, strict=True):
             self._acked(payload, topic, offset)
 
@@ -319,11 +329,11 @@ class Applications:
                     if plan.handling_s:
                         with trio.move_on_after(random.random() * plan.handling_s):
                             await self.calm.wait()
-                    taker.answer(batch, moment)
+                    await taker.answer(batch, moment)
                 await taker.flush()
             return True
 
-        await self.again_and_again(plan.name, random, work, plan.leave_after_s, plan.topic)
+        await self.again_and_again(plan.name, random, work, plan.leave_after_s, plan.topic, self.client)
 
 
 class _Taker:
@@ -356,10 +366,16 @@ class _Taker:
             )
         return self._history.moment(self._session, batch.topic)
 
-    def answer(self, batch: Batch, moment: Moment) -> None:
+    async def answer(self, batch: Batch, moment: Moment) -> None:
         """Say something about each message, or nothing."""
         random, calm = self._random, self._applications.calm.is_set()
         rejected: list[int] = []
+        if self._plan.cumulative and random.random() < (1.0 if calm else 0.5):
+            messages = list(batch)
+            count = len(messages) if calm else random.randint(1, len(messages))
+            await self._ack_up_to(messages[count - 1], moment)
+            self._later += [(message, moment) for message in messages[count:]]
+            return
         for message in batch:
             if calm or random.random() < self._plan.diligence:
                 self._ack(message, moment)
@@ -376,6 +392,16 @@ class _Taker:
         topic = message.topic
         spot = self._history.given(self._session, topic, message.offset, message.payload, moment)
         message.ack_nowait()
+        self._acked.setdefault(topic, []).append((spot, message._batch, moment))
+        self._feeds[topic] = message._batch.feed
+
+    async def _ack_up_to(self, message: Message, moment: Moment) -> None:
+        """Acknowledge a message and everything before it, whoever has it."""
+        topic = message.topic
+        self._history.given_up_to(self._session, topic, message.offset, moment)
+        spot = self._history.spot(message.offset, message.payload)
+        await self._consumer.ack_cumulative(message)
+        self._applications.trace("acked-up-to", self._plan.name, topic, message.offset)
         self._acked.setdefault(topic, []).append((spot, message._batch, moment))
         self._feeds[topic] = message._batch.feed
 

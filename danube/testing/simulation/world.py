@@ -39,7 +39,8 @@ from danube.testing.simulation.node import PORT, BrokerNode, Life, danube_error,
 from danube.testing.simulation.plan import Plan, draw_plan
 from danube.testing.simulation.storm import Storm
 from danube.testing.simulation.trace import Trace
-from danube.testing.simulation.workload import Applications, read_letters, read_topic
+from danube.testing.simulation.upstream import consume_upstream, produce_upstream
+from danube.testing.simulation.workload import Applications, ConsumerPlan, read_letters, read_topic
 
 __all__ = ["Report", "World", "run_world"]
 
@@ -217,11 +218,14 @@ class World:
         producing = trio.CancelScope()
         async with trio.open_nursery() as consumers:
             for consumer in plan.consumers:
-                consumers.start_soon(applications.consume, consumer, self.random_of(consumer.name))
+                work = partial(consume_upstream, applications) if consumer.upstream else applications.consume
+                consumers.start_soon(work, consumer, self.random_of(consumer.name))
             with producing:
                 async with trio.open_nursery() as producers:
                     for producer in plan.producers:
                         producers.start_soon(applications.produce, producer, self.random_of(producer.name))
+                    for upstream in plan.upstream:
+                        producers.start_soon(produce_upstream, applications, upstream, self.random_of(upstream.name))
                     for chore in plan.chores:
                         producers.start_soon(do_chore, applications, chore, self.random_of(chore.name))
                     await self.storm.rage()
@@ -257,6 +261,19 @@ class World:
                     least_bytes=topic.retention.max_bytes,
                     home=topic.home,
                 )
+        for consumer in self.plan.consumers:
+            if consumer.upstream:
+                await self._subscribe(consumer)
+
+    async def _subscribe(self, plan: ConsumerPlan) -> None:
+        """Create a subscription that begins with the first message: those of the upstream protocol never do."""
+        async with (
+            self._client("admin", plan.topic.home) as client,
+            client.consumer(
+                plan.topic.name, subscription=plan.subscription, type=plan.kind, start="earliest", policy=plan.policy
+            ),
+        ):
+            pass
 
     async def _caught_up(self) -> None:
         """Wait until no subscription has a backlog."""
