@@ -21,6 +21,7 @@ from danube.broker.admin import Administration
 from danube.broker.bond import Bond
 from danube.broker.building import build_topic
 from danube.broker.catalogue import Catalogue
+from danube.broker.clock_steps import ClockSteps
 from danube.broker.composite import Composing
 from danube.broker.config import DEFAULT_ADMIN_PORT, DEFAULT_STORAGE, BrokerConfig, with_port
 from danube.broker.consume import consume
@@ -103,6 +104,7 @@ class Broker:
         self.cache = BatchCache(config.limits.cache_bytes)
         self._topics: dict[str, Topic] = {}
         self.expiry = MessageExpiry(self.kept_topics, seams.wall_clock_us)
+        self.clock_steps = ClockSteps(seams.wall_clock_us)
         self.topics_version = seams.wall_clock_us()
         """Another one after any topic or partition has come or gone, and in each life."""
         self.watchers: set[trio.Event] = set()
@@ -206,6 +208,7 @@ class Broker:
                 await nursery.start(self.history.run)
                 nursery.start_soon(self._bond.run)
                 nursery.start_soon(self.expiry.run)
+                nursery.start_soon(self.clock_steps.run)
                 nursery.start_soon(self.composing.run)
                 await self.remote.start(nursery, journal_nursery)
                 nursery.start_soon(self.stages.run)

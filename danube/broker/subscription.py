@@ -72,6 +72,7 @@ class Subscription(Pump):
         self._journal = CursorJournal(topic, subscription_id, cursor)
         self._life = topic.owner_epoch if topic.durability is Durability.OS else 0
         self._wall_clock_us = broker.seams.wall_clock_us
+        self._clock_steps = broker.clock_steps
         self._active: int | None = None
         self._slices = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         self._takes_turns = kind is SubscriptionType.FAILOVER
@@ -394,7 +395,7 @@ class Subscription(Pump):
                 self._count_expired(self.settle([batch.base_offset, batch.end_offset]))
                 return None
             if header.deliver_at_us > now_us:
-                due = now + (header.deliver_at_us - now_us) / 1e6
+                due = now + (header.deliver_at_us - self._clock_steps.now_us(self)) / 1e6
         keys = None
         if self.kind is SubscriptionType.KEY_SHARED:
             try:
@@ -403,6 +404,15 @@ class Subscription(Pump):
             except InvalidArgumentError as error:
                 self._unreadable_at, self._unreadable_why = batch.base_offset, str(error)
         return Span(batch.base_offset, batch.end_offset, len(batch.part), batch, keys, due)
+
+    def clock_stepped(self, by_s: float) -> None:
+        """The wall clock was set: what waits for a time of it has to wait shorter, or longer."""
+        self.machine.shift_delayed(-by_s)
+        self.pump()
+
+    def waits_for_time(self) -> bool:
+        """Whether messages wait for their delivery time."""
+        return self.topic.subscriptions.get(self.name) is self and self.machine.shift_delayed(0)
 
     def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
         batch: StoredBatch = delivery.token

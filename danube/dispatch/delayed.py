@@ -95,6 +95,12 @@ class Delayed:
         """Count the messages that are not due."""
         return self._pending.count()
 
+    def shift(self, by_s: float) -> bool:
+        """Let everything that is not due be due so much later, or (negative) sooner; tell if there is any."""
+        if by_s:
+            self._heap = [(due + by_s, start, end) for due, start, end in self._heap]  # and it is still a heap
+        return bool(self._heap)
+
     def clear(self) -> None:
         """Forget everything (after a seek)."""
         self._heap.clear()

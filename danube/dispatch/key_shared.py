@@ -336,6 +336,10 @@ class KeySharedMachine(KeyedMachine):
         """See :meth:`Machine.goes_on`."""
         return self.waiting_messages() > 0 and any(map(self._lines.goes_on, self._lines.busy()))
 
+    def shift_delayed(self, by_s: float) -> bool:
+        """As the machine says."""
+        return self._delayed.shift(by_s)
+
     def delayed_messages(self) -> int:
         """Count the messages that were read and are not due yet."""
         return self._delayed.messages()

@@ -360,6 +360,10 @@ class Machine(ABC):
         """
         return self.waiting_messages() > 0
 
+    def shift_delayed(self, by_s: float) -> bool:
+        """Let what waits for its delivery time be due so much later, or (negative) sooner; tell if there is any."""
+        return False
+
     def delayed_messages(self) -> int:
         """Count the messages that were read and are not due yet."""
         return 0

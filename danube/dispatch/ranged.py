@@ -270,6 +270,10 @@ class RangedMachine(Machine):
         """Count the messages that wait for redelivery or for the owner of their key."""
         return self._waiting.messages()
 
+    def shift_delayed(self, by_s: float) -> bool:
+        """As the machine says."""
+        return self._delayed.shift(by_s)
+
     def delayed_messages(self) -> int:
         """Count the messages that were read and are not due yet."""
         return self._delayed.messages()
