@@ -2,8 +2,8 @@
 
 :class:`FaultyStorage` stands between a :class:`~danube.storage.Storage` and a backend, and does what networks and
 services do: it is slow, asks to slow down, goes away for a while, loses answers, refuses credentials, leaves parts of
-uploads behind, flips bits, and loses its bucket. All of it follows the ``random.Random`` and Trio's clock, so that a
-seed repeats a run.
+uploads behind, flips bits, loses its bucket, and is not mounted. All of it follows the ``random.Random`` and Trio's
+clock, so that a seed repeats a run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random as random_module
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 import trio
 
 from danube.model.errors import (
@@ -38,6 +39,9 @@ class FaultyStorage(StorageBackend):
     * ``bucket_gone``: there is nothing, and nothing can be stored: StorageNotFoundError.
     * ``denied``, ``down``: every call is StorageDeniedError, StorageUnavailableError. :meth:`deny_between` and
       :meth:`down_between` say so for a while, in advance.
+    * ``away``: the mount is missing, and an empty directory is in its place: nothing is found, and what is put goes
+      there; ``beside`` has the keys. :meth:`away_between` says so for a while. ``mounted`` makes the capabilities say
+      that this may be.
     * ``throttle``: StorageThrottledError, before the work.
     * ``unavailable``: StorageUnavailableError, before the work; a put that fails so may leave a part behind
       (``leave_parts``), which is no object and waits for ``abandon_uploads``.
@@ -79,6 +83,11 @@ class FaultyStorage(StorageBackend):
         self.down = False
         self.denied = False
         self.bucket_gone = False
+        self.away = False
+        self.mounted = False
+        self.beside: list[str] = []
+        """Keys of what was put while it was away."""
+        self._away: list[tuple[float, float]] = []
         self.faults: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self.parts: list[tuple[str, float]] = []
@@ -93,7 +102,19 @@ class FaultyStorage(StorageBackend):
     @property
     def capabilities(self) -> StorageCapabilities:
         """Those of the backend within."""
-        return self._backend.capabilities
+        found = self._backend.capabilities
+        return msgspec.structs.replace(found, mounted=True) if self.mounted else found
+
+    def away_between(self, from_s: float, until_s: float) -> None:
+        """Be away from ``from_s`` to ``until_s`` seconds from now."""
+        now = trio.current_time()
+        self._away.append((now + from_s, now + until_s))
+
+    def _is_away(self) -> bool:
+        now = trio.current_time()
+        struck = self.away or any(start <= now < end for start, end in self._away)
+        self.faults["away"] += struck
+        return struck
 
     def down_between(self, from_s: float, until_s: float) -> None:
         """Be unavailable from ``from_s`` to ``until_s`` seconds from now."""
@@ -113,7 +134,10 @@ class FaultyStorage(StorageBackend):
             raise
         if if_absent and self._strikes("conflict", self.conflict):
             raise StorageConflictError(f"{self.url}: put {key}: injected conflict")
-        await self._backend.put(key, data, if_absent=if_absent)
+        if self._is_away():
+            self.beside.append(key)
+        else:
+            await self._backend.put(key, data, if_absent=if_absent)
         await self._after("put", key)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
@@ -121,6 +145,7 @@ class FaultyStorage(StorageBackend):
         if start == end:
             return b""
         await self._before("get", key)
+        self._check_there("get", key)
         data = self._flip(await self._backend.get(key, start, end))
         await self._after("get", key)
         return data
@@ -128,6 +153,7 @@ class FaultyStorage(StorageBackend):
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return several ranges of an object, each perhaps with a wrong bit."""
         await self._before("get_ranges", key)
+        self._check_there("get_ranges", key)
         found = [self._flip(data) for data in await self._backend.get_ranges(key, ranges)]
         await self._after("get_ranges", key)
         return found
@@ -135,6 +161,7 @@ class FaultyStorage(StorageBackend):
     async def head(self, key: str) -> ObjectInfo:
         """Return what is known of an object."""
         await self._before("head", key)
+        self._check_there("head", key)
         info = await self._backend.head(key)
         await self._after("head", key)
         return info
@@ -142,7 +169,8 @@ class FaultyStorage(StorageBackend):
     async def list(self, prefix: str = "", *, start_after: str = "", limit: int = 1000) -> ListPage:
         """Return a page of the listing. Parts of uploads are not in it."""
         await self._before("list", prefix)
-        page = await self._backend.list(prefix, start_after=start_after, limit=limit)
+        empty = ListPage([], False)
+        page = empty if self._is_away() else await self._backend.list(prefix, start_after=start_after, limit=limit)
         await self._after("list", prefix)
         return page
 
@@ -154,7 +182,8 @@ class FaultyStorage(StorageBackend):
             if keys and not self.down:
                 await self._backend.delete(keys[: self._random.randrange(len(keys))])
             raise
-        await self._backend.delete(keys)
+        if not self._is_away():
+            await self._backend.delete(keys)
         await self._after("delete", keys[0] if keys else "")
 
     async def abandon_uploads(self, prefix: str, older_than_s: float) -> int:
@@ -167,6 +196,10 @@ class FaultyStorage(StorageBackend):
         count += await self._backend.abandon_uploads(prefix, older_than_s)
         await self._after("abandon_uploads", prefix)
         return count
+
+    def _check_there(self, method: str, key: str) -> None:
+        if self._is_away():
+            raise StorageNotFoundError(f"{self.url}: {method} {key}: injected fault: the mount is missing")
 
     def _add_window(self, from_s: float, until_s: float, kind: type[StorageError]) -> None:
         now = trio.current_time()

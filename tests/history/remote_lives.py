@@ -33,7 +33,7 @@ from danube.model.batch import STAMP_SIZE, check_part, encode_part, open_records
 from danube.model.errors import DanubeError
 from danube.model.limits import GIB, KIB, Limits
 from danube.model.policies import Durability
-from danube.storage import ListPage, MemoryBackend, MemorySpace, ObjectInfo, Storage, StorageBackend
+from danube.storage import ListPage, Marker, MemoryBackend, MemorySpace, ObjectInfo, Storage, StorageBackend
 from danube.testing.storage_faults import FaultyStorage
 
 CLUSTER = "main"
@@ -129,6 +129,12 @@ class World:
         self.lives = 0
         self.next_id = 100
         self.max_object_bytes = 1 * GIB
+        self.mounted = False
+        """Whether the bucket is a directory, which may be missing for a while; then it has a marker."""
+        self.identity = ""
+
+    async def remember(self, identity: str) -> None:
+        self.identity = identity
 
     async def lose_metadata(self) -> None:
         """The next broker comes to life on another machine."""
@@ -153,7 +159,11 @@ class Life:
         )
         self.network = Network(backend, self.random, world.nursery, latency_s)
         self.faults = FaultyStorage(self.network, self.random)
-        self.storage = Storage(self.faults, random=self.random, limits=limits)
+        self.faults.mounted = world.mounted
+        marker = None
+        if world.mounted:
+            marker = Marker("default", CLUSTER, random=self.random, remember=world.remember, identity=world.identity)
+        self.storage = Storage(self.faults, random=self.random, limits=limits, marker=marker)
         self.topics: dict[int, int] = {}
         """Topic id to the next offset."""
         self.names: dict[str, int] = {}

@@ -32,6 +32,10 @@ def make_worse(life: Life, random: Random) -> None:
     if random.random() < 0.3:
         start = random.random() * 10
         faults.down_between(start, start + random.random() * 20)
+    if life.world.mounted:
+        for _ in range(random.randrange(4)):
+            start = random.random() * 8
+            faults.away_between(start, start + random.choice((0.05, 1.0, 20.0)))
 
 
 async def working(life: Life, work: Callable[[], Awaitable[None]]) -> None:
@@ -131,8 +135,9 @@ class Story:
         task_status.started(True)
 
 
-async def run_story(seed: int, *, sealing: bool) -> None:
+async def run_story(seed: int, *, sealing: bool, mounted: bool = False) -> None:
     async with world(seed) as everything:
+        everything.mounted = mounted
         story = Story(everything, sealing=sealing)
         lived = 0
         for _ in range(everything.random.randrange(3, 8)):
@@ -175,6 +180,17 @@ async def test_nothing_is_lost_when_every_snapshot_is_in_pieces(
     for seed in range(100, 103):
         try:
             await run_story(seed, sealing=sealing)
+        except BaseException as error:
+            error.add_note(f"seed {seed}, sealing {sealing}")
+            raise
+
+
+@pytest.mark.parametrize("sealing", [False, True], ids=["bucket alone", "sealing"])
+async def test_nothing_is_lost_in_a_directory_that_is_missing_now_and_then(sealing: bool, autojump_clock) -> None:
+    """A broker that believed in an empty mount point would begin anew, or acknowledge what goes beside the storage."""
+    for seed in range(200, 203):
+        try:
+            await run_story(seed, sealing=sealing, mounted=True)
         except BaseException as error:
             error.add_note(f"seed {seed}, sealing {sealing}")
             raise
