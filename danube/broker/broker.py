@@ -375,6 +375,10 @@ class Broker:
             for topic_name, topic_id in members(name, record):
                 recovered = report.topics.pop(topic_id, None)
                 topic = build_topic(self, topic_name, topic_id, record, recovered, visitor.topics.get(topic_id))
+                if report.corruptions or report.missing_files:
+                    lost = topic.producers.note_lost_names()
+                    if lost:
+                        _log.error("topic %r: the names of %d of its producers are lost with damage", topic_name, lost)
                 failure = topic.failure or stopped.get(topic_id)
                 if failure is not None:
                     topic.stop(failure)

@@ -182,6 +182,7 @@ class Intake:
             ProducerFencedError: a resumed session was replaced by a newer one.
             FailedPreconditionError: an exclusive producer has the topic.
             LimitExceededError: too many producers.
+            DataLossError: names of producers are lost, and this one is not known.
         """
         topic = self._topic
         if request.durability is not None and request.durability is not topic.durability:

@@ -8,6 +8,11 @@
   still on its way to the disk is waited for; an older one is refused as a duplicate; a gap is refused.
 
 What must survive a restart is in the journal: a PRODUCER entry per open, and the headers of the batches themselves.
+
+* The lowest bit of a producer's id is 1 if its name was made up for one session. So if a damaged journal has batches of
+  a producer and no name for it, it is known whether that name may come back. Until it would be forgotten anyway, a name
+  that is not known is then refused: it may be that one, and to say that it has stored nothing would have it store
+  everything again. This is part of the snapshot, because the damage goes with its file.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import msgspec
 from danube.log.cache import StoredBatch
 from danube.log.recovered import WINDOW_BATCHES, ProducedBatch
 from danube.model.batch import BatchHeader
-from danube.model.errors import DuplicateSequenceError, ProducerFencedError, SequenceGapError
+from danube.model.errors import DataLossError, DuplicateSequenceError, ProducerFencedError, SequenceGapError
 from danube.model.limits import Limits
 
 __all__ = ["Checked", "ProducerEntry", "ProducerSession", "ProducerTable", "Verdict"]
@@ -100,6 +105,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     epoch: int
     exclusive_epoch: int
     producers: list[_Saved]
+    names_lost_until_us: int = 0
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -145,6 +151,11 @@ class _Producer:
             window.popleft()
 
 
+def _id_of_kind(new_id: int, *, anonymous: bool) -> int:
+    """Return an id that says whether its producer is anonymous; 0 is nobody's."""
+    return new_id | 1 if anonymous else new_id & ~1 or 2
+
+
 class ProducerTable:
     """The producers of one topic. Times are microseconds since the epoch.
 
@@ -160,6 +171,7 @@ class ProducerTable:
         self._by_name: dict[str, _Producer] = {}
         self._epoch = 0
         self._exclusive_epoch = 0
+        self._names_lost_until_us = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -173,14 +185,23 @@ class ProducerTable:
 
         Args:
             name: of the producer.
-            new_id: the producer id if the name is new.
+            new_id: the producer id if the name is new, but for its lowest bit.
             exclusive: fence every other session of the topic.
             anonymous: the name was made up for this session, so its state is soon forgotten.
             now_us: the time.
+
+        Raises:
+            DataLossError: the name is not known, and names were lost.
         """
         producer = self._by_name.get(name)
         if producer is None:
-            producer = self._add(new_id, name, anonymous=anonymous)
+            if now_us < self._names_lost_until_us and not anonymous:
+                raise DataLossError(
+                    f"whether producer {name!r} has stored anything in topic {self._topic!r} is not known: names of"
+                    " producers were in a part of the journal that is damaged; restore it from a copy, send without a"
+                    " producer name, or delete the topic"
+                )
+            producer = self._add(_id_of_kind(new_id, anonymous=anonymous), name, anonymous=anonymous)
         self._epoch += 1
         producer.epoch = self._epoch
         producer.exclusive = exclusive
@@ -207,7 +228,7 @@ class ProducerTable:
         producer = self._by_name.get(name)
         new = producer is None
         if producer is None:
-            producer = self._add(new_id, name, anonymous=False)
+            producer = self._add(_id_of_kind(new_id, anonymous=False), name, anonymous=False)
         producer.used_us = now_us
         return producer.session(), new
 
@@ -331,13 +352,14 @@ class ProducerTable:
             if pending is not None:
                 entry = msgspec.structs.replace(entry, next_sequence=pending[0])
             saved.append(_Saved(entry, settled))
-        return _ENCODER.encode(_Snapshot(self._epoch, self._exclusive_epoch, saved))
+        return _ENCODER.encode(_Snapshot(self._epoch, self._exclusive_epoch, saved, self._names_lost_until_us))
 
     def restore(self, snapshot: bytes) -> None:
         """Take over a snapshot; entries and batches of the journal come after it."""
         data = _SNAPSHOT.decode(snapshot)
         self._epoch = max(self._epoch, data.epoch)
         self._exclusive_epoch = max(self._exclusive_epoch, data.exclusive_epoch)
+        self._names_lost_until_us = max(self._names_lost_until_us, data.names_lost_until_us)
         for saved in data.producers:
             self._take(saved.entry)
             producer = self._by_id[saved.entry.producer_id]
@@ -366,6 +388,18 @@ class ProducerTable:
                 producer.next_sequence = max(producer.next_sequence, batch.base_sequence + batch.record_count)
             producer.window = deque(sorted(producer.window, key=lambda item: item[2]))
             producer.trim()
+
+    def note_lost_names(self) -> int:
+        """The journal was damaged before its end: find out whether names of producers went with it, and how many.
+
+        To be called after :meth:`apply_batches`. A name that was given is remembered for ``producer_state_expiry_s``
+        after its last batch; a producer without one was anonymous, or idle for longer, or its name is lost.
+        """
+        lost = [each.used_us for each in self._by_id.values() if not each.name and not each.producer_id & 1]
+        if lost:
+            until_us = max(lost) + int(self._limits.producer_state_expiry_s * _US)
+            self._names_lost_until_us = max(self._names_lost_until_us, until_us)
+        return len(lost)
 
     def _take(self, entry: ProducerEntry) -> None:
         producer = self._by_id.get(entry.producer_id)

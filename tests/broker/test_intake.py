@@ -135,7 +135,7 @@ class World:
         )
 
     def new_id(self) -> int:
-        self.ids += 1
+        self.ids += 2  # the lowest bit of an id has a meaning
         return self.ids
 
     async def open(self, name: str, *, internal: bool = False, **fields: Any) -> ProducerSession:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from danube.log import ProducedBatch, ProducerSession, ProducerTable, StoredBatch, Verdict
 from danube.model import BatchHeader, Limits
-from danube.model.errors import DuplicateSequenceError, ProducerFencedError, SequenceGapError
+from danube.model.errors import DataLossError, DuplicateSequenceError, ProducerFencedError, SequenceGapError
 
 NAMES = ["ann", "bob", ""]
 
@@ -46,7 +46,7 @@ class ProducerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), exclusive=st.booleans())
     def open(self, name: str, exclusive: bool) -> None:
-        self.next_id += 1
+        self.next_id += 2
         anonymous = not name
         session = self.table.open(
             name or f"made-up-{self.next_id}",
@@ -134,12 +134,12 @@ TestProducers = ProducerMachine.TestCase
 
 def test_resume_continues_a_session_that_is_still_the_latest() -> None:
     table = ProducerTable(Limits())
-    first = table.open("ann", 1, now_us=0)
-    assert table.resume(1, first.epoch, now_us=5) == first
+    first = table.open("ann", 4, now_us=0)
+    assert table.resume(4, first.epoch, now_us=5) == first
     second = table.open("ann", 2, now_us=6)
-    assert second.producer_id == 1
+    assert second.producer_id == 4
     with pytest.raises(ProducerFencedError, match="replaced"):
-        table.resume(1, first.epoch, now_us=7)
+        table.resume(4, first.epoch, now_us=7)
     with pytest.raises(ProducerFencedError, match="unknown"):
         table.resume(99, 1, now_us=7)
 
@@ -147,14 +147,14 @@ def test_resume_continues_a_session_that_is_still_the_latest() -> None:
 def test_idle_producers_expire_by_their_kind_unless_connected() -> None:
     limits = Limits(producer_state_expiry_s=100.0, anonymous_producer_expiry_s=10.0)
     table = ProducerTable(limits)
-    named = table.open("ann", 1, now_us=0)
-    table.open("made-up-2", 2, anonymous=True, now_us=0)
-    table.open("made-up-3", 3, anonymous=True, now_us=0)
-    assert table.expire(11_000_000, connected={3}) == [2]
+    named = table.open("ann", 4, now_us=0)
+    table.open("made-up-5", 5, anonymous=True, now_us=0)
+    table.open("made-up-7", 7, anonymous=True, now_us=0)
+    assert table.expire(11_000_000, connected={7}) == [5]
     assert table.session_of("ann") == named
-    assert sorted(table.expire(101_000_000)) == [1, 3]
+    assert sorted(table.expire(101_000_000)) == [4, 7]
     assert table.session_of("ann") is None
-    assert table.open("ann", 9, now_us=0).epoch > named.epoch
+    assert table.open("ann", 8, now_us=0).epoch > named.epoch
 
 
 def test_a_pending_batch_is_not_in_the_snapshot() -> None:
@@ -173,38 +173,70 @@ def test_a_pending_batch_is_not_in_the_snapshot() -> None:
 
 def test_registering_gives_a_name_its_id_and_fences_nobody() -> None:
     table = ProducerTable(Limits())
-    session, new = table.register("a", 5, now_us=1)
-    assert (session.producer_id, session.epoch, new) == (5, 0, True)
-    again, new = table.register("a", 6, now_us=2)
-    assert (again.producer_id, new) == (5, False)
-    opened = table.open("b", 7, now_us=3)
-    registered, new = table.register("b", 8, now_us=4)
+    session, new = table.register("a", 50, now_us=1)
+    assert (session.producer_id, session.epoch, new) == (50, 0, True)
+    again, new = table.register("a", 60, now_us=2)
+    assert (again.producer_id, new) == (50, False)
+    opened = table.open("b", 70, now_us=3)
+    registered, new = table.register("b", 80, now_us=4)
     assert (registered, new) == (opened, False)
     assert not table.is_fenced(opened)
-    assert list(table.ids()) == [5, 7]
+    assert list(table.ids()) == [50, 70]
 
 
 def test_a_registered_producer_outlives_a_restart_and_may_be_opened_later() -> None:
     table = ProducerTable(Limits())
-    session, _ = table.register("a", 5, now_us=1)
+    session, _ = table.register("a", 50, now_us=1)
     entry = table.entry_of(session, 1).encode()
     for restored in (ProducerTable(Limits()), ProducerTable(Limits())):
         restored.apply_entry(entry)
-        assert restored.seen(5, 2) == "a"
-        opened = restored.open("a", 9, now_us=3)
-        assert (opened.producer_id, opened.epoch, opened.next_sequence) == (5, 1, 0)
+        assert restored.seen(50, 2) == "a"
+        opened = restored.open("a", 90, now_us=3)
+        assert (opened.producer_id, opened.epoch, opened.next_sequence) == (50, 1, 0)
     copy = ProducerTable(Limits())
     copy.restore(table.snapshot())
-    assert copy.register("a", 6, now_us=4) == (session, False)
+    assert copy.register("a", 60, now_us=4) == (session, False)
 
 
 def test_signs_of_life_keep_a_producer_from_being_forgotten() -> None:
     table = ProducerTable(Limits(producer_state_expiry_s=1.0))
-    table.register("a", 5, now_us=0)
-    table.register("b", 6, now_us=0)
-    assert table.seen(5, 900_000) == "a"
-    assert table.expire(1_500_000) == [6]
-    assert (table.seen(6, 1_500_000), table.used_us("b"), table.used_us("a")) == ("", 0, 900_000)
-    table.forget(5)
+    table.register("a", 50, now_us=0)
+    table.register("b", 60, now_us=0)
+    assert table.seen(50, 900_000) == "a"
+    assert table.expire(1_500_000) == [60]
+    assert (table.seen(60, 1_500_000), table.used_us("b"), table.used_us("a")) == ("", 0, 900_000)
+    table.forget(50)
     assert table.expire(10**9) == []
-    assert table.seen(5, 10**9) == ""
+    assert table.seen(50, 10**9) == ""
+
+
+def test_names_that_were_lost_with_damage_are_not_taken_for_new() -> None:
+    """A producer was told that it had stored nothing, and stored everything again."""
+    limits = Limits(producer_state_expiry_s=100.0)
+    table = ProducerTable(limits, "/default/t")
+    known, lost = table.open("bob", 1000, now_us=1), table.open("ann", 1010, now_us=1)
+    made_up = table.open("made-up", 1020, anonymous=True, now_us=1)
+    second_us = 1_000_000
+    batches = {each.producer_id: [ProducedBatch(1, 0, 5, 0, second_us)] for each in (known, lost, made_up)}
+
+    def recover(*entries: bytes) -> ProducerTable:
+        recovered = ProducerTable(limits, "/default/t")
+        for entry in entries:
+            recovered.apply_entry(entry)
+        recovered.apply_batches(batches)
+        return recovered
+
+    forgotten = recover(table.entry_of(known, 1).encode(), table.entry_of(lost, 1).encode())
+    assert forgotten.note_lost_names() == 0  # a name that was made up does not come back
+    forgotten.open("carl", 1030, now_us=2 * second_us)
+    damaged = recover(table.entry_of(known, 1).encode(), table.entry_of(made_up, 1).encode())
+    assert damaged.note_lost_names() == 1
+    later = ProducerTable(limits, "/default/t")
+    later.restore(damaged.snapshot())  # the file with the damage may be gone by then
+    for each in (damaged, later):
+        for name in ("ann", "carl"):
+            with pytest.raises(DataLossError, match="has stored anything in topic"):
+                each.open(name, 1030, now_us=2 * second_us)
+        assert each.open("bob", 1030, now_us=2 * second_us).next_sequence == 5
+        each.open("made-up-again", 1040, anonymous=True, now_us=2 * second_us)
+        each.open("ann", 1050, now_us=102 * second_us)  # nobody would know it any more

@@ -323,3 +323,28 @@ def test_an_acknowledgement_of_what_a_power_loss_took_settles_nothing_else() -> 
         assert lost, "no power loss has taken a message"
 
     simulate(work)
+
+
+def test_a_producer_whose_name_was_damaged_is_not_told_that_it_has_stored_nothing() -> None:
+    """What it repeated, because of that, was stored twice."""
+
+    async def work(world: World) -> None:
+        node = world.node
+        async with world.applications.client("here", Random(1), "broker") as client:
+            for name in ("maker", "other"):
+                async with client.producer(TOPIC, name=name, durability="disk") as producer:
+                    for _ in range(5):
+                        await producer.send(b"x")
+            (journal,) = (each for each in node.disk.names() if b"maker" in node.disk.held(each))
+            node.disk.flip(journal, node.disk.held(journal).index(b"maker"), 1)
+            world.crash(node, power_loss=False)
+            await trio.sleep(2)
+            with pytest.raises(DataLossError, match="whether producer 'maker' has stored anything"):
+                async with client.producer(TOPIC, name="maker"):
+                    pass
+            async with client.producer(TOPIC, name="other") as producer:
+                assert (await producer.send(b"y")).offset == 10
+            async with client.producer(TOPIC) as producer:
+                assert (await producer.send(b"z")).offset == 11
+
+    simulate(work)
