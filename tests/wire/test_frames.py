@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hpack
 import pytest
 from wire_harness import (
     ACK,
     CONTINUATION,
+    DATA,
     END_HEADERS,
     ENHANCE_YOUR_CALM,
     GOAWAY,
@@ -14,12 +16,16 @@ from wire_harness import (
     Pair,
     frame,
     greeted_server,
+    grpc_message,
+    messages,
     parse_frames,
     server_connection,
 )
 
 from danube.model.limits import Limits
 from danube.wire._events import GoAwayReceived, RequestReceived
+from danube.wire._hpack import literals
+from danube.wire._stream import SMALL_CHUNK
 from danube.wire.connection import GrpcConnection
 
 
@@ -104,3 +110,39 @@ def test_a_server_says_nothing_before_the_preface_unless_it_is_over() -> None:
     assert pair.server.wants_write
     pair.server.data_to_send()
     assert not pair.server.wants_write
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_messages_of_every_small_size_arrive_once_and_whole(pieces: int) -> None:
+    """Short ones are put together with their prefix, longer ones are queued behind it."""
+    pair = Pair()
+    call = pair.open()
+    pair.pump()
+    sent = [bytes([size % 251]) * size for size in (*range(5), *range(250, 262), 1023, 1024, 4096)]
+    for data in sent:
+        half = len(data) // 2
+        pair.client.send_message(call, data if pieces == 1 else (data[:half], data[half:]))
+    _, events = pair.pump()
+    assert messages(events) == sent
+
+
+def test_a_status_that_is_not_200_is_written_out() -> None:
+    for status in ("200", "404", "503"):
+        headers = [(":status", status), ("content-type", "text/plain"), ("x-status", "200")]
+        assert [tuple(pair) for pair in hpack.Decoder().decode(literals(headers))] == headers
+
+
+def test_messages_cut_anywhere_are_put_together() -> None:
+    """Pieces around the size from which they are kept as they are, in any order."""
+    server, raw = greeted_server()
+    server.receive(raw.request(1), 0.0)
+    sizes = [SMALL_CHUNK - 1, SMALL_CHUNK, SMALL_CHUNK + 1, 1, SMALL_CHUNK, 1, 1, SMALL_CHUNK + 1]
+    message = bytes(index % 253 for index in range(sum(sizes)))
+    stream = grpc_message(message) + grpc_message(b"next")
+    events = server.receive(frame(DATA, 0, 1, stream[:3]), 0.0)
+    position = 3
+    for size in [2, *sizes]:
+        events += server.receive(frame(DATA, 0, 1, stream[position : position + size]), 0.0)
+        position += size
+    events += server.receive(frame(DATA, 0, 1, stream[position:]), 0.0)
+    assert messages(events) == [message, b"next"]
