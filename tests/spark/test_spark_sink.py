@@ -222,6 +222,26 @@ def test_an_attempt_too_many_is_dropped(broker: BrokerProcess, client: Client) -
     assert payloads(client, topic) == expected(100)
 
 
+def test_the_abort_of_one_of_two_writes_leaves_the_other_alone(broker: BrokerProcess, client: Client) -> None:
+    topic = "/default/k-aborts"
+    client.create_topic(topic)
+    schema = StructType([StructField("payload", StringType())])
+    options = write_options({"servers": broker.url, "topic": topic, "producerId": "k-aborts"})
+    first, second, third = (
+        pickle.loads(pickle.dumps(writer))
+        for writer in [batch_writer(options, schema, overwrite=False) for _ in range(3)]
+    )
+    mine, other = (
+        writer.write(iter([pa.record_batch({"payload": [name]})])) for writer, name in ((first, "a"), (second, "b"))
+    )
+    third.abort([None])  # none of its tasks has come to an end
+    second.abort([other, None])
+    assert [stage.stage_id for stage in client.list_stages("k-aborts")] == [mine.stages[0].stage_id]
+    first.commit([mine])
+    assert payloads(client, topic) == [b"a"]
+    assert client.list_stages("k-aborts") == []
+
+
 def test_of_two_writes_that_take_the_same_batch_id_the_second_says_so(broker: BrokerProcess, client: Client) -> None:
     topic = "/default/k-overlap"
     client.create_topic(topic)

@@ -160,5 +160,7 @@ def test_what_is_not_there_any_more_is_weighed_by_a_guess_and_again(client: Clie
     ((_, _, weight),) = weights.runs(client, log, 100, 200)
     assert 1_000 < weight < 1_010
     client.delete_topic(topic)
+    # Sealed when the state was asked for, and no topic at all any more.
+    assert Weights().runs(client, log, 0, 200) == [(0, 200, GUESSED_MESSAGE_BYTES)]
     publish(client, topic, [b"y"])
     assert Weights().runs(client, log, 199, 200) == [(199, 200, GUESSED_MESSAGE_BYTES)]

@@ -15,7 +15,7 @@ from pyspark_danube._plan import GUESSED_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from danube.client.sync import Client
-    from danube.model.query_api import LogState
+    from danube.model.query_api import LogPart, LogState
 
 __all__ = ["Weights"]
 
@@ -38,7 +38,7 @@ class Weights:
         found = []
         at = start
         if start < log.sealed_offset:
-            for part in client.log_parts(log.name, start, end).parts:
+            for part in self._parts(client, log, start, end):
                 weight = part.size_bytes / max(1, part.end_offset - part.base_offset)
                 self._tails[log.topic_id] = weight
                 found.append((part.base_offset, part.end_offset, weight))
@@ -46,6 +46,14 @@ class Weights:
         if at < end:
             found.append((at, end, self._tail(client, log, at)))
         return found
+
+    def _parts(self, client: Client, log: LogState, start: int, end: int) -> list[LogPart]:
+        try:
+            return client.log_parts(log.name, start, end).parts
+        except (FailedPreconditionError, TopicNotFoundError) as error:
+            # Deleted since the state was asked for, and perhaps there anew: what that means is decided when it is read.
+            logger.debug("nothing of %s can be weighed in [%d, %d): %s", log.name, start, end, error.message)
+            return []
 
     def _tail(self, client: Client, log: LogState, at: int) -> float:
         weight = self._tails.get(log.topic_id)

@@ -137,8 +137,12 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(self._options, self._producer, self._batch_id, _stages(messages), self._label, taken)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was staged."""
-        _abort(self._options, self._producer, self._batch_id)
+        """Drop what the tasks of this write have staged.
+
+        Not all that is staged for the batch: another write of the producer may be at work on the same one. A task that
+        fails drops its own, and what nobody names expires.
+        """
+        _abort(self._options, self._producer, self._batch_id, _stages(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -277,9 +281,12 @@ def _commit(
     logger.warning("batch %d of producer %s was committed before", batch_id, producer)
 
 
-def _abort(options: WriteOptions, producer: str, batch_id: int) -> None:
+def _abort(options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch] | None = None) -> None:
+    """Drop stages, or (None) all of the batch."""
+    if stages is not None and not stages:
+        return
     with broker_client(options.servers) as client:
-        client.abort_stages(producer, batch_id)
+        client.abort_stages(producer, batch_id, stages or ())
 
 
 def _stages(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatch]:
