@@ -23,6 +23,7 @@ from danube.log.format import BLOCK_HEADER_SIZE, Block, Fault, read_block_header
 from danube.log.journal import Journal
 from danube.log.producers import Checked, ProducerTable, Verdict
 from danube.log.topic_log import TopicLog
+from danube.model.errors import DuplicateSequenceError
 from danube.model.policies import Retention
 from danube.testing.simulation import draw_plan, run_world
 from danube.testing.simulation.node import _LifeDisk
@@ -177,6 +178,20 @@ def acknowledge_a_repeat_before_its_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerTable, "check", hasty)
 
 
+def acknowledge_without_a_place(patch: pytest.MonkeyPatch) -> None:
+    """Says of a new batch, now and then, that it was stored before, nobody knows where."""
+    check, calls = ProducerTable.check, count(1)
+
+    def forgetful(self: ProducerTable, header: Any) -> Checked:
+        found = check(self, header)
+        if found.kind is Verdict.NEW and not next(calls) % 40:
+            self._by_id[header.producer_id].next_sequence += header.record_count
+            raise DuplicateSequenceError("it was stored before")
+        return found
+
+    patch.setattr(ProducerTable, "check", forgetful)
+
+
 ASKED_FOR: tuple[Plant, ...] = (
     drop_a_sync,
     acknowledge_before_the_commit,
@@ -192,12 +207,13 @@ FURTHER: tuple[Plant, ...] = (
     skip_at_the_hand_over,
     take_more_than_the_rule,
     acknowledge_a_repeat_before_its_sync,
+    acknowledge_without_a_place,
 )
 
 FOUND_BY: dict[str, tuple[int, str]] = {
     "drop_a_sync": (4, "P1: it came again after its acknowledgement was durable"),
     "acknowledge_before_the_commit": (30, "P1: was acknowledged and is not there"),
-    "skip_the_check_of_the_torn_tail": (50, "StuckError: offsets [3, 7) are damaged"),
+    "skip_the_check_of_the_torn_tail": (59, "DataLossError: a cursor entry of 17 bytes cannot be decoded"),
     "advance_the_cursor_over_a_hole": (0, "P5: the cursor has passed messages that nobody has acknowledged"),
     "lose_a_wake_up": (19, "StuckError: messages from offset 905 on are about to be delivered"),
     "lose_the_cursor": (1, "P1: it came again after its acknowledgement was durable"),
@@ -205,8 +221,9 @@ FOUND_BY: dict[str, tuple[int, str]] = {
     "seal_without_a_batch": (7, "somebody spins"),
     "release_before_the_upload": (0, "somebody spins"),
     "skip_at_the_hand_over": (0, "P2: 191 should follow"),
-    "take_more_than_the_rule": (5, "P1: retention has left at most 73047 bytes, and has to leave 102400"),
+    "take_more_than_the_rule": (13, "P1: retention has left at most 73047 bytes, and has to leave 102400"),
     "acknowledge_a_repeat_before_its_sync": (0, "P2: was acknowledged where another message is"),
+    "acknowledge_without_a_place": (0, "P1: was acknowledged as stored, place unknown, and is not there"),
 }
 """The first seed that finds a bug (so many seeds, and one more, does it take), and what its world says first."""
 

@@ -19,7 +19,7 @@ from danube.testing.simulation.storm import FAULTS, SLOW_FAULTS
 
 pytestmark = pytest.mark.timeout(300)
 
-SEEDS = range(200)
+SEEDS = range(160)
 """Longer searches: ``python -m tests.simulation --minutes 60 --jobs 2``."""
 
 STORM_S = 12.0
