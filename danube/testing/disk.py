@@ -133,6 +133,20 @@ class SimulatedDisk:
         file.seen[position] ^= mask
         file.held[position] ^= mask
 
+    def lose(self, name: str) -> bytes:
+        """Let a file vanish, from sight and from the medium; return what was in it."""
+        lost = bytes(self._names[name].seen)
+        for names in (self._names, self._held_names, *self._unsynced_names):
+            names.pop(name, None)
+        return lost
+
+    def put_back(self, name: str, content: bytes) -> None:
+        """Let a file be there again, in sight and on the medium."""
+        file = _File(len(content))
+        file.seen[:] = file.held[:] = content
+        for names in (self._names, self._held_names, *self._unsynced_names):
+            names[name] = file
+
     def content(self, name: str) -> bytearray:
         """Return what a process sees of a file; changes to it are changes of the file."""
         return self._names[name].seen

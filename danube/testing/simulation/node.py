@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from copy import deepcopy
 from random import Random
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ import trio
 import danube.compat
 from danube.broker import Broker, BrokerConfig, Seams
 from danube.broker.config import StorageConfig
+from danube.log._files import journal_name
 from danube.metadata import Capabilities, LeaseId, MemoryStore, MetadataStore
 from danube.metadata._machine import Machine
 from danube.metadata.memory import _MemoryTable
@@ -185,6 +187,9 @@ class BrokerNode:
         """Syncs that were made to fail: a life may end because of them."""
         self.on_touch: Callable[[str], None] = lambda what: None
         """Told what the broker is about to do with disk and storages: where crashes hurt most."""
+        self.lost = ""
+        """What the machine has lost while its broker was dead: the next life must refuse to start, and say so."""
+        self._restore: Callable[[], None] = lambda: None
         self._network = network
         self._buckets = buckets
         self._random = random
@@ -218,6 +223,8 @@ class BrokerNode:
             with life.scope:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(life.broker.run)
+                    if self.lost:
+                        raise AssertionError(f"the broker is ready, although it has lost {self.lost}")
                     self._trace("ready", self.name, life.number)
                     self.ready.set()
         except Exception as error:  # noqa: BLE001 - whatever a broker can end with is judged by the world
@@ -250,6 +257,63 @@ class BrokerNode:
     def _crash_disks(self, *, power_loss: bool) -> None:
         self.disk = self.disk.crash(power_loss=power_loss)
         self.stage_disk = self.stage_disk.crash(power_loss=power_loss)
+
+    # --- Losses
+
+    def copy_metadata(self) -> _MemoryTable:
+        """Return a copy of the metadata as they are."""
+        return deepcopy(self._metadata)
+
+    def lose_metadata(self, older: _MemoryTable | None) -> bool:
+        """Kill the broker, and put metadata back that are older (None: empty); return whether anything was lost.
+
+        What was lost must have been on the journal's disk as a revision: of the last change nobody may know yet.
+        """
+        life = self.life
+        if life is None or life.over or not self.ready.is_set():
+            return False
+        older = older if older is not None else _MemoryTable()
+        if older.revision >= life.broker.journal.told_revision:
+            return False
+        self.crash(power_loss=False)
+        whole = self._metadata
+
+        def restore() -> None:
+            self._metadata = whole
+
+        self._metadata = older
+        self._lose(f"metadata behind revision {older.revision} of {whole.revision}", restore)
+        return True
+
+    def lose_journal(self) -> bool:
+        """Kill the broker, and remove the file that it wrote; return whether anything was lost."""
+        life = self.life
+        if life is None or life.over or not self.ready.is_set():
+            return False
+        name = journal_name(life.broker.journal.proven()[0])
+        if life.broker.journal.proven()[0] != life.broker._bond.told_file:
+            return False
+        self.crash(power_loss=False)
+        content = self.disk.lose(name)
+        self._lose(name, lambda: self.disk.put_back(name, content))
+        return True
+
+    def _lose(self, what: str, restore: Callable[[], None]) -> None:
+        self.lost = what
+        self._restore = restore
+        self._before = self._picture()
+        self._trace.fault("lost", self.name, what)
+
+    def _picture(self) -> tuple[int, dict[str, bytes]]:
+        return self._metadata.revision, {name: bytes(self.disk.content(name)) for name in self.disk.names()}
+
+    def mend(self) -> str:
+        """Put back what was lost, after the broker has refused to start; return what it did not leave as it was."""
+        changed = "" if self._picture() == self._before else f"something was changed although {self.lost} was lost"
+        self.lost = ""
+        self._restore()
+        self._trace("mended", self.name)
+        return changed
 
     def pause(self) -> None:
         """Let the process stand still: its connections stay, its timeouts run out."""

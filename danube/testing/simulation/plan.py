@@ -42,6 +42,8 @@ class Plan(NamedTuple):
     """Whether Danube sees sockets, or streams as with TLS."""
     upstream: Sequence[UpstreamPlan] = ()
     """Applications whose producers speak the upstream protocol."""
+    losses: bool = False
+    """Whether machines lose metadata or journal files while their broker is dead, and run out of descriptors."""
 
     def home_of(self, machine: str) -> str:
         """Return the home whose place a machine has taken."""
@@ -115,6 +117,7 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         most_moves=5 if kind == "moving" else 0,
         like_sockets=random.random() < 0.8,
         upstream=upstream,
+        losses=Random(f"losses {seed}").random() < 0.3,  # of chance of its own: other worlds stay as they were
     )
 
 

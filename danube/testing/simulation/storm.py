@@ -68,6 +68,8 @@ class Storm:
         names, weights = list(plan.faults), list(plan.faults.values())
         with trio.move_on_after(plan.duration_s):
             async with trio.open_nursery() as self._nursery:
+                if plan.losses:
+                    self._nursery.start_soon(self._lose)
                 while True:
                     await trio.sleep(random.expovariate(1 / plan.fault_every_s))
                     (name,) = random.choices(names, weights)
@@ -84,6 +86,7 @@ class Storm:
             node.on_touch = lambda what: None
             node.clock_error_us = 0
             node.disk.capacity = math.inf
+            node.disk.no_descriptors = False
             node.disk.sync_delay_s = 0.002
             node.disk.read_delay_s = 0.0002
             node.set_metadata_faults(latency_s=0.0, refuse=0.0, lose_answer=0.0)
@@ -183,6 +186,28 @@ class Storm:
                 await self._move(node)
             case _:
                 raise AssertionError(name)
+
+    # --- What is lost, and what runs short
+
+    async def _lose(self) -> None:
+        """Now and then take metadata back, remove the journal's file, or let descriptors run out."""
+        random = self._world.random_of("losses")
+        while True:
+            node = random.choice(self._world.serving)
+            older = random.choice((None, node.copy_metadata()))
+            await trio.sleep(random.expovariate(1 / 8))
+            match random.choice(("metadata", "metadata", "journal", "descriptors")):
+                case _ if node.retired or node.lost:
+                    pass
+                case "metadata":
+                    node.lose_metadata(older)
+                case "journal":
+                    node.lose_journal()
+                case "descriptors":
+                    self._trace.fault("descriptors", node.name)
+                    node.disk.no_descriptors = True
+                    await trio.sleep(random.uniform(0.5, 8))
+                    node.disk.no_descriptors = False
 
     # --- Machines
 

@@ -162,6 +162,11 @@ class World:
 
     def _failed(self, node: BrokerNode, life: Life, error: BaseException) -> None:
         ours = danube_error(error)
+        if node.lost and isinstance(ours, DataLossError) and "Nothing was changed" in str(ours):
+            changed = node.mend()  # that is what it shall do
+            if changed:
+                self.history.violation(f"life {life.number} of {node.name}: {changed}")
+            return
         if isinstance(ours, JournalFencedError) and node.disk_errors:
             return  # that is what it shall do when a sync fails
         if isinstance(ours, JournalFullError) and "full-disk" in self.plan.faults:
@@ -170,7 +175,11 @@ class World:
             return  # it cannot start, or not go on, without its metadata
         if isinstance(ours, OwnerFencedError) and len(self.nodes) > len(self.plan.configs):
             return  # another machine has taken over
-        self.history.violation(f"life {life.number} of {node.name} ended: {shown_error(error)}")
+        ended = f"life {life.number} of {node.name} ended: {shown_error(error)}"
+        if node.lost:
+            self.give_up(ended)  # whatever comes after that says nothing
+        else:
+            self.history.violation(ended)
 
     # --- The course of the world
 
