@@ -105,6 +105,7 @@ class AckLedger:
     def add_cumulative(self, offset: int, handed_out: Iterable[tuple[int, int]]) -> None:
         """Acknowledge everything up to and including ``offset``, of which these ranges were handed out here."""
         self._cumulative = max(self._cumulative, offset)
+        self._covered.add(offset, offset + 1)
         for start, end in handed_out:
             self._covered.add(start, end)
 

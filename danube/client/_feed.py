@@ -100,7 +100,8 @@ class Feed(Inflow):
         if batch.moves != self.moves:
             return
         handed_out = self._handed.take_below(offset + 1)
-        if batch.generation == self.generation and not self._disordered:
+        # One of a shared subscription is for the broker to refuse.
+        if not self._cumulates or (batch.generation == self.generation and not self._disordered):
             self.ledger.add_cumulative(offset, handed_out)
             self._wake()
             return

@@ -1,8 +1,8 @@
-"""Seeks beside acknowledgements that are on their way: those of earlier deliveries must not undo the move."""
+"""Acknowledgements of earlier deliveries: after a seek they must not undo the move."""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from random import Random
 
 import pytest
@@ -11,7 +11,7 @@ from test_simulation_found import TOPIC, simulate
 
 from danube.client import Client, Consumer, Message
 from danube.model import SubscriptionType
-from danube.model.errors import DanubeError
+from danube.model.errors import DanubeError, FailedPreconditionError
 from danube.testing.simulation import World
 
 COUNT = 20
@@ -70,10 +70,10 @@ def test_acknowledgements_of_earlier_deliveries_do_not_undo_a_seek(kind: Subscri
             await fill(clients[2])
             holders = []
             for index in range(1 if kind is SubscriptionType.EXCLUSIVE else 2):
-                consumer = clients[index].consumer(
+                opening = clients[index].consumer(
                     TOPIC, subscription="s", type=kind, start="earliest", policy={"ack_timeout_s": 60.0}
                 )
-                holders.append(Holder(await stack.enter_async_context(consumer)))
+                holders.append(Holder(await stack.enter_async_context(opening)))
             takers = await stack.enter_async_context(trio.open_nursery())
             for holder in holders:
                 takers.start_soon(holder.take)
@@ -192,5 +192,26 @@ def test_a_subscription_that_was_created_again_knows_nothing_of_the_former_one()
                 world.network.set_cut("a", "broker", False)
                 with trio.fail_after(60):
                     assert [(await consumer.receive()).offset for _ in range(COUNT)] == sorted(ALL)
+
+    simulate(work)
+
+
+async def acknowledge_across_a_crash(world: World, opening: AbstractAsyncContextManager[Consumer]) -> None:
+    async with opening as consumer:
+        message = await consumer.receive()
+        world.node.crash(power_loss=False)
+        while (await consumer.receive())._batch.generation == message._batch.generation:
+            pass  # on the stream that is gone
+        await consumer.ack_cumulative(message)
+        await consumer.flush_acks()
+
+
+def test_a_cumulative_acknowledgement_of_a_shared_subscription_is_refused_whenever_it_comes() -> None:
+    async def work(world: World) -> None:
+        async with world.applications.client("here", Random(1), "broker") as client:
+            await fill(client)
+            consumer = client.consumer(TOPIC, subscription="s", type="shared", start="earliest")
+            with pytest.raises(FailedPreconditionError), trio.fail_after(60):
+                await acknowledge_across_a_crash(world, consumer)
 
     simulate(work)
