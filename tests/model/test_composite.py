@@ -48,15 +48,16 @@ class Source:
     topic = "/default/orders"
     partition = 0
     generation = 0
+    moves = 0
 
-    def ack(self, start: int, end: int) -> None:
-        raise AssertionError((start, end))
+    def ack(self, start: int, end: int, moves: int) -> None:
+        raise AssertionError((start, end, moves))
 
-    def nack(self, ranges: list[int], delay_s: float | None, reason: str = "") -> None:
-        raise AssertionError((ranges, delay_s, reason))
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
+        raise AssertionError((ranges, delay_s, reason, moves))
 
-    def extend(self, ranges: list[int], lease_s: float | None) -> None:
-        raise AssertionError((ranges, lease_s))
+    def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
+        raise AssertionError((ranges, lease_s, moves))
 
 
 def delivered(part: bytes, ranges: list[int] | None = None) -> Batch:
