@@ -83,6 +83,8 @@ class RepeatedCalls(Calls):
         stream = self._streams.get(stream_id)
         if stream is None or stream.h2 is not None:
             return False
+        if stream.remote_closed and stream.local_closed:
+            return True  # a stream ends once
         self._close_both(stream)
         self._events.append(StreamReset(stream_id, int.from_bytes(data[body : body + 4], "big")))
         return True

@@ -8,7 +8,7 @@ from typing import Any
 
 import hpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wire_harness import (
     CONTINUATION,
@@ -388,6 +388,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
+@example([("open", 0), ("open", 0), ("open", 0), ("answer", 0), ("reset", 1), ("reset", 1)])  # a stream ends once
 @settings(deadline=None, max_examples=200)
 def test_nobody_can_tell(steps: list[tuple[Any, ...]]) -> None:
     """The same bytes and the same answers, with and without repeats: the same events and the same responses."""
