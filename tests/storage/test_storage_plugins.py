@@ -74,7 +74,10 @@ def test_built_in_backends():
         ("toy+fast://b", r": pip install danube-storage-toy\+fast$"),
         ("memory", "write scheme://"),
         ("memory://a/b", "without a path"),
-        ("memory://?speed=9", "the storage backend 'memory' has no option 'speed'; it has: durable, latency_ms, max_object_bytes$"),
+        (
+            "memory://?speed=9",
+            "the storage backend 'memory' has no option 'speed'; it has: durable, latency_ms, max_object_bytes$",
+        ),
         ("memory://?latency_m=9", "has no option 'latency_m'; did you mean 'latency_ms'[?]"),
         (
             "memory://?latency_ms=fast",
