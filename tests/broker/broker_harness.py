@@ -289,6 +289,9 @@ class RawConsumer:
         self.opened: api.ConsumeOpened
 
     def send(self, request: Any) -> None:
+        """Send a request. On topics whose generations do not begin with 0 it is said of the one at the opening."""
+        if getattr(request, "generation", None) == 0 and self.opened.generation >> 32:
+            request = msgspec.structs.replace(request, generation=self.opened.generation)
         self.stream.send_nowait(_encode(request))
 
     def credit(self, messages: int, size_bytes: int = 1 << 24) -> None:

@@ -100,7 +100,11 @@ def test_options_with_defaults_and_descriptions():
         ["undocumented", "int", 5, False, ""],
     ]
     rows = json.loads(danube("--options", "memory", "-o", "json").stdout)
-    assert {(row["kind"], row["option"]) for row in rows} == {("storage", "durable"), ("storage", "latency_ms")}
+    assert {(row["kind"], row["option"]) for row in rows} == {
+        ("storage", "durable"),
+        ("storage", "latency_ms"),
+        ("storage", "max_object_bytes"),
+    }
     assert all(row["description"] for row in rows)
     assert "filesystem_options" in danube("--options", "fsspec+sftp").stdout
 
