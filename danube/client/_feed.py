@@ -77,8 +77,6 @@ class Feed(Inflow):
         self._extensions: dict[int, RangeSet] = {}
         self._handed = HandedOut(limits.max_in_flight_ranges)
         self._cumulates = open_message.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
-        self._top = 0  # base offset of the newest batch that has arrived
-        self._disordered = False  # an older one may wait in `queue`
         self._waiting: RangeSet | None = None  # what waits in `queue`, while somebody has to know
         self._given_back: RangeSet | None = None
         self._owed_messages = 0  # credit of what was given back
@@ -101,12 +99,12 @@ class Feed(Inflow):
             return
         handed_out = self._handed.take_below(offset + 1)
         # One of a shared subscription is for the broker to refuse.
-        if not self._cumulates or (batch.generation == self.generation and not self._disordered):
-            self.ledger.add_cumulative(offset, handed_out)
+        if not self._cumulates:
+            self.ledger.add_cumulative(offset, handed_out)  # the broker says why that is refused
             self._wake()
             return
-        # The broker would take more than the application has seen: what it has delivered since the message came, or
-        # what waits here behind it.
+        # As ranges, always. The broker would cover what it has delivered, and that may be more than the application has
+        # seen: what was lost with a connection, what waits here, what it has delivered since the message came.
         self.ack(offset, offset + 1, self.moves)
         for start, end in handed_out:
             self.ack(start, end, self.moves)
@@ -161,7 +159,6 @@ class Feed(Inflow):
         self._renewals.alive = True
         if self._cumulates and ranges:
             self._handed.add(ranges)
-            self._disordered = self._disordered and bool(self.queue)
         if self._waiting is not None:
             if not self.queue:
                 self._waiting = None
@@ -323,7 +320,6 @@ class Feed(Inflow):
         self.moves += 1
         self.ledger.forget()
         self._handed.clear()
-        self._top = 0
         self._leases.forget()
         self._nacks.clear()
         self._extensions.clear()
@@ -362,10 +358,6 @@ class Feed(Inflow):
                     super().taken(reply, [], message_count(reply))
                     return
                 reply = filtered
-            if reply.base_offset < self._top:
-                self._disordered = True
-            else:
-                self._top = reply.base_offset
             if reply.attempt > 1:
                 self.caught_up = False  # the broker says it again behind what it delivers again
             if self._waiting is not None:

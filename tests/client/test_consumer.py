@@ -130,6 +130,18 @@ async def test_ack_cumulative_and_ranges() -> None:
         assert broker.topic(TOPIC).subscriptions["s"].acked.to_flat() == [0, 5, 7, 9]
 
 
+async def test_a_cumulative_acknowledgement_says_what_was_handed_out() -> None:
+    """The broker would cover all that it has delivered, and the application may never have seen some of that: what was
+    lost with a connection comes again behind what is newer."""
+    async with running_broker() as broker, danube.connect(broker.url) as client:
+        store(broker, numbered(0, 10))
+        async with client.consumer(TOPIC, subscription="s", start=5) as consumer:
+            messages = await take(consumer, 2)
+            broker.topic(TOPIC).subscriptions["s"].acked.clear()
+            await consumer.ack_cumulative(messages[-1])
+        assert broker.topic(TOPIC).subscriptions["s"].acked.to_flat() == [5, 7]
+
+
 async def test_nack_brings_messages_again() -> None:
     async with running_broker() as broker, danube.connect(broker.url) as client:
         store(broker, numbered(0, 5))
