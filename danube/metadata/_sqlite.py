@@ -222,6 +222,11 @@ class SqliteTable:
 
     def _check(self) -> None:
         """Verify everything that is read only when it is needed, and might be missing then."""
+        log = self._path.with_name(FILE_NAME + "-wal")
+        size = self._path.stat().st_size
+        if size % self._pragma("page_size") and not (log.exists() and log.stat().st_size):
+            # SQLite takes the rest of the page for zeros. With a log, the page may be on its way out of that.
+            raise self._damaged(f"it has been cut to {size} bytes, inside a page")
         verdict = self._one("PRAGMA integrity_check(1)")[0]
         if verdict != "ok":
             raise self._damaged(verdict)

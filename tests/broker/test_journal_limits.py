@@ -165,6 +165,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(path)], check=True)
 
 
+@pytest.mark.real("fills a file system")
 @pytest.mark.extended
 async def test_a_full_disk_stops_publishes_until_space_is_freed(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
