@@ -37,7 +37,7 @@ def check_payloads(payloads: Sequence[bytes]) -> list[bytes]:
     """Return the payloads as a list of bytes: one pass in C over all of them (bytes-like ones are converted)."""
     try:
         return msgspec.convert(payloads, list[bytes], builtin_types=(bytes, bytearray, memoryview))
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second for half a character
         raise InvalidArgumentError(
             f"send_many takes a sequence of bytes ({error}); encode each payload first, for example text.encode()"
         ) from None
