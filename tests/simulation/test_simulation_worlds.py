@@ -17,7 +17,7 @@ from danube.testing.simulation.fresh import fresh_base, fresh_seeds, present_bas
 from danube.testing.simulation.runner import run_many
 from danube.testing.simulation.storm import FAULTS, SLOW_FAULTS
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)  # two cores take two or three minutes, alone
 
 SEEDS = range(160)
 """Longer searches: ``python -m tests.simulation --minutes 60 --jobs 2``."""
