@@ -65,7 +65,9 @@ def plan_retention(
         if start >= log.journal_start:
             start = max(start, log.index.before_time(before_us) or 0)
     if policy.max_bytes > 0:
-        excess = sum(part.size_bytes for part in parts if part.end_offset > start) + log.unsealed_bytes
+        # What may not be there must not push out what is: a restart knows the unsealed bytes only to a region.
+        unsealed_bytes = max(0, log.unsealed_bytes - log.unsealed_surplus_bytes)
+        excess = sum(part.size_bytes for part in parts if part.end_offset > start) + unsealed_bytes
         excess -= policy.max_bytes
         for part in parts:
             if part.end_offset <= start:
@@ -75,7 +77,7 @@ def plan_retention(
                 break
             start = part.end_offset
         if excess > 0 and start >= log.journal_start:
-            start = max(start, log.index.offset_keeping(log.unsealed_bytes - excess))
+            start = max(start, log.index.offset_keeping(unsealed_bytes - excess))
     start = min(start, log.end_offset)
     gone = [part for part in parts if part.end_offset <= start]
     return RetentionPlan(name, log.start_offset, start, sum(part.size_bytes for part in gone), len(gone))

@@ -88,6 +88,13 @@ class TopicIndex:
             return 0
         return self._total_bytes - self._sizes[max(0, bisect_right(self._offsets, offset) - 1)]
 
+    def surplus(self, offset: int) -> int:
+        """Return by how many bytes, at most, :meth:`bytes_from` this offset may be too high; 0: it is exact."""
+        at = max(0, bisect_right(self._offsets, offset) - 1)
+        if not self._offsets or self._offsets[at] >= offset:
+            return 0
+        return (self._sizes[at + 1] if at + 1 < len(self._sizes) else self._total_bytes) - self._sizes[at]
+
     def offset_keeping(self, size_bytes: int) -> int:
         """Return the highest base offset that is known to have at least so many bytes at and behind it."""
         at = bisect_right(self._sizes, self._total_bytes - size_bytes) - 1

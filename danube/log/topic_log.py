@@ -82,7 +82,9 @@ class TopicLog:
         seal_bytes: see ``on_unsealed``.
 
     Attributes:
-        unsealed_bytes: of batches that are settled and not sealed.
+        unsealed_bytes: of batches that are settled and not sealed. After a restart it may be too high by
+            ``unsealed_surplus_bytes``, because the index is sparse.
+        unsealed_surplus_bytes: see ``unsealed_bytes``; 0 once all that a restart found is sealed.
         unsealed_since_us: append time of the oldest of them; 0 if there is none.
     """
 
@@ -122,6 +124,7 @@ class TopicLog:
         self._seal_bytes = seal_bytes or (1 << 62)
         self._seal_at = 0
         self.unsealed_bytes = 0
+        self.unsealed_surplus_bytes = 0
         self.unsealed_since_us = 0
         next_offset = max(next_offset, sealed_offset)
         self.next_offset = next_offset
@@ -137,7 +140,7 @@ class TopicLog:
             self.index.drop_before(self.journal_start)
             journal.release(topic_id, self.journal_start)
         if recovered is not None and self.journal_start < next_offset:
-            self.unsealed_bytes = self.index.bytes_from(self.journal_start)
+            self._measure_unsealed()
             self.unsealed_since_us = recovered.first_time_us
             self._note_unsealed()
 
@@ -202,6 +205,10 @@ class TopicLog:
             if not self.unsealed_since_us:
                 self.unsealed_since_us = batch.append_time_us
             self._note_unsealed()
+
+    def _measure_unsealed(self) -> None:
+        self.unsealed_bytes = self.index.bytes_from(self.journal_start)
+        self.unsealed_surplus_bytes = self.index.surplus(self.journal_start)
 
     def _note_unsealed(self) -> None:
         # The first batch counts, too: from then on the age of what is unsealed matters.
@@ -378,7 +385,7 @@ class TopicLog:
         self.unsealed_since_us = 0
         self._seal_at = 0
         if self.journal_start == self.end_offset:
-            self.unsealed_bytes = 0
+            self.unsealed_bytes = self.unsealed_surplus_bytes = 0
         else:
             # The age is that of the first batch behind, or a little more: the index is sparse.
             self.unsealed_since_us = self.index.first_time() or 1
@@ -394,7 +401,7 @@ class TopicLog:
             if self.start_offset > self.journal_start:
                 self.sealed_up_to(self.start_offset, 0)
                 # Not what the journal stores: a file keeps all of a topic until it needs nothing of it.
-                self.unsealed_bytes = self.index.bytes_from(self.journal_start)
+                self._measure_unsealed()
 
     def drop(self) -> None:
         """The topic is gone: release everything in the journal and in memory."""

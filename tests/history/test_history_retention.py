@@ -37,6 +37,7 @@ def log_of(start: int, journal_start: int, end: int, *unsealed: tuple[int, int])
         journal_start=journal_start,
         end_offset=end,
         unsealed_bytes=100 * len(unsealed),
+        unsealed_surplus_bytes=0,
         index=index,
     )
 
@@ -94,7 +95,12 @@ def test_a_size_is_kept_round_after_round() -> None:
     for number in range(192):
         index.add(number * 10, 1, 4096 + number * size, NOW_US, size)
     log = SimpleNamespace(
-        start_offset=0, journal_start=0, end_offset=1920, unsealed_bytes=index.bytes_from(0), index=index
+        start_offset=0,
+        journal_start=0,
+        end_offset=1920,
+        unsealed_bytes=index.bytes_from(0),
+        unsealed_surplus_bytes=0,
+        index=index,
     )
     for _ in range(20):
         plan = plan_retention("/default/t", Retention(max_bytes=10 * 2**20), log, None, (), NOW_US)
@@ -103,3 +109,11 @@ def test_a_size_is_kept_round_after_round() -> None:
         index.drop_before(log.journal_start)
         log.unsealed_bytes = index.bytes_from(log.journal_start)
         assert log.unsealed_bytes == 10 * 2**20
+
+
+@pytest.mark.parametrize(("surplus", "start"), [(0, 20), (100, 20), (101, 10), (1100, 10), (1101, 0), (9999, 0)])
+def test_bytes_that_may_not_be_there_push_nothing_out(surplus: int, start: int) -> None:
+    """A restart knows what is unsealed to a region of the journal only: at least the size stays."""
+    log = log_of(0, 30, 40)
+    log.unsealed_bytes, log.unsealed_surplus_bytes = 1200, surplus
+    assert start_of(Retention(max_bytes=2100), log) == start

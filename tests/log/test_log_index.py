@@ -91,6 +91,7 @@ def test_index_knows_sizes(plan: list[tuple[int, int, bool, int]], data: st.Data
         index.drop_before(start)
     exact = sum(size for base, size in sizes.items() if base >= start)
     assert exact <= index.bytes_from(start) < exact + REGION_BYTES + max(sizes.values())
+    assert index.bytes_from(start) - index.surplus(start) <= exact
     kept = index.offset_keeping(exact)
     assert sum(size for base, size in sizes.items() if base >= kept) >= exact
     assert kept <= start

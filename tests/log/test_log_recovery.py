@@ -378,3 +378,24 @@ def test_what_an_interrupted_recovery_leaves_is_never_taken_for_a_later_file(
             assert not recovered.corruptions
     assert interrupted or operation == "create", "recovery had enough spare files"
     assert after < 19
+
+
+def test_a_restart_says_by_how_much_it_takes_the_unsealed_bytes_for_too_many() -> None:
+    """The index finds a place to a region; what is sealed may end in the middle of one."""
+    disk, written = write([[(1, 1000)]] * 20)
+
+    async def main() -> None:
+        async with Journal.open(disk, LIMITS, file_size=FILE_SIZE) as journal:
+            assert journal.recovered is not None
+            topic = journal.recovered.topics[1]
+            whole = TopicLog(1, Durability.DISK, journal, BatchCache(0), recovered=topic)
+            each = whole.unsealed_bytes // len(written)
+            assert (each * len(written), 0) == (whole.unsealed_bytes, whole.unsealed_surplus_bytes)
+            log = TopicLog(1, Durability.DISK, journal, BatchCache(0), recovered=topic, sealed_offset=15)
+            exact = 5 * each
+            assert log.unsealed_bytes - log.unsealed_surplus_bytes <= exact <= log.unsealed_bytes
+            assert log.unsealed_surplus_bytes, "nothing would be measured here"
+            log.sealed_up_to(20, exact)
+            assert (log.unsealed_bytes, log.unsealed_surplus_bytes) == (0, 0)
+
+    run(main)
