@@ -38,7 +38,7 @@ from danube.model.errors import (
     ProtocolError,
 )
 from danube.model.limits import MIB
-from danube.model.names import validate_name, validate_topic
+from danube.model.names import validate_identifier, validate_name, validate_topic
 from danube.model.stage_api import StageCommit, StagedBatch, StageInfo, StageMethod
 
 if TYPE_CHECKING:
@@ -180,6 +180,7 @@ class StageCalls:
         producer: str,
         batch_id: int,
         attempt: str = "",
+        write_id: str = "",
         compression: Literal["lz4", "zstd"] | None = None,
     ) -> AsyncIterator[Stage]:
         """Stage messages for one topic or partition. Leaving the block without :meth:`Stage.finish` drops them.
@@ -190,21 +191,24 @@ class StageCalls:
             batch_id: which of its batches, 0 or more; a batch that is not above the last committed one counts as
                 committed (:attr:`Stage.committed`).
             attempt: which try of which task, for people who look at stages.
+            write_id: which try of the whole job, a new one for each (:func:`uuid.uuid4`): what
+                :meth:`abort_stages` names to take its stages, also those of tasks that are still at work then.
+                ASCII letters, digits, ``_``, ``-``, ``.``.
             compression: of batches.
 
         Raises:
-            FailedPreconditionError: the topic has durability ``none``.
+            FailedPreconditionError: the topic has durability ``none``, or the write was aborted.
             LimitExceededError: too much is staged (``max_stages``, ``max_staged_bytes``).
             DanubeError: the topic cannot be had, or the broker does not answer within ``request_timeout_s``.
         """
         validate_topic(topic)
-        _check_batch(producer, batch_id)
+        _check_batch(producer, batch_id, write_id)
         if compression not in (None, "lz4", "zstd"):
             raise InvalidArgumentError(f"compression {compression!r} is unknown; known are 'lz4' and 'zstd'")
         codec = Codec.NONE if compression is None else Codec[compression.upper()]
         channel = await self._connection.channel()
         async with channel.open_stream(StageMethod.STAGE) as stream:
-            opened = await self._open(stream, stage_api.StageOpen(topic, producer, batch_id, attempt))
+            opened = await self._open(stream, stage_api.StageOpen(topic, producer, batch_id, attempt, write_id))
             yield Stage(stream, topic, opened, codec, self._options.environment.clock_us)
 
     async def _open(self, stream: ClientStream, request: stage_api.StageOpen) -> stage_api.StageOpened:
@@ -255,18 +259,33 @@ class StageCalls:
         )
         return await self._stage_call(StageMethod.COMMIT, request, StageCommit, patient=True)
 
-    async def abort_stages(self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = ()) -> bool:
+    async def abort_stages(
+        self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = (), *, write_id: str = ""
+    ) -> bool:
         """Drop stages (none named: all of the batch), and return whether the batch is committed after all.
 
         A committed batch stays so: who has lost the answer to a commit may come here.
+
+        Args:
+            producer, batch_id: as the stages were opened with.
+            stages: those to drop; none: all that there are of the batch, or of the write.
+            write_id: that the stages were opened with: all of them go, and those that its tasks open or finish later
+                are refused, also after a restart of the broker (limits ``max_aborted_writes``,
+                ``aborted_write_expiry_s``). Not together with ``stages``.
+
+        Raises:
+            InvalidArgumentError: stages and a write are named.
+            DanubeError: see there.
         """
-        _check_batch(producer, batch_id)
+        _check_batch(producer, batch_id, write_id)
         stages = _checked_stages(stages)
+        if stages and write_id:
+            raise InvalidArgumentError(f"abort_stages takes either stages or the write {write_id!r}, not both")
         ids = [stage.stage_id for stage in stages]
         if stages and not any(ids):
             last = await self.last_batch(producer)
             return last is not None and last >= batch_id
-        request = stage_api.AbortStages(producer, batch_id, [number for number in ids if number])
+        request = stage_api.AbortStages(producer, batch_id, [number for number in ids if number], write_id)
         return (await self._stage_call(StageMethod.ABORT, request, stage_api.AbortedStages)).committed
 
     async def last_batch(self, producer: str) -> int | None:
@@ -321,6 +340,8 @@ def _checked_stages(stages: Sequence[StagedBatch]) -> list[StagedBatch]:
     return found
 
 
-def _check_batch(producer: str, batch_id: int) -> None:
+def _check_batch(producer: str, batch_id: int, write_id: str = "") -> None:
     validate_name("producer", producer)
+    if write_id != "":
+        validate_identifier("write", write_id)
     check_count(f"producer {producer!r}: batch_id", batch_id)

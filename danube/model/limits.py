@@ -235,6 +235,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Producers that commit stages and whose last batch is remembered."""
     stage_producer_expiry_s: float = 30 * 24 * 3600.0
     """How long the last batch of such a producer is remembered after its commit."""
+    max_aborted_writes: int = 10_000
+    """Writes that were aborted by their id and are remembered, so that their late stages are refused; beyond it the
+    oldest is forgotten."""
+    aborted_write_expiry_s: float = 24 * 3600.0
+    """How long such a write is remembered."""
 
     # Storage server
     storage_server_max_object_bytes: int = 256 * MIB

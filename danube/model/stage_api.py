@@ -107,6 +107,9 @@ class StageOpen(_Tagged, tag=0):
     """Which of its batches; they count upwards."""
     attempt: str = ""
     """Which try of which task, for people who look."""
+    write_id: str = ""
+    """Which try of the whole job: ASCII letters, digits, ``_``, ``-``, ``.``; at most 255. An abort that names it takes
+    this stage, too, and refuses it if it is opened or finished afterwards. Empty: no abort but that of the batch."""
 
 
 class StageBatch(_Tagged, tag=1):
@@ -176,6 +179,8 @@ class AbortStages(_Message):
     batch_id: int
     stage_ids: list[int]
     """None means all of this batch."""
+    write_id: str = ""
+    """All stages of this batch that were opened with this id, now or later, instead of any in ``stage_ids``."""
 
 
 class AbortedStages(_Value, frozen=True):

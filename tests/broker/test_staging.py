@@ -11,7 +11,9 @@ import trio
 from broker_harness import read_all, running_broker, wait_until
 
 import danube
+from danube.broker.stages.aborted import AbortedWrites, Write
 from danube.client import sync
+from danube.metadata import MemoryStore
 from danube.model import Rate, stage_api
 from danube.model.batch import Record, encode_part
 from danube.model.errors import (
@@ -23,7 +25,7 @@ from danube.model.errors import (
     LimitExceededError,
     MessageTooLargeError,
 )
-from danube.model.limits import KIB
+from danube.model.limits import KIB, Limits
 from danube.model.stage_api import StagedBatch
 from danube.wire.client import ClientStream
 
@@ -40,8 +42,10 @@ async def stage(
     topic: str = TOPIC,
     producer: str = "job",
     attempt: str = "",
+    write_id: str = "",
 ) -> StagedBatch:
-    async with client.stage(topic, producer=producer, batch_id=batch_id, attempt=attempt) as one:
+    opening = client.stage(topic, producer=producer, batch_id=batch_id, attempt=attempt, write_id=write_id)
+    async with opening as one:
         await one.add(payloads)
         return await one.finish()
 
@@ -164,6 +168,91 @@ async def test_it_survives_restarts_staged_and_committed(tmp_path: Path) -> None
             await broker.restart()
             assert await client.last_batch("job") == 1
             assert await read_all(client, TOPIC) == rows("a", 5) + rows("b", 5)
+
+
+async def test_the_abort_of_a_write_takes_what_its_tasks_stage_afterwards(tmp_path: Path) -> None:
+    """A job has failed, and tasks of it are still at work: one that writes, one that has not begun."""
+    async with running_broker(tmp_path) as broker, broker.client() as client:
+        await client.create_topic(TOPIC)
+        await stage(client, 3, rows("done", 2), write_id="first")
+        other = await stage(client, 3, rows("other", 2), write_id="second")
+        unnamed = await stage(client, 3, rows("unnamed", 2))
+        async with client.stage(TOPIC, producer="job", batch_id=3, write_id="first") as slow:
+            await slow.add(rows("slow", 2))
+            assert not await client.abort_stages("job", 3, write_id="first")
+            with pytest.raises(FailedPreconditionError, match="aborted"):
+                await slow.finish()
+        with pytest.raises(FailedPreconditionError, match="batch 3 of 'job' by write 'first': it was aborted"):
+            await stage(client, 3, rows("late", 2), write_id="first")
+        assert [one.stage_id for one in await client.list_stages()] == [other.stage_id, unnamed.stage_id]
+        # The id is that of one write: another batch and another producer may have it, too.
+        for batch, producer in ((4, "job"), (3, "another")):
+            await stage(client, batch, rows("x", 1), producer=producer, write_id="first")
+            assert not await client.abort_stages(producer, batch)
+        await broker.restart()
+        with pytest.raises(FailedPreconditionError, match="it was aborted"):
+            await stage(client, 3, rows("late", 2), write_id="first")
+        assert not await client.abort_stages("job", 3, write_id="first")
+        assert (await client.commit_stages("job", 3, [other])).committed
+        assert await client.abort_stages("job", 3, write_id="second")
+        # What was committed is told as ever, also to a late task of the write that was aborted.
+        assert (await stage(client, 3, rows("late", 2), write_id="first")).stage_id == 0
+        assert await client.list_stages() == []
+        assert await read_all(client, TOPIC) == rows("other", 2)
+
+
+@pytest.mark.parametrize("named", ["first", ""])
+async def test_a_stage_that_is_finished_while_it_is_aborted_is_dropped(tmp_path: Path, named: str) -> None:
+    """The last bytes of a stage are on their way to the disk when its write is aborted, and cannot be called back."""
+    async with running_broker(tmp_path) as broker, broker.client() as client:
+        await client.create_topic(TOPIC)
+        stages = broker.broker.stages
+        append, begun, go_on = stages._store.append, trio.Event(), trio.Event()
+
+        async def slow_append(*args: Any, finish: bool = False) -> None:
+            with trio.CancelScope(shield=True):
+                if finish:
+                    begun.set()
+                    await go_on.wait()
+                await append(*args, finish=finish)
+
+        stages._store.append = slow_append  # type: ignore[method-assign]
+
+        async def task() -> None:
+            with pytest.raises(FailedPreconditionError, match="aborted"):
+                await stage(client, 3, rows("slow", 2), write_id="first")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(task)
+            await begun.wait()
+            assert not await client.abort_stages("job", 3, write_id=named)
+            go_on.set()
+        await wait_until(lambda: nothing_staged(client))
+        assert stage_files(tmp_path) == []
+
+
+async def test_aborted_writes_are_remembered_for_a_time_and_up_to_a_number(tmp_path: Path) -> None:
+    now_us = 10**12
+    async with MemoryStore() as store:
+        limits = Limits(max_aborted_writes=3, aborted_write_expiry_s=60.0)
+        memory = AbortedWrites(store, limits, lambda: now_us)
+        writes = [Write("a/é", number, f"w-{number}") for number in range(5)]
+        for write in writes:
+            now_us += 1_000_000
+            await memory.remember(write)
+        await memory.remember(writes[2])
+        again = AbortedWrites(store, limits, lambda: now_us)
+        await again.load()
+        for one in (memory, again):
+            assert [write in one for write in writes] == [False, False, True, True, True]
+        assert len((await store.list("/stages/"))[0]) == 3
+        now_us += 59_500_000
+        await again.expire()
+        assert [write in again for write in writes] == [False, False, True, False, True]
+        now_us += 60_000_000
+        await again.expire()
+        assert len(again) == 0
+        assert (await store.list("/stages/"))[0] == []
 
 
 @pytest.mark.parametrize("durability", ["os", "disk", "remote"])
@@ -303,6 +392,10 @@ async def test_what_cannot_be_staged(tmp_path: Path) -> None:
             await stage(client, 0, [b"x", bytes(100 * KIB + 1)])
         with pytest.raises(InvalidArgumentError, match="bytes or Records, not str"):
             await stage(client, 0, ["text"])  # type: ignore[list-item]
+        with pytest.raises(InvalidNameError, match="write name 'a b'"):
+            await client.abort_stages("job", 0, write_id="a b")
+        with pytest.raises(InvalidArgumentError, match="either stages or the write"):
+            await client.abort_stages("job", 0, [StagedBatch(1, TOPIC, 1, 1, "danube")], write_id="a")
         with pytest.raises(InvalidArgumentError, match="attempt"):
             await stage(client, 0, [b"x"], attempt="a" * 256)
         with pytest.raises(InvalidArgumentError, match="compression 'gzip' is unknown"):
@@ -328,6 +421,7 @@ async def _to_its_end(stream: ClientStream) -> None:
     [
         ([stage_api.StageBatch(b"")], "begins with StageOpen"),
         ([stage_api.StageOpen(TOPIC, "job", 2**63)], "batch id"),
+        ([stage_api.StageOpen(TOPIC, "job", 0, "", "a/b")], "write name 'a/b'"),
         ([stage_api.StageOpen(TOPIC, "job", 0), stage_api.StageOpen(TOPIC, "job", 0)], "StageOpen once"),
         ([stage_api.StageOpen(TOPIC, "job", 0), stage_api.StageBatch(_part(producer_id=5))], "leave them 0"),
         ([stage_api.StageOpen(TOPIC, "job", 0), stage_api.StageBatch(_part()[:-1] + b"!")], "checksum"),

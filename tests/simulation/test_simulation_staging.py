@@ -3,8 +3,8 @@
 Metadata and storage refuse, lose answers, and are away for a while; one of the topics has durability ``remote``.
 
 What has to hold: a batch that a commit was answered for is there once and whole; a batch that was never committed is
-never seen, not one row of it; a repeated commit changes nothing and tells the same offsets; and in the end no file is
-left of what was dropped.
+never seen, not one row of it; a repeated commit changes nothing and tells the same offsets; nothing is staged of a
+write that was given up, whatever its tasks still do; and in the end no file is left of what was dropped.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Job:
         self.last = -1
         self.staged: dict[int, list[tuple[StagedBatch, list[bytes]]]] = {}
         """Finished stages by batch."""
+        self.aborted: list[tuple[int, str]] = []
+        """Batch and id of the writes that were given up."""
         self.committed: list[tuple[int, dict[str, list[bytes]], StageCommit]] = []
         self.count = 0
 
@@ -144,6 +146,52 @@ class Model:
         gone = job.staged.pop(batch, [])
         if gone:
             await self.refused(name, batch, [staged for staged, _ in gone])
+
+    async def give_up(self, name: str, ahead: int, topic: str, tasks: int, pause: int, after: int) -> None:
+        """A job fails while its tasks are at work; some of them go on behind the abort of their driver."""
+        job = self.jobs[name]
+        batch = max(0, job.last + ahead)
+        write = f"{name}-write-{len(job.aborted)}"
+
+        async def task(number: int) -> None:
+            await trio.sleep(number * pause * 0.001)
+            await self.stage_for(name, batch, topic, write, pause * 0.001)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(tasks):
+                nursery.start_soon(task, number)
+            await trio.sleep(after * 0.001)
+            assert await self.client.abort_stages(name, batch, write_id=write) == (batch <= job.last)
+        job.aborted.append((batch, write))
+        await self.nothing_of_aborted_writes()
+
+    async def late(self, name: str, back: int, topic: str) -> None:
+        """A task stages for a write that was given up some time ago."""
+        job = self.jobs[name]
+        if job.aborted:
+            batch, write = job.aborted[max(0, len(job.aborted) - 1 - back)]
+            assert not await self.stage_for(name, batch, topic, write, 0.0)
+            await self.nothing_of_aborted_writes()
+
+    async def stage_for(self, name: str, batch: int, topic: str, write: str, pause_s: float) -> bool:
+        """Stage for a write that is given up now or was before; return whether the broker took it."""
+        job = self.jobs[name]
+        opening = self.client.stage(topic, producer=name, batch_id=batch, attempt=write, write_id=write)
+        try:
+            async with opening as stage:
+                await stage.add(job.rows(3))
+                await trio.sleep(pause_s)
+                await stage.finish()
+                return not stage.committed
+        except DanubeError as error:
+            aborted = isinstance(error, FailedPreconditionError) and "aborted" in error.message
+            if not aborted and not error.retryable:
+                raise
+        return False
+
+    async def nothing_of_aborted_writes(self) -> None:
+        given_up = {write for job in self.jobs.values() for _, write in job.aborted}
+        assert given_up.isdisjoint(one.attempt for one in await self.client.list_stages())
 
     async def refused(self, name: str, batch: int, stages: list[StagedBatch]) -> None:
         """Stages that are gone cannot be committed, and nothing of the others is either."""
@@ -238,6 +286,7 @@ class Model:
                         assert places[-1] == end - 1
         for job in self.jobs.values():
             assert await self.client.last_batch(job.name) == (job.last if job.last >= 0 else None)
+        await self.nothing_of_aborted_writes()
         await self.expire()
         assert await self.client.list_stages() == []
         assert world.node.stage_disk.names() == []
@@ -265,6 +314,9 @@ good = st.tuples(st.just("stage"), names, st.just(1), topics, st.integers(1, 30)
 commit = st.tuples(st.just("commit"), names, st.integers(-1, 2), st.booleans())
 repeat = st.tuples(st.just("repeat"), names, st.integers(0, 2))
 abort = st.tuples(st.just("abort"), names, st.integers(0, 2))
+small = st.integers(0, 30)
+give_up = st.tuples(st.just("give_up"), names, st.integers(0, 2), topics, st.integers(0, 4), small, small)
+late = st.tuples(st.just("late"), names, st.integers(0, 2), topics)
 publish = st.tuples(st.just("publish"), topics, st.integers(1, 5))
 expire = st.tuples(st.just("expire"))
 crash = st.tuples(st.just("crash"), st.booleans())
@@ -273,7 +325,10 @@ chances = st.sampled_from((0.0, 0.3))
 metadata = st.tuples(st.just("metadata"), chances, chances)
 storage = st.tuples(st.just("storage"), chances, chances, st.sampled_from((0.0, 0.0, 1.0, 15.0)))
 steps = st.lists(
-    st.one_of(good, good, stage, commit, commit, repeat, abort, publish, expire, crash, trap, trap, metadata, storage),
+    st.one_of(
+        *(good, good, stage, commit, commit, repeat, abort, give_up, give_up, late, publish, expire, crash, trap, trap),
+        *(metadata, storage),
+    ),
     min_size=4,
     max_size=24,
 )
@@ -302,6 +357,26 @@ def test_a_commit_survives_a_crash_at_each_of_its_steps() -> None:
         assert model.crashes > 20
 
     simulate(7, work)
+
+
+def test_nothing_is_left_of_a_write_that_is_given_up_at_any_moment() -> None:
+    """The broker dies here and there, before the abort is answered and after it; tasks stage before and behind it."""
+
+    async def work(model: Model) -> None:
+        for number in range(40):
+            if number % 3 == 0:
+                await model.trap(1 + number % 8, number % 5 * 4, bool(number % 2))
+            await model.give_up("one", 1, TOPICS[number % 4], 4, number % 7, number % 11)
+            await model.up()
+            if number % 4 == 0:
+                await model.crash(bool(number % 8))
+            await model.late("one", number % 3, TOPICS[number % 4])
+            if number % 10 == 9:
+                await model.stage("one", 1, PLAIN, 5, True)
+                await model.commit("one", -1, False)
+        assert model.crashes > 15
+
+    simulate(11, work)
 
 
 def test_what_the_power_took_from_an_os_topic_does_not_stop_the_next_batches() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,7 +187,7 @@ def test_a_topic_that_keeps_nothing_is_refused(spark: SparkSession, broker: Brok
         write(numbers(spark, 1), broker, topic="/default/k-lossy")
 
 
-def test_a_job_that_fails_shows_nothing(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
     topic = "/default/k-fails"
     client.create_topic(topic)
     frame = spark.range(0, 40_000, 1, 4).selectExpr(
@@ -195,8 +196,9 @@ def test_a_job_that_fails_shows_nothing(spark: SparkSession, broker: BrokerProce
     with pytest.raises(Exception, match="planted"):
         write(frame, broker, topic=topic, producerId="k-fails", batchId="3")
     assert payloads(client, topic) == []
+    # Not that of a task either that was still at work when the driver gave the write up.
+    assert nothing_staged(client)
     assert client.last_batch("k-fails") is None
-    # A task that was still at work when the job failed may have staged afterwards: that goes with the next commit.
     write(numbers(spark, 10), broker, topic=topic, producerId="k-fails", batchId="3")
     assert payloads(client, topic) == expected(10)
     assert nothing_staged(client)
@@ -241,6 +243,44 @@ def test_the_abort_of_one_of_two_writes_leaves_the_other_alone(broker: BrokerPro
     first.commit([mine])
     assert payloads(client, topic) == [b"a"]
     assert client.list_stages("k-aborts") == []
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_task_that_goes_on_behind_the_abort_stages_nothing(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch, streaming: bool
+) -> None:
+    """Spark gives a write up without waiting for its tasks: one of them is half done, and one has not begun."""
+    topic = f"/default/k-behind-{streaming}"
+    client.create_topic(topic)
+    schema = StructType([StructField("payload", StringType())])
+    rows = [pa.record_batch({"payload": [f"{number}" * 1000] * 1000}) for number in range(3)]
+
+    class Task:
+        """What Spark tells a task of a stream."""
+
+        def getLocalProperty(self, name: str) -> str:  # noqa: N802 - Spark's name
+            known = {"sql.streaming.queryId": "behind", "streaming.sql.batchId": "0"}
+            return known.get(name, "8c9f1d2e-7a61-4e0b-9a4c-0f3c8f0f7b11")
+
+    if streaming:
+        monkeypatch.setattr("pyspark_danube._writer._task", Task)
+        writer: Any = stream_writer(write_options({"servers": broker.url, "topic": topic}), schema, overwrite=False)
+        batch: tuple[int, ...] = (0,)
+    else:
+        options = write_options({"servers": broker.url, "topic": topic, "producerId": "k-behind"})
+        writer, batch = pickle.loads(pickle.dumps(batch_writer(options, schema, overwrite=False))), ()
+    done = writer.write(iter(rows))
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        yield rows[0]
+        writer.abort([done, None], *batch)
+        yield from rows[1:]
+
+    for batches in (slowly(), iter(rows)):
+        with pytest.raises(FailedPreconditionError, match="aborted"):
+            writer.write(batches)
+        assert nothing_staged(client)
+    assert payloads(client, topic) == []
 
 
 def test_of_two_writes_that_take_the_same_batch_id_the_second_says_so(broker: BrokerProcess, client: Client) -> None:

@@ -63,7 +63,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class StageHead(msgspec.Struct, array_like=True, frozen=True):
-    """Whose stage this is."""
+    """Whose stage this is. New fields come at the end, with a default."""
 
     stage_id: int
     topic: str
@@ -72,6 +72,7 @@ class StageHead(msgspec.Struct, array_like=True, frozen=True):
     batch_id: int
     attempt: str
     created_us: int
+    write_id: str = ""
 
 
 class StageEnd(NamedTuple):

@@ -16,6 +16,7 @@ import trio
 
 from danube.broker.publish import check_batch
 from danube.broker.settling import to_the_end
+from danube.broker.stages.aborted import AbortedWrites, Write
 from danube.broker.stages.committing import Committer
 from danube.broker.stages.disk import StageDisk
 from danube.broker.stages.format import StageHead
@@ -24,7 +25,7 @@ from danube.broker.stages.store import StageStore, StoredStage
 from danube.model import Durability, api, validate_name
 from danube.model.batch import BatchHeader, check_part
 from danube.model.errors import DanubeError, DataDirectoryError, FailedPreconditionError, InvalidArgumentError
-from danube.model.names import MAX_NAME_LENGTH
+from danube.model.names import MAX_NAME_LENGTH, validate_identifier
 from danube.model.stage_api import (
     AbortedStages,
     AbortStages,
@@ -72,6 +73,7 @@ class Stages:
         self._clock_us = broker.seams.wall_clock_us
         self._store = StageStore(disk, self._limits)
         self._ledger = Ledger(broker.catalogue.store, self._limits, self._clock_us)
+        self._aborted = AbortedWrites(broker.catalogue.store, self._limits, self._clock_us)
         self._committer = Committer(broker, self._store, self._ledger)
         self._wake = trio.Event()
 
@@ -94,7 +96,12 @@ class Stages:
                 " see that the broker's user may read and write it"
             ) from error
         await self._ledger.load()
+        await self._aborted.load()
         self._committer.load()
+        for stage in self._store:
+            # The files of what was dropped go some time later, and a task may have finished while the broker died.
+            if stage.state != StageState.COMMITTING and _write_of(stage.head) in self._aborted:
+                self._store.drop(stage)
 
     def service(self) -> Service:
         """Return the methods, by path."""
@@ -121,7 +128,7 @@ class Stages:
         if first is None or not isinstance(request, StageOpen):
             raise InvalidArgumentError("a Stage stream begins with StageOpen")
         first.release()
-        _check_batch(request.producer, request.batch_id)
+        _check_batch(request.producer, request.batch_id, request.write_id)
         if len(request.attempt) > MAX_NAME_LENGTH:
             raise InvalidArgumentError(f"the attempt of a stage has more than {MAX_NAME_LENGTH} characters")
         broker = self._broker
@@ -137,6 +144,12 @@ class Stages:
             opened.committed = True
             stream.send_nowait(_encode(opened))
             return
+        if Write(request.producer, request.batch_id, request.write_id) in self._aborted:
+            raise FailedPreconditionError(
+                f"topic {topic.name!r}: nothing can be staged for batch {request.batch_id} of {request.producer!r} by"
+                f" write {request.write_id!r}: it was aborted; write again, which is another write with an id of its"
+                " own"
+            )
         head = StageHead(
             broker.catalogue.new_id(),
             topic.name,
@@ -145,6 +158,7 @@ class Stages:
             request.batch_id,
             request.attempt,
             self._clock_us(),
+            request.write_id,
         )
         stage = self._store.create(head)
         try:
@@ -152,9 +166,12 @@ class Stages:
             opened.stage_id = head.stage_id
             stream.send_nowait(_encode(opened))
             if await self._write(stage, topic.intake, stream):
+                refusal = stage.refusal  # the last write may have come to its end although its stream was ended
                 if self._is_decided(request.producer, request.batch_id):
+                    refusal = FailedPreconditionError(f"{stage}: the batch was committed without it meanwhile")
+                if refusal is not None:
                     stage.state = StageState.OPEN
-                    raise FailedPreconditionError(f"{stage}: the batch was committed without it meanwhile")
+                    raise refusal
                 stream.send_nowait(_encode(Staged(stage.staged(broker.config.cluster))))
         finally:
             if stage.state == StageState.OPEN:
@@ -225,14 +242,22 @@ class Stages:
         return outcome[0]
 
     async def abort(self, request: AbortStages, _context: Context) -> AbortedStages:
-        """Drop stages of a batch that was not committed."""
-        _check_batch(request.producer, request.batch_id)
-        known = self._ledger.find(request.producer)
+        """Drop stages of a batch that was not committed, of a write also those that come later."""
+        _check_batch(request.producer, request.batch_id, request.write_id)
+        if request.write_id and request.stage_ids:
+            raise InvalidArgumentError(
+                f"an abort names either a write ({request.write_id!r}) or stages ({len(request.stage_ids)}), not both"
+            )
+        dropped, known = 0, self._ledger.find(request.producer)
         if known is None:
-            return AbortedStages(self._drop(request), False)
-        async with known.lock:
-            await self._committer.refresh(known)
             dropped = self._drop(request)
+        else:
+            async with known.lock:
+                await self._committer.refresh(known)
+                dropped = self._drop(request)
+        if request.write_id and not self._is_decided(request.producer, request.batch_id):
+            # It is refused from here on: nothing has run since its stages were dropped.
+            await self._aborted.remember(Write(request.producer, request.batch_id, request.write_id))
         return AbortedStages(dropped, self._is_decided(request.producer, request.batch_id))
 
     def _drop(self, request: AbortStages) -> int:
@@ -242,6 +267,8 @@ class Stages:
             if (head.producer, head.batch_id) != (request.producer, request.batch_id):
                 continue
             if request.stage_ids and head.stage_id not in request.stage_ids:
+                continue
+            if request.write_id and head.write_id != request.write_id:
                 continue
             if stage.state != StageState.COMMITTING:
                 self._end(stage, f"{stage}: it was aborted")
@@ -253,7 +280,8 @@ class Stages:
         if stage.fail is None:
             self._store.drop(stage)
         else:
-            stage.fail(FailedPreconditionError(why))  # its own task drops it
+            stage.refusal = FailedPreconditionError(why)
+            stage.fail(stage.refusal)  # its own task drops it
 
     async def last_batch(self, request: LastBatch, _context: Context) -> LastBatchIs:
         """Return the last batch that was decided."""
@@ -321,13 +349,22 @@ class Stages:
                     _log.warning("%s expires: nobody has committed it for %g s", stage, expiry_s)
                     self._end(stage, f"{stage}: it has expired after stage_expiry_s = {expiry_s:g}")
             try:
+                await self._aborted.expire()
                 await self._ledger.expire()
             except DanubeError as error:
-                _log.warning("producers of staged batches that are idle are forgotten later: %s", error)
+                _log.warning(
+                    "producers of staged batches that are idle, and aborted writes, are forgotten later: %s", error
+                )
 
 
-def _check_batch(producer: str, batch_id: int) -> None:
+def _write_of(head: StageHead) -> Write:
+    return Write(head.producer, head.batch_id, head.write_id)
+
+
+def _check_batch(producer: str, batch_id: int, write_id: str = "") -> None:
     validate_name("producer", producer)
+    if write_id:
+        validate_identifier("write", write_id)
     if not 0 <= batch_id <= _MAX_BATCH_ID:
         raise InvalidArgumentError(f"producer {producer!r}: batch id {batch_id} is not between 0 and {_MAX_BATCH_ID}")
 

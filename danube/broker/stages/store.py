@@ -46,7 +46,7 @@ _NO_END: Final = StageEnd(0, 0, 0, 0)
 class StoredStage:
     """One stage: its head, what is in it so far, and what it is (see :class:`StageState`)."""
 
-    __slots__ = ("end", "fail", "head", "head_size", "name", "size", "state")
+    __slots__ = ("end", "fail", "head", "head_size", "name", "refusal", "size", "state")
 
     def __init__(self, head: StageHead) -> None:
         self.head = head
@@ -59,6 +59,8 @@ class StoredStage:
         """What is in it; the sums so far as long as it is open."""
         self.fail: Callable[[DanubeError], None] | None = None
         """Ends the stream that writes it."""
+        self.refusal: DanubeError | None = None
+        """Why it is not to be finished any more."""
 
     def __str__(self) -> str:
         head = self.head

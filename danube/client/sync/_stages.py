@@ -62,11 +62,17 @@ class StageCalls:
         producer: str,
         batch_id: int,
         attempt: str = "",
+        write_id: str = "",
         compression: Literal["lz4", "zstd"] | None = None,
     ) -> Iterator[Stage]:
         """Stage messages for one topic or partition; see :meth:`danube.client.Client.stage`."""
         opening = self._client.stage(
-            topic, producer=producer, batch_id=batch_id, attempt=attempt, compression=compression
+            topic,
+            producer=producer,
+            batch_id=batch_id,
+            attempt=attempt,
+            write_id=write_id,
+            compression=compression,
         )
         with self._loop.enter(opening) as stage:
             yield Stage(stage, self._loop)
@@ -77,9 +83,11 @@ class StageCalls:
         """Make stages visible: all of them or none, once; see :meth:`danube.client.Client.commit_stages`."""
         return self._loop.run(self._client.commit_stages, producer, batch_id, stages, label=label)
 
-    def abort_stages(self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = ()) -> bool:
-        """Drop stages, and return whether the batch is committed after all."""
-        return self._loop.run(self._client.abort_stages, producer, batch_id, stages)
+    def abort_stages(
+        self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = (), *, write_id: str = ""
+    ) -> bool:
+        """Drop stages, and return whether the batch is committed; see :meth:`danube.client.Client.abort_stages`."""
+        return self._loop.run(self._client.abort_stages, producer, batch_id, stages, write_id=write_id)
 
     def last_batch(self, producer: str) -> int | None:
         """Return the last committed batch of a producer; None if there is none, or it is forgotten."""

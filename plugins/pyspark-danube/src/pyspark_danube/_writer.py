@@ -15,6 +15,11 @@ checkpoint. The batch id is Spark's. A batch write has an identity only if the u
 it takes the next batch id, and so may another one that runs at the same time: its commit carries a label of its own, so
 that the one that comes second hears that its rows are not there.
 
+Each try of a write has an id of its own, under which its tasks stage. When it fails the driver aborts that id: tasks
+that are still at work then find it aborted, whenever they open or finish their stages. Of a stream the tasks know the
+try (the run of the query) and the driver does not, unless a task has told it; its batch is tried again, and the commit
+drops what was left.
+
 Both classes are pickled and sent to the executors, or made anew for each call: they hold options and no connections.
 """
 
@@ -54,6 +59,8 @@ __all__ = ["BatchWriter", "StreamWriter", "batch_writer", "stream_writer"]
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
+_JOB_GROUP = "spark.jobGroup.id"
+"""Of a streaming query this is the id of its run."""
 
 logger = logging.getLogger("pyspark_danube")
 
@@ -94,6 +101,8 @@ class Written(WriterCommitMessage):
     stages: tuple[StagedBatch, ...]
     query: str = ""
     """Id of the streaming query; a new checkpoint has a new one."""
+    write_id: str = ""
+    """That its stages were opened with."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -110,12 +119,14 @@ class BatchWriter(DataSourceArrowWriter):
         else:
             last = client.last_batch(self._producer)
             self._batch_id = 0 if last is None else last + 1
+        self._write_id = f"write-{uuid.uuid4()}"
         # Whoever gives a batch id wants its repetition, by any writer, to change nothing: that one has no label.
-        self._label = "" if options.batch_id is not None else f"write-{uuid.uuid4()}"
+        self._label = "" if options.batch_id is not None else self._write_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage the rows of a task."""
-        return Written(self._producer, stage_rows(self._options, self._producer, self._batch_id, iterator))
+        stages = stage_rows(self._options, self._producer, self._batch_id, iterator, write_id=self._write_id)
+        return Written(self._producer, stages)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make all rows visible.
@@ -137,12 +148,12 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(self._options, self._producer, self._batch_id, _stages(messages), self._label, taken)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what the tasks of this write have staged.
+        """Drop what the tasks of this write have staged, and what those that are still at work are going to stage.
 
-        Not all that is staged for the batch: another write of the producer may be at work on the same one. A task that
-        fails drops its own, and what nobody names expires.
+        Not all that is staged for the batch: another write of the producer may be at work on the same one.
         """
-        _abort(self._options, self._producer, self._batch_id, _stages(messages))
+        del messages  # a task that has not come to its end has none
+        _abort(self._options, self._producer, self._batch_id, self._write_id)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -157,7 +168,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = _property(context, _QUERY_ID)
         producer = self._options.producer_id or f"spark-{query}"
         batch_id = int(_property(context, _BATCH_ID))
-        return Written(producer, stage_rows(self._options, producer, batch_id, iterator), query)
+        write_id = _run(context)
+        stages = stage_rows(self._options, producer, batch_id, iterator, write_id=write_id)
+        return Written(producer, stages, query, write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make all rows of a micro-batch visible, once.
@@ -174,24 +187,25 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _commit(self._options, producer, batchId, _stages(messages), query, taken)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Drop what was staged for a micro-batch.
+        """Drop what was staged for a micro-batch, and what tasks that are still at work are going to stage.
 
-        Without any message of a task nobody has said what the query's id is. What is staged then, if there is anything,
-        is dropped when the batch is tried again.
+        Without any message of a task nothing says what the query and its run are. What is staged then, if there is
+        anything, is dropped when the batch is tried again.
         """
-        producers = {message.producer for message in messages if isinstance(message, Written)}
+        writes = {(message.producer, message.write_id) for message in messages if isinstance(message, Written)}
         if self._options.producer_id:
-            producers.add(self._options.producer_id)
-        for producer in producers:
-            _abort(self._options, producer, batchId)
+            writes.add((self._options.producer_id, ""))
+        for producer, write_id in sorted(writes):
+            _abort(self._options, producer, batchId, write_id)
 
 
 def stage_rows(
-    options: WriteOptions, producer: str, batch_id: int, batches: Iterator[pa.RecordBatch]
+    options: WriteOptions, producer: str, batch_id: int, batches: Iterator[pa.RecordBatch], *, write_id: str = ""
 ) -> tuple[StagedBatch, ...]:
     """Stage the rows of one task; return its stages, one for each topic or partition that has rows.
 
     Raises:
+        FailedPreconditionError: the write was aborted.
         InvalidArgumentError: a row has no payload or no topic.
         DanubeError: the broker does not take them; the task has failed, and nothing of it is left behind.
     """
@@ -201,7 +215,7 @@ def stage_rows(
             if rows.num_rows:
                 if staging is None:
                     client = enter_client(stack, options.servers, patience_s=EXECUTOR_PATIENCE_S)
-                    staging = _Staging(client, stack, producer, batch_id)
+                    staging = _Staging(client, stack, producer, batch_id, write_id)
                 staging.add(rows, options.topic)
         return staging.finish() if staging else ()
 
@@ -214,6 +228,7 @@ class _Staging:
     stack: ExitStack
     producer: str
     batch_id: int
+    write_id: str
     attempt: str = field(default_factory=lambda: _attempt(TaskContext.get()))
     turn: int = field(default_factory=lambda: _partition(TaskContext.get()))
     """Whose turn it is among the partitions: rows without a key go to one after the other, a batch at a time."""
@@ -252,7 +267,13 @@ class _Staging:
     def _stage(self, target: str) -> Stage:
         stage = self.stages.get(target)
         if stage is None:
-            opening = self.client.stage(target, producer=self.producer, batch_id=self.batch_id, attempt=self.attempt)
+            opening = self.client.stage(
+                target,
+                producer=self.producer,
+                batch_id=self.batch_id,
+                attempt=self.attempt,
+                write_id=self.write_id,
+            )
             stage = self.stages[target] = self.stack.enter_context(opening)
         return stage
 
@@ -281,12 +302,10 @@ def _commit(
     logger.warning("batch %d of producer %s was committed before", batch_id, producer)
 
 
-def _abort(options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch] | None = None) -> None:
-    """Drop stages, or (None) all of the batch."""
-    if stages is not None and not stages:
-        return
+def _abort(options: WriteOptions, producer: str, batch_id: int, write_id: str) -> None:
+    """Drop what one write has staged, or (empty) all of the batch."""
     with broker_client(options.servers) as client:
-        client.abort_stages(producer, batch_id, stages or ())
+        client.abort_stages(producer, batch_id, write_id=write_id)
 
 
 def _stages(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatch]:
@@ -307,6 +326,14 @@ def _property(context: TaskContext, name: str) -> str:
             f"Spark has not told the task its {name!r}; write with foreachBatch and the options producerId and batchId"
         )
     return value
+
+
+def _run(context: TaskContext) -> str:
+    """Return the id of a write that is the run of a streaming query; empty if Spark does not tell it."""
+    try:
+        return f"run-{uuid.UUID(context.getLocalProperty(_JOB_GROUP) or '')}"
+    except ValueError:
+        return ""  # its stages are dropped by the next commit of the batch, as any are
 
 
 def _partition(context: TaskContext | None) -> int:
