@@ -15,6 +15,7 @@ from danube.broker.consumer import Consumer
 from danube.broker.reader import Reader
 from danube.broker.subscription import Subscription
 from danube.model import Limits, SubscriptionType, api, validate_name
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError
 from danube.model.ranges import check_flat
 from danube.wire import Context, Message, ServerStream
@@ -177,5 +178,5 @@ def _decode(message: Message | None) -> api.ConsumeRequest:
     try:
         request: api.ConsumeRequest = _REQUEST.decode(message.data)
         return request
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise InvalidArgumentError(f"Consume: the message does not decode: {error}") from error

@@ -34,6 +34,7 @@ from danube.dispatch import Poisoned
 from danube.log import StoredBatch
 from danube.model import Durability, PoisonPolicy, RangeSet, SubscriptionPolicy, validate_topic
 from danube.model.batch import PART_OVERHEAD, BatchFlags, Codec, CompositeRecord, Record
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import (
     AlreadyExistsError,
     CorruptBatchError,
@@ -282,7 +283,7 @@ class DeadLetters:
                 about = item._replace(start=offset)
                 try:
                     record = decode(raw)
-                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                except UNDECODABLE as error:
                     record = Record(bytes(raw))
                     about = about._replace(reason=f"the record does not decode, and this is all of it: {error}")
                 attributes = {**(record.attributes or {}), **self._attributes(batch, about)}

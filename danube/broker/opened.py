@@ -14,6 +14,7 @@ import msgspec
 from danube.log import StoredBatch
 from danube.model import Limits
 from danube.model.batch import BatchFlags, open_raw
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError
 
 __all__ = ["OpenedBatch", "OpenedBatches"]
@@ -64,7 +65,7 @@ class OpenedBatch:
                         self._keys = [(sent := _SENT.decode(raw)).key or sent.producer for raw in self.raws]
                         return self._keys
                     self._keys = [_KEYED.decode(raw).key or default for raw in self.raws]
-                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                except UNDECODABLE as error:
                     raise CorruptBatchError(f"batch records do not decode: {error}") from error
         return self._keys
 

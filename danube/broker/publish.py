@@ -16,6 +16,7 @@ import trio
 from danube.log import ProducerSession, StoredBatch
 from danube.model import api
 from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, Codec, check_part, open_raw
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import (
     DanubeError,
     InvalidArgumentError,
@@ -222,5 +223,5 @@ def _decode(message: Message | None) -> api.PublishRequest:
     try:
         request: api.PublishRequest = _REQUEST.decode(message.data)
         return request
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise InvalidArgumentError(f"Publish: the message does not decode: {error}") from error

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import InvalidArgumentError
 
 __all__ = ["BLOCK_BYTES", "KeyField", "repeat_texts", "split_blocks"]
@@ -77,7 +78,7 @@ class KeyField:
             for line in lines:
                 key = decode(line).key
                 keys.append(key if key is None or key.__class__ is str else _as_text(key))
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise InvalidArgumentError(
                 f"line {first_line + len(keys)}: cannot take the key from field {self._name!r}: {error}"
             ) from error

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-import msgspec
 
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import (
     ConnectionLostError,
     DanubeError,
@@ -127,5 +127,5 @@ def decode_reply(data: bytes, decode: Callable[[bytes], T], topic: str) -> T:
     """
     try:
         return decode(data)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"a reply for {topic} does not decode: {error}") from error

@@ -31,6 +31,7 @@ from danube.broker.receiver import Delivery, StoredBatch
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Durability
 from danube.model.batch import BatchFlags, BatchHeader, CompositeRecord, Record, open_records
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _some(topic: Topic, batch: StoredBatch, ranges: Sequence[int]) -> list[Any]:
         decode = _COMPOSITE.decode
     try:
         return [decode(raw) for raw in topic.opened.open(topic.topic_id, batch).take(ranges)]
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise CorruptBatchError(f"batch records do not decode: {error}") from error
 
 

@@ -50,6 +50,7 @@ import lz4.block
 import msgspec
 import zstandard
 
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
 
 __all__ = [
@@ -415,7 +416,7 @@ def open_raw(part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> list[
 def _decode(decoder: Any, part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> list[Any]:
     try:
         records: list[Any] = decoder.decode(unpack_body(part, header, max_unpacked_bytes))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise CorruptBatchError(f"batch records do not decode: {error}") from error
     if len(records) != header.record_count:
         raise CorruptBatchError(f"batch header says {header.record_count} records, but {len(records)} are there")

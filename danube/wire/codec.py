@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import InvalidArgumentError, UnimplementedError
 
 __all__ = ["DEFAULT_CODECS", "MSGPACK", "Codec", "MsgpackCodec", "choose_codec"]
@@ -58,7 +59,7 @@ class MsgpackCodec:
             decoder = self._decoders[kind] = msgspec.msgpack.Decoder(kind)
         try:
             value: T = decoder.decode(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
+        except UNDECODABLE as exc:
             name = getattr(kind, "__name__", str(kind))
             raise InvalidArgumentError(f"a message of {len(data)} bytes is not a {name}: {exc}") from exc
         return value

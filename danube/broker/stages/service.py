@@ -24,6 +24,7 @@ from danube.broker.stages.ledger import Known, Ledger
 from danube.broker.stages.store import StageStore, StoredStage
 from danube.model import Durability, api, validate_name
 from danube.model.batch import BatchHeader, check_part
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import DanubeError, DataDirectoryError, FailedPreconditionError, InvalidArgumentError
 from danube.model.names import MAX_NAME_LENGTH, validate_identifier
 from danube.model.stage_api import (
@@ -373,5 +374,5 @@ def _decode(message: Message) -> StageRequest:
     try:
         request: StageRequest = _REQUEST.decode(message.data)
         return request
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise InvalidArgumentError(f"Stage: the message does not decode: {error}") from error

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from danube.model.batch import BatchFlags, BatchHeader, read_header, unpack_body
+from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError, DataLossError, InvalidArgumentError
 from danube.model.limits import MIB
 from pyspark_danube._payloads import MalformedPayloadError
@@ -119,7 +120,7 @@ class ArrowRows:
             if first >= last:
                 return
             self._open(batch, header, first, last)
-        except (CorruptBatchError, msgspec.DecodeError) as error:
+        except (CorruptBatchError, *UNDECODABLE) as error:
             count = batch.record_count
             raise DataLossError(
                 f"topic {self._topic}, partition {self._partition}: the batch with the offsets"
