@@ -265,6 +265,35 @@ def test_json_times_may_have_nanoseconds() -> None:
     assert rows[6]["day"].isoformat() == "2013-01-31"
 
 
+def test_json_times_may_have_any_number_of_digits() -> None:
+    """They are cut off behind the microseconds, as Spark's own reader of JSON does; texts stay as they are."""
+    legs = ArrayType(StructType([StructField("at", TimestampNTZType()), StructField("to", StringType())]))
+    asked = columns(payload_format="json", at=TimestampType(), legs=legs, note=StringType())
+    many = "2013-01-01T10:00:00.1234567890123"
+    texts = [
+        (f"{many}Z", "2013-01-01T10:00:00.123456+00:00"),
+        (f"{many}+01:00", "2013-01-01T09:00:00.123456+00:00"),
+        (many, "2013-01-01T10:00:00.123456+00:00"),
+        ("1500-01-01 00:00:00.9999999Z", "1500-01-01T00:00:00.999999+00:00"),
+        ("2013-01-01", "2013-01-01T00:00:00+00:00"),
+        ("2013-01-01T10:00:00.1234567890123x", None),
+        ('2013-01-01\\"}\\n{\\"t\\":\\"2013-01-01', None),
+        ("12345678901234567890", None),
+    ]
+    records = [
+        f'{{"at": "{text}", "note": "{many}", "legs": [null, {{"at": "{text}", "to": "{many}"}}, {{}}]}}'.encode()
+        for text, _ in texts
+    ]
+    records += [b'{"at": null, "legs": null, "note": "n"}', b'{"legs": []}']
+    rows = read([raw(0, records)], asked)
+    for row, (_, at) in zip(rows, texts, strict=False):
+        assert (row["at"] and row["at"].isoformat()) == at
+        naive = row["at"] and row["at"].replace(tzinfo=None)
+        assert row["legs"] == (at and [None, {"at": naive, "to": many}, {"at": None, "to": None}])
+        assert row["note"] == (at and many)
+    assert [(row["at"], row["legs"], row["note"]) for row in rows[-2:]] == [(None, None, "n"), (None, [], None)]
+
+
 BAD = [
     b"",
     b"5",

@@ -10,6 +10,8 @@ What does not parse is null in all its fields (``PERMISSIVE``; the column ``payl
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -122,9 +124,12 @@ class _JsonDecoder:
             [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in self._schema]
         )
         self._options = _parse_options(written)
-        finer = pa.schema([field.with_type(_in_nanoseconds(field.type)) for field in written])
+        self._written = written
+        finer = _with_times(written, lambda kind: pa.timestamp("ns", kind.tz))
         self._finer_options = None if finer == written else _parse_options(finer)
         """For times with more than six digits of a second, which others write: they are cut off."""
+        self._text_options = _parse_options(_with_times(written, lambda kind: pa.string()))
+        """For any number of digits, and years that nanoseconds do not reach."""
 
     def columns(self, payloads: pa.Array) -> list[pa.Array]:
         """Return a column for each field."""
@@ -160,22 +165,64 @@ class _JsonDecoder:
             # Not in nanoseconds from the start: those reach from 1677 to 2262 only.
             if self._finer_options is None:
                 raise
-            table = _read(text, self._finer_options)
+            try:
+                table = _read(text, self._finer_options)
+            except ValueError:
+                found = _read(text, self._text_options).select(self._written.names)
+                arrays = [
+                    _cut_times(_one_array(column), field.type)
+                    for column, field in zip(found.columns, self._written, strict=True)
+                ]
+                table = pa.Table.from_arrays(arrays, schema=self._written)
         if table.num_rows != len(rows):
             raise ValueError("it is not one JSON object")
         # Not "safe", which would refuse to cut off nanoseconds; everything else has its type already, or is text.
         return table.select(self._schema.names).cast(self._schema, safe=False)
 
 
-def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
-    """Return a type with its times, inner ones too, in nanoseconds."""
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("ns", kind.tz)
+def _with_times(schema: pa.Schema, change: Callable[[pa.DataType], pa.DataType]) -> pa.Schema:
+    """Return a schema with another type for each of its times, inner ones too."""
+
+    def changed(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_timestamp(kind):
+            return change(kind)
+        if pa.types.is_list(kind):
+            return pa.list_(kind.value_field.with_type(changed(kind.value_type)))
+        if pa.types.is_struct(kind):
+            return pa.struct([field.with_type(changed(field.type)) for field in kind])
+        return kind
+
+    return pa.schema([field.with_type(changed(field.type)) for field in schema])
+
+
+_FINER = re.compile(r"(\.[0-9]{6})[0-9]+")
+_SIX: Final = r"\1"
+_OF_TIMES = re.compile(r"[-+0-9T:.Z ]*")
+
+
+def _cut_times(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array in which times, inner ones too, are texts, as the type that it is to be.
+
+    Raises:
+        ValueError: a text is no time.
+    """
+    if found.type == kind:
+        return found
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_nanoseconds(kind.value_type)))
+        values = _cut_times(found.values, kind.value_type)
+        return pa.ListArray.from_arrays(found.offsets, values, type=kind, mask=found.is_null())
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_nanoseconds(field.type)) for field in kind])
-    return kind
+        inner = [_cut_times(found.field(index), field.type) for index, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(inner, fields=list(kind), mask=found.is_null())
+    lines = []
+    for text in found.to_pylist():
+        if text is not None and not _OF_TIMES.fullmatch(text):
+            raise ValueError(f"{text!r} is no time")
+        # Read as JSON once more, because Arrow takes other forms of times there than elsewhere.
+        value = "null" if text is None else f'"{_FINER.sub(_SIX, text)}"'
+        lines.append(f'{{"t":{value}}}')
+    table = _read("\n".join(lines).encode(), _parse_options(pa.schema([("t", kind)])))
+    return _one_array(table.column(0)) if lines else pa.array([], kind)
 
 
 def _parse_options(schema: pa.Schema) -> pyarrow.json.ParseOptions:
