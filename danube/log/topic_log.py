@@ -378,10 +378,17 @@ class TopicLog:
         """
         if offset <= self.journal_start:
             return
+        self._leave_journal(offset)
+        self.unsealed_bytes = max(0, self.unsealed_bytes - size_bytes)
+        self._note_rest()
+
+    def _leave_journal(self, offset: int) -> None:
         self.journal_start = min(offset, self.end_offset)
         self.index.drop_before(self.journal_start)
         self._journal.release(self.topic_id, self.journal_start)
-        self.unsealed_bytes = max(0, self.unsealed_bytes - size_bytes)
+
+    def _note_rest(self) -> None:
+        """What is unsealed has become less: nothing, or something with an age of its own."""
         self.unsealed_since_us = 0
         self._seal_at = 0
         if self.journal_start == self.end_offset:
@@ -399,9 +406,10 @@ class TopicLog:
         if up_to_offset > self.start_offset:
             self.start_offset = min(up_to_offset, self.end_offset)
             if self.start_offset > self.journal_start:
-                self.sealed_up_to(self.start_offset, 0)
+                self._leave_journal(self.start_offset)
                 # Not what the journal stores: a file keeps all of a topic until it needs nothing of it.
                 self._measure_unsealed()
+                self._note_rest()
 
     def drop(self) -> None:
         """The topic is gone: release everything in the journal and in memory."""

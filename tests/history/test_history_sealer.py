@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import trio
-from history_lives import Life, World, run_lives
+from history_lives import LIMITS, Life, World, run_lives, wall_clock_us
 
-from danube.history.sealer import Sealer
+from danube.history.sealer import Sealable, Sealer
 from danube.log import Journal
 from danube.model.errors import StorageError, StorageUnavailableError
 
@@ -96,6 +98,40 @@ def test_a_round_that_moves_nothing_is_not_repeated_at_once(monkeypatch: pytest.
         await life.append(1, 1, (300,))
         await trio.sleep(5)
         assert 2 < rounds < 50, "it is tried again, in a while"
+
+    async def scenario(world: World) -> None:
+        assert await world.live(work)
+
+    run_lives(scenario, 3)
+
+
+def test_a_topic_of_which_everything_has_expired_has_nothing_to_seal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index still knew its last region, so the sealer found it due again and again, with nothing to seal."""
+
+    async def work(life: Life) -> None:
+        rounds = 0
+        seal = Sealer._seal
+
+        async def counted(sealer: Sealer, due: Sequence[Sealable], whole: set[int]) -> None:
+            nonlocal rounds
+            rounds += 1
+            assert rounds < 100, "the sealer spins"
+            await seal(sealer, due, whole)
+
+        monkeypatch.setattr(Sealer, "_seal", counted)
+        await life.append(1, 3, (300,))
+        life.topics[1].truth.floor = life.topics[1].log.end_offset
+        await life.history.keep()
+        assert life.topics[1].log.start_offset == life.topics[1].log.end_offset > 0
+        assert life.history.sealer.status().unsealed_bytes == 0
+        (sealer,) = life.history.sealer._sealers.values()
+        monkeypatch.setattr(sealer, "_clock_us", lambda: wall_clock_us() + int(2e6 * LIMITS.segment_max_age_s))
+        life.history.sealer.journal_rolled()
+        await trio.sleep(60)
+        assert rounds == 0
+        await life.append(1, 3, (300,))
+        await life.seal(1)
+        await life.check_content("afterwards")
 
     async def scenario(world: World) -> None:
         assert await world.live(work)
