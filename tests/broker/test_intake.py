@@ -358,6 +358,20 @@ async def test_an_exclusive_producer_has_the_topic_to_itself() -> None:
     assert (await world.open("h")).exclusive is False, "the holder itself may come back as it likes"
 
 
+async def test_an_exclusive_producer_takes_over_from_another_and_those_it_replaced_are_fenced() -> None:
+    world = World()
+    shared = await world.attached("s")
+    first = await world.attached("h", access=ProducerAccess.EXCLUSIVE)
+    with pytest.raises(ProducerFencedError):  # it was replaced, which is more than that it has to wait
+        await world.open("s", resume_epoch=shared.session.epoch)
+    second = await world.attached("other", access=ProducerAccess.EXCLUSIVE)
+    assert isinstance(first.ended[-1], ProducerFencedError)
+    assert second.ended == []
+    with pytest.raises(ProducerFencedError):
+        world.take(first, "late", 0)
+    assert world.take(second, "mine", 0) is None
+
+
 async def test_there_is_room_for_as_many_producers_as_the_limit_says() -> None:
     world = World(max_producers_per_topic=3)
     ann = await world.attached("ann")

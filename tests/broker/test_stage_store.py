@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -204,6 +205,8 @@ async def test_a_disk_that_cannot_be_read_now_is_no_damage() -> None:
 async def test_files_on_a_real_disk(tmp_path: Path) -> None:
     directory = tmp_path / "data" / "stages"
     disk = RealStageDisk(directory, sync_delay_s=0.001)
+    await disk.list()  # its first thread is there
+    held = len(os.listdir("/proc/self/fd"))
     store = StageStore(disk, Limits())
     await store.load()
     assert not directory.exists()
@@ -223,3 +226,5 @@ async def test_files_on_a_real_disk(tmp_path: Path) -> None:
         await wait_until(lambda: not again.used_bytes)
         nursery.cancel_scope.cancel()
     assert list(directory.iterdir()) == []
+    await disk.sync_directory()
+    assert len(os.listdir("/proc/self/fd")) == held, "no file stays open"

@@ -83,10 +83,10 @@ class DelayedAgainstDictionary(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self):
+        assert self.undelivered or not len(self.delayed), "what is over leaves nothing behind"
         assert self.delayed.messages() == len(self.pending)
         assert self.delayed.some is bool(self.undelivered)
         assert self.delayed.next_due() == min(self.pending.values(), default=None)
-        assert self.undelivered or not len(self.delayed), "what is over leaves nothing behind"
 
 
 def pairs_of(offsets):
