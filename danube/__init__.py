@@ -9,7 +9,11 @@
 The package is a house of floors, and imports only point downwards; ``docs/architecture.md`` draws it.
 """
 
-# Nothing is imported here: until `danube` handles Ctrl-C, that ends in a traceback of the interpreter.
+# Only what the interpreter has loaded is imported here: until Ctrl-C is handled, it ends in a traceback.
+import _signal  # type: ignore[import-not-found]
+import os
+import sys
+
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -19,6 +23,30 @@ if TYPE_CHECKING:
     from danube.model.version import __version__
 
 __all__ = ["Client", "__version__", "connect"]
+
+
+def _leave(_number: int, _frame: object) -> None:
+    """End the process, in which nothing has begun: the handler of SIGINT while the command line is being loaded."""
+    os._exit(130)
+
+
+def _leave_on_interrupt() -> None:
+    """Let Ctrl-C end the process with exit code 130, unless the process ignores it or handles it otherwise."""
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _leave)
+
+
+def _command() -> None:
+    """Run the ``danube`` command: Ctrl-C first, then everything else."""
+    _leave_on_interrupt()
+    from danube.cli import main
+
+    main()
+
+
+if sys.argv[:1] == ["-m"] and ("-m", "danube") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
+    # `python -m danube`, which still has to find and load `danube.__main__`.
+    _leave_on_interrupt()
 
 
 def __getattr__(name: str) -> "Any":

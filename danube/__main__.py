@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from danube.cli import main
+from danube import _command
 
 if __name__ == "__main__":
-    main()
+    _command()

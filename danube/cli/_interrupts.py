@@ -2,7 +2,7 @@
 
 Three parts of its life differ::
 
-    loading the command line       ``leave``   nothing has begun: the process ends at once
+    loading the command line       ``leave``   nothing has begun: the process ends at once (from ``danube`` itself on)
     the command itself             ``raise``   KeyboardInterrupt, which unwinds what it has begun
     the interpreter's shutdown     ``leave``   there is nothing to unwind any more
 
@@ -15,6 +15,8 @@ import _signal as signal  # type: ignore[import-not-found]  # of the module sign
 import os
 import sys
 
+import danube
+
 __all__ = ["INTERRUPTED", "arm", "leave_on_interrupt", "raise_on_interrupt"]
 
 INTERRUPTED = 130
@@ -26,7 +28,7 @@ _armed = False
 def arm() -> None:
     """Take over SIGINT, with ``leave``, unless the process ignores it or handles it otherwise."""
     global _armed
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, danube._leave):
         _armed = True
         leave_on_interrupt()
 

@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+import danube
 
 INTERRUPTED_WHILE_IMPORTING = """
 import os, signal, sys
@@ -20,6 +23,15 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 """
+
+SCRIPT = """
+import sys
+from danube import _command
+if __name__ == '__main__':
+    sys.argv[0] = sys.argv[0].removesuffix('.exe')
+    sys.exit(_command())
+"""
+"""What an installer makes of the entry point."""
 
 INTERRUPTED_WHILE_STARTING = """
 import os, signal, trio
@@ -74,6 +86,73 @@ def test_ctrl_c_while_it_is_loaded(tmp_path: Path, name: str) -> None:
     done = run(INTERRUPTED_WHILE_IMPORTING.format(name=name), *serve(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     assert not (tmp_path / "data").exists()
+
+
+def early(tmp_path: Path, name: str, program: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program of its own, interrupted when the interpreter is asked for a module."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_WHILE_IMPORTING.format(name=name))
+    path = os.pathsep.join([str(tmp_path), os.getcwd()])
+    return subprocess.run(
+        [sys.executable, *program, "version", "--output", "json"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env=os.environ | {"PYTHONPATH": path},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+@pytest.mark.parametrize("name", ["danube.__main__", "danube.cli", "danube.cli._interrupts", "danube.cli._streams"])
+def test_ctrl_c_before_the_command_line_is_loaded(tmp_path: Path, name: str) -> None:
+    done = early(tmp_path, name, ["-m", "danube"])
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("name", ["danube.cli", "danube.cli._interrupts"])
+def test_ctrl_c_while_the_installed_command_is_loaded(tmp_path: Path, name: str) -> None:
+    script = tmp_path / "danube"
+    script.write_text(SCRIPT)
+    done = early(tmp_path, name, [str(script)])
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert 'danube = "danube:_command"' in (Path(danube.__file__).parent.parent / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("program", ["import danube", "import danube.client", "import danube.cli"])
+def test_a_program_that_uses_danube_keeps_its_own_ctrl_c(tmp_path: Path, program: str) -> None:
+    """The name of a program is its own affair, and so is what it does with Ctrl-C."""
+    (tmp_path / "danube_user").mkdir()
+    (tmp_path / "danube_user" / "__init__.py").write_text(program)
+    (tmp_path / "danube_user" / "__main__.py").write_text("import signal; print(signal.getsignal(signal.SIGINT))")
+    done = early(tmp_path, "none", ["-m", "danube_user"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "default_int_handler" in done.stdout
+
+
+MOMENTS = [4, pytest.param(200, marks=[pytest.mark.extended, pytest.mark.timeout(300)])]
+
+
+@pytest.mark.parametrize("count", MOMENTS)
+def test_ctrl_c_at_any_moment_of_the_start(count: int) -> None:
+    """What comes up in the interpreter's own start, before it has found the package, is the interpreter's affair."""
+    package = f"{Path(danube.__file__).parent}{os.sep}"
+    for number in range(count):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "danube", "version"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        with process:
+            time.sleep(0.2 * number / count)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+        assert package not in said.replace(f"{package}__init__.py", ""), said
+        if said:
+            assert "Traceback" in said, said
+        else:
+            assert process.returncode in (130, -signal.SIGINT, 0)
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 0)])
