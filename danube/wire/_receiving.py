@@ -78,8 +78,10 @@ class Receiving(ConnectionCore):
             self._fail(stream, error)
         elif not stream.remote_closed:
             # What is left of the current frame is in `missing`, and has been taken from the window.
-            loan = stream.missing - self._data_left - stream.window
-            if loan > 0 and stream.missing > 0:
+            lack = stream.missing - self._data_left - stream.window
+            if lack > 0 and stream.missing > 0:
+                # What is owed goes out with it: a loan beside that would let the next message begin, and borrow, too.
+                loan = max(0, lack - stream.owed)
                 stream.loan += loan
                 self._open_window(stream, loan)
 

@@ -232,3 +232,23 @@ def test_the_window_of_data_for_streams_that_ended_comes_back(padding: bytes) ->
                     returned += struct.unpack(">L", increment)[0]
     assert server.terminated is None
     assert sent - returned < window / 4
+
+
+def test_a_stream_holds_one_window_and_one_message() -> None:
+    """What the application had given back was granted beside a loan, so that a second large message could begin."""
+    server = server_connection(LIMITS, MAX_MESSAGE)
+    raw = RawClient()
+    server.receive(raw.hello() + raw.request(1), 0.0)
+    server.receive(frame(DATA, 0, 1, grpc_message(b"")), 0.0)
+    server.credit(1, 5)
+    window, sent, left = LIMITS.stream_window_bytes - 5, 0, b""
+    server.data_to_send()
+    while window:
+        left = left or grpc_message(bytes(90 * KIB))
+        size = min(len(left), window, 16 * KIB)
+        server.receive(frame(DATA, 0, 1, left[:size]), 0.0)
+        left, window, sent = left[size:], window - size, sent + size
+        for kind, _, stream_id, increment in parse_frames(server.data_to_send()):
+            if (kind, stream_id) == (WINDOW_UPDATE, 1):
+                window += struct.unpack(">L", increment)[0]
+    assert sent <= LIMITS.stream_window_bytes + MAX_MESSAGE + 5
