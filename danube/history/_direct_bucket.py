@@ -71,10 +71,11 @@ class DirectBucket:
         if self._members(topic) != [topic]:
             raise InvalidArgumentError(f"topic {topic!r} is partitioned; read {partition_name(topic, 0)!r} and so on")
         state = self._state(topic)
-        limit = state.end_offset if end is None else end
-        if not 0 <= start <= max(start, limit):
-            raise InvalidArgumentError(f"offsets [{start}, {limit}) are not a range")
-        high = max(start, min(limit, state.end_offset))
+        if end is None:
+            end = max(start, state.end_offset)
+        if not 0 <= start <= end:
+            raise InvalidArgumentError(f"offsets [{start}, {end}) are not a range")
+        high = max(start, min(end, state.end_offset))
         low = min(max(start, state.start_offset), high)
         found = [
             to_log_part(state.storage, key, 0, part)
