@@ -122,9 +122,8 @@ def contents(client: Client, topic: str) -> list[bytes]:
     return sorted(found)
 
 
-OWN_DEATHS = ("failed to connect back", "OptionalDataException")
-"""How a driver may die by itself: Spark gives a Python process ten seconds to start, and a busy machine takes longer;
-and when two queries of a session begin at once, one may serialise a task while the other changes a map of both."""
+OWN_DEATHS = ("failed to connect back",)
+"""How a driver may die by itself: Spark gives a Python process ten seconds to start; a busy machine takes longer."""
 
 
 def died(driver: Driver) -> bool:

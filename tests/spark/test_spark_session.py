@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from sparks import TEST_CONFIG, java_options, publish, require_spark, run_python
 pytest.importorskip("pyspark_danube", reason="pyspark_danube is not installed: see tox.ini")
 
 import pyspark_danube
+from pyspark.errors import PySparkException
 from pyspark_danube import _java, _session
 from pyspark_danube._java import find_java
 
@@ -136,6 +138,55 @@ def test_the_session_says_what_it_has_set(spark: SparkSession, caplog: pytest.Lo
     assert "spark.python.unix.domain.socket.enabled=true" in caplog.text
     by_user = {setting.name for setting in pyspark_danube.settings() if setting.made_by == "user"}
     assert "spark.sql.session.timeZone" in by_user
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_query_that_starts_adds_nothing_to_what_all_queries_share(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, registered: bool
+) -> None:
+    """All queries of a source share a map of Java without a lock, and each of them writes into it when it starts.
+
+    Two that add the same key at once make it count an entry twice; from then on no task of the source can be read by
+    an executor (OptionalDataException). Keys that are there already are replaced, which does no harm.
+    """
+    client.create_topic(topic := f"/default/start-{registered}")
+
+    class Registered(pyspark_danube.DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "danube_registered"
+
+    source = Registered.name() if registered else "danube"
+    if registered:
+        spark.dataSource.register(Registered)
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    shared = manager.lookupDataSource(source).dataSourceCls().envVars()
+    before = set(shared.keySet())
+    stream = spark.readStream.format(source).options(servers=broker.url, topic=topic).load()
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert set(shared.keySet()) == before
+    assert shared.get("SPARK_LOCAL_DIRS")  # Spark has put its own value in place
+
+
+def test_a_source_that_spark_does_not_find_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A package beside ours whose name begins as ours does cannot be imported: that is no reason to have no session."""
+
+    class Broken:
+        sparkContext = SimpleNamespace(environment={"SPARK_BUFFER_SIZE": "1"})  # noqa: N815 - Spark's name
+
+        @property
+        def _jsparkSession(self) -> object:  # noqa: N802 - Spark's name
+            raise PySparkException("planted\nat a place in Java")
+
+    _session._prepare_environments(Broken())  # type: ignore[arg-type]
+    assert "does not find the source by itself (planted): register it" in caplog.text
+    assert Broken.sparkContext.environment["SPARK_BUFFER_SIZE"] == "1"
+    assert set(Broken.sparkContext.environment) == set(_session._RUNNER_VARIABLES)
 
 
 def test_defaults_of_the_installation_are_the_users(tmp_path: Path) -> None:

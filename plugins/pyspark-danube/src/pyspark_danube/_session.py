@@ -75,6 +75,15 @@ class Setting(NamedTuple):
     reason: str
 
 
+_RUNNER_VARIABLES: Final = {
+    "SPARK_AUTH_SOCKET_TIMEOUT": "",
+    "SPARK_BUFFER_SIZE": "",
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+"""What Spark writes into the environment of a Python source whenever a streaming query starts; the values are its own
+then."""
+
 _made: list[Setting] = []
 
 
@@ -158,12 +167,37 @@ def session(
         builder = builder.config(name, value)
         made.append(Setting(name, value, "danube", reason))
     spark = builder.getOrCreate()
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        _prepare_environments(spark)
     _made[:] = made
     logger.info("Spark %s session %r: set %s", spark.version, app_name, _in_words(made))
     late = [setting.name for setting in made if setting.made_by == "too late"]
     if late:
         logger.warning("the session was running already: %s can only be set before it starts", ", ".join(late))
     return spark
+
+
+def _prepare_environments(spark: SparkSession) -> None:
+    """See that a query which starts only replaces entries in the environment of its source, and adds none.
+
+    All queries of a source share that map, and it has no lock. Two queries that start at once may both add the same
+    entry, and it is counted twice; from then on executors cannot read any task of the source (OptionalDataException).
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    for name, value in _RUNNER_VARIABLES.items():
+        spark.sparkContext.environment.setdefault(name, value)  # of sources that are registered from now on
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        environment = manager.lookupDataSource("danube").dataSourceCls().envVars()
+        for name, value in _RUNNER_VARIABLES.items():
+            environment.putIfAbsent(name, value)
+    except (Py4JError, PySparkException) as error:
+        logger.warning(
+            "Spark does not find the source by itself (%s): register it with spark.dataSource.register(DefaultSource)",
+            str(error).partition("\n")[0],
+        )
 
 
 def settings() -> list[Setting]:
