@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from danube.log import BatchCache, Entry, EntryType, Journal, RealDisk, TopicLog
 from danube.log.disk import write_all
 from danube.model import DanubeError, Durability, Limits
 from danube.model.batch import check_part
-from danube.model.errors import DataDirectoryError, JournalFullError
+from danube.model.errors import DataDirectoryError, InternalError, JournalFullError
 
 
 async def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -195,3 +196,104 @@ async def test_a_small_file_system_fills_up_and_recovers(tmp_path: Path) -> None
             log.append(part, check_part(part), 1)
     finally:
         await trio.run_process(["umount", tmp_path])
+
+
+async def test_files_of_a_former_life_are_opened_once(tmp_path: Path) -> None:
+    async with RealDisk(tmp_path) as disk:
+        await disk.create("a", 4096)
+        await disk.write("a", 0, [b"kept"], sync=True)
+    async with RealDisk(tmp_path) as disk:
+        assert await disk.read("a", 0, 4) == b"kept"
+        opened = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            await disk.write("a", 0, [b"more"], sync=False)
+            assert await disk.read("a", 0, 4) == b"more"
+        assert len(os.listdir("/proc/self/fd")) == opened
+        await disk.create("b", 10)
+        with pytest.raises(InternalError, match="exists already"):
+            await disk.rename("a", "b")
+        await disk.remove("a")
+        assert len(os.listdir("/proc/self/fd")) == opened, "that of a file that was removed is closed"
+
+
+async def test_a_write_is_synced_if_it_is_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fdatasync
+
+    def noted(fd: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        real(fd)
+
+    async with RealDisk(tmp_path) as disk:
+        await disk.create("a", 4096)
+        monkeypatch.setattr(os, "fdatasync", noted)
+        await disk.write("a", 0, [b"x"], sync=False)
+        assert synced == []
+        await disk.write("a", 0, [b"x"], sync=True)
+        assert synced == ["a"]
+        await disk.write("a", 9, [], sync=True)
+        assert synced == ["a", "a"], "what was written before, too"
+        await disk.create("b", 4096)
+        assert synced[2:] == ["b"], "a file is there, zeros and all, when it is created"
+
+
+async def test_a_directory_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    async with RealDisk(tmp_path) as disk:
+        await disk.sync_directory()
+    assert synced == [str(tmp_path)]
+
+
+async def test_a_creation_that_is_cancelled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(fd: int, position: int, size: int) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    monkeypatch.setattr("danube.log.disk._fill", slow)
+    async with RealDisk(tmp_path) as disk:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(disk.create, "a", 16 * 2**20)
+            await trio.to_thread.run_sync(begun.wait, 10)
+            nursery.cancel_scope.cancel()
+            go_on.set()
+        assert await disk.list() == {}
+        monkeypatch.undo()
+        await disk.create("a", 10)
+        assert await disk.list() == {"a": 10}
+
+
+async def test_a_read_that_is_cancelled_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def stuck(fd: int, size: int, position: int) -> bytes:
+        begun.set()
+        go_on.wait(10)
+        return b""
+
+    async with RealDisk(tmp_path) as disk:
+        await disk.create("a", 10)
+        monkeypatch.setattr(os, "pread", stuck)
+        try:
+            with trio.fail_after(5):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(disk.read, "a", 0, 10)
+                    await trio.to_thread.run_sync(begun.wait, 10)
+                    nursery.cancel_scope.cancel()
+        finally:
+            go_on.set()
+
+
+async def test_short_reads_are_continued_to_the_end_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pread
+    async with RealDisk(tmp_path) as disk:
+        await disk.create("a", 20)
+        await disk.write("a", 0, [b"0123456789" * 2], sync=False)
+        monkeypatch.setattr(os, "pread", lambda fd, size, position: real(fd, min(size, 7), position))
+        assert await disk.read("a", 1, 15) == b"123456789012345"
+        assert await disk.read("a", 15, 50) == b"56789"
+        assert await disk.read("a", 20, 5) == b""
