@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     DateType,
     DoubleType,
     IntegerType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -321,6 +322,68 @@ def test_malformed_json_is_null_or_an_error(bad: bytes) -> None:
 def test_two_objects_do_not_make_up_for_none() -> None:
     rows = read([raw(0, [b'{"n": 1}{"n": 2}', b"", b'{"n": 3}'])], columns(payload_format="json", n=IntegerType()))
     assert [row["n"] for row in rows] == [None, None, 3]
+
+
+NOT_NULL = [
+    ([("key", StringType(), False)], "binary", [Record(b"1", "k"), Record(b"2")], 1, "column 'key'"),
+    ([("key", StringType(), False)], "binary", [b"1", b"2"], 0, "column 'key'"),
+    ([("producer", StringType(), False), ("offset", LongType(), False)], "binary", [b"1"], 0, "column 'producer'"),
+    ([("attributes", COLUMNS["attributes"], False)], "binary", [Record(b"1", None, {"a": "b"}), b"2"], 1, "column"),
+    ([("n", IntegerType(), False)], "json", [b'{"n": 1}', b"{}"], 1, "field 'n'"),
+    ([("n", IntegerType(), False)], "json", [b'{"n": 1}', b"malformed"], 1, "field 'n'"),
+    (
+        [("a", ArrayType(StructType([StructField("n", LongType(), False)]), False), True)],
+        "json",
+        [b'{"a": [{"n": 1}, {"n": 2}]}', b"{}", b'{"a": null}', b'{"a": []}', b'{"a": [{"n": 3}, {}]}'],
+        4,
+        r"field 'a\[\].n'",
+    ),
+    (
+        [("a", ArrayType(LongType(), False), True)],
+        "json",
+        [b'{"a": [1]}', b"{}", b'{"a": [2, null]}'],
+        2,
+        r"field 'a\[\]'",
+    ),
+    (
+        [("s", StructType([StructField("n", IntegerType(), False), StructField("t", StringType())]), True)],
+        "json",
+        [b'{"s": null}', b'{"s": {"n": 1}}', b'{"s": {"t": "x"}}'],
+        2,
+        "field 's.n'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "payload_format", "records", "bad", "said"), NOT_NULL)
+def test_not_null_is_a_demand(
+    fields: list[tuple[str, DataType, bool]], payload_format: str, records: list[Any], bad: int, said: str
+) -> None:
+    """A null where the query's schema says that there is none ends the query; Spark would crash, or make it a 0."""
+    schema = StructType([StructField(*field) for field in fields])
+    records = [record if isinstance(record, Record) else Record(record) for record in records]
+    for mode in ("PERMISSIVE", "FAILFAST"):
+        if mode == "FAILFAST" and records[bad].payload == b"malformed":
+            continue
+        asked = Columns(schema, payload_format=payload_format, mode=mode)
+        names = ["" if field[0] == "producer" else "p" for field in fields]
+        batch = raw(10, records, producer=names[0])
+        with pytest.raises(InvalidArgumentError, match=rf"partition 3, offset {10 + bad}: {said}.*NOT NULL"):
+            read([batch], asked)
+        assert len(read([batch], asked, 0, 10 + bad)) == bad  # what is before it is there, with its nulls
+
+
+def test_a_payload_is_taken_apart_as_it_is_whatever_may_be_null() -> None:
+    inner = StructType([StructField("n", IntegerType(), False)])
+    schema = StructType([StructField("s", inner), StructField("l", ArrayType(IntegerType(), False))])
+    asked = Columns(schema, payload_format="json", mode="FAILFAST")
+    records = [b'{"s": {"n": 1}, "l": [1, 2]}', b'{"s": null, "l": [3]}', b'{"l": null}', b'{"s": {"n": 4}, "l": []}']
+    assert [tuple(row.values()) for row in read([raw(0, records)], asked)] == [
+        ({"n": 1}, [1, 2]),
+        (None, [3]),
+        (None, None),
+        ({"n": 4}, []),
+    ]
 
 
 def test_json_cannot_make_every_type() -> None:

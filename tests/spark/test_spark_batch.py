@@ -123,6 +123,17 @@ def test_positions_choose_a_range(client: Client, read: Read, topic: str) -> Non
     assert read(topic, startingOffsets=json_of(120), endingOffsets=json_of(20)).count() == 0
 
 
+def test_a_column_that_may_not_be_null_is_not_null(client: Client, read: Read, topic: str) -> None:
+    publish(client, topic, [b'{"n": 1, "legs": [{"to": "VIE"}]}', b"{}"], keys=["k", None])
+    legs = "legs ARRAY<STRUCT<to: STRING NOT NULL>>"
+    first = {"endingOffsets": json.dumps({topic: {"0": 1}}), "payloadFormat": "json"}
+    row = read(topic, schema=f"key STRING NOT NULL, n INT NOT NULL, {legs}", **first).collect()[0]
+    assert (row.key, row.n, row.legs[0].to) == ("k", 1, "VIE")
+    for schema, said in (("key STRING NOT NULL", "column 'key'"), (f"n INT NOT NULL, {legs}", "field 'n'")):
+        with pytest.raises(Exception, match=rf"offset 1: {said} is null.*NOT NULL"):
+            read(topic, schema=schema, payloadFormat="json").collect()
+
+
 def test_an_empty_topic_is_an_empty_table(client: Client, read: Read, topic: str) -> None:
     client.create_topic(topic)
     frame = read(topic)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from danube.model.batch import BatchFlags, BatchHeader, read_header, unpack_body
 from danube.model.decoding import UNDECODABLE
@@ -66,6 +67,10 @@ class ArrowRows:
         self._decoder = columns.decoder()
         self._topic = topic
         self._partition = partition
+        self._demanding = [
+            index for index, field in enumerate(self._schema) if field.name not in _NEVER_NULL and _demands(field)
+        ]
+        """Columns in which there may be nulls where the query says that there are none."""
         wanted = set(columns.names)
         self._payload_wanted = "payload" in wanted or bool(self._fields)
         self._opened = [
@@ -165,7 +170,8 @@ class ArrowRows:
         """Return what has gathered as a record batch, and begin anew.
 
         Raises:
-            InvalidArgumentError: a payload does not parse, and the query is to fail then.
+            InvalidArgumentError: a payload does not parse, and the query is to fail then; or there is a null where the
+                query's schema says NOT NULL.
         """
         payloads = self._payload_column() if self._payload_wanted else None
         fields = dict(zip(self._fields, self._parse(payloads), strict=True)) if self._decoder is not None else {}
@@ -173,6 +179,8 @@ class ArrowRows:
             fields[field.name] if field.name in fields else self._column(field.name, field.type, payloads)
             for field in self._schema
         ]
+        for index in self._demanding:
+            self._refuse_null(arrays[index], self._schema.field(index))
         made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._clear()
         return made
@@ -187,6 +195,18 @@ class ArrowRows:
                 f"topic {self._topic}, partition {self._partition}, offset {offset}: the payload does not parse:"
                 f" {error}; with the option mode=PERMISSIVE its fields are null"
             ) from error
+
+    def _refuse_null(self, array: pa.Array, field: pa.Field) -> None:
+        """Raise InvalidArgumentError for a null where none may be: Spark does not look, and would make it anything."""
+        found = _misplaced_null(array, field)
+        if found is None:
+            return
+        row, path = found
+        which = "field" if field.name in self._fields else "column"
+        raise InvalidArgumentError(
+            f"topic {self._topic}, partition {self._partition}, offset {int(self._offsets()[row])}: {which} {path!r} is"
+            " null, and the schema of the query says NOT NULL; leave that out of .schema(), and filter with IS NOT NULL"
+        )
 
     def _column(self, name: str, kind: pa.DataType, payloads: pa.Array | None) -> pa.Array:
         if name == "payload":
@@ -277,6 +297,42 @@ class ArrowRows:
                 self._constants.clear()
             made = self._constants[name] = make(max(self.rows, MAX_BATCH_ROWS))
         return made.slice(0, self.rows)
+
+
+_NEVER_NULL: Final = frozenset(
+    {"topic", "partition", "offset", "publish_time", "payload", "schema_id", "schema_version"}
+)
+
+
+def _demands(field: pa.Field) -> bool:
+    """Whether a field, or anything in it, may not be null."""
+    if pa.types.is_map(field.type):
+        return not field.nullable  # attributes: what is in them is text
+    inner = range(field.type.num_fields)
+    return not field.nullable or any(_demands(field.type.field(index)) for index in inner)
+
+
+def _misplaced_null(array: pa.Array, field: pa.Field) -> tuple[int, str] | None:
+    """Return the row of a null where the field, or one in it, may not be null, and the path to that field."""
+    if not field.nullable and array.null_count:
+        return pc.index(array.is_null(), True).as_py(), field.name
+    if not _demands(field):
+        return None
+    if pa.types.is_list(field.type):
+        element = field.type.value_field
+        found = _misplaced_null(array.flatten(), element)
+        if found is None:
+            return None
+        row, path = found
+        return pc.list_parent_indices(array)[row].as_py(), f"{field.name}[]{path.removeprefix(element.name)}"
+    if pa.types.is_struct(field.type):
+        rows = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
+        there = array.take(pa.array(rows)) if array.null_count else array
+        for index, inner in enumerate(field.type):
+            found = _misplaced_null(there.field(index), inner)
+            if found is not None:
+                return int(rows[found[0]]), f"{field.name}.{found[1]}"
+    return None
 
 
 _MAX_CONSTANTS: Final = 64

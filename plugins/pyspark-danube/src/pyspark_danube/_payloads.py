@@ -38,6 +38,8 @@ class PayloadDecoder(Protocol):
     def columns(self, payloads: pa.Array) -> list[pa.Array]:
         """Return a column for each field, as long as ``payloads`` (binary, without nulls).
 
+        Values may be null where the field says that they are not.
+
         Raises:
             MalformedPayloadError: one does not parse, and the mode is ``FAILFAST``.
         """
@@ -116,8 +118,10 @@ class _JsonDecoder:
     """
 
     def __init__(self, fields: pa.Schema, *, fail_fast: bool) -> None:
-        # A field that may not be null would make a missing one an error of the whole column.
-        self._schema = pa.schema([field.with_nullable(True) for field in fields])
+        self._kinds: list[pa.DataType] = fields.types
+        # A field that may not be null would make a missing one an error of the whole column. Who wants the columns
+        # looks for nulls where none may be.
+        self._schema = pa.schema([field.with_type(_loosened(field.type)).with_nullable(True) for field in fields])
         self._fail_fast = fail_fast
         # Arrow reads a date as a number of days; people write 2013-01-31.
         written = pa.schema(
@@ -137,7 +141,7 @@ class _JsonDecoder:
         tables: list[pa.Table] = []
         self._parse(rows, 0, tables)
         table = pa.concat_tables(tables)
-        return [_one_array(table.column(index)) for index in range(table.num_columns)]
+        return [_fitted(_one_array(column), kind) for column, kind in zip(table.columns, self._kinds, strict=True)]
 
     def _parse(self, rows: list[bytes], first: int, tables: list[pa.Table]) -> None:
         try:
@@ -193,6 +197,26 @@ def _with_times(schema: pa.Schema, change: Callable[[pa.DataType], pa.DataType])
         return kind
 
     return pa.schema([field.with_type(changed(field.type)) for field in schema])
+
+
+def _loosened(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose inner values may all be null."""
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_loosened(kind.value_type)).with_nullable(True))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_loosened(field.type)).with_nullable(True) for field in kind])
+    return kind
+
+
+def _fitted(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array as a type that differs in which inner values may be null; no values are looked at."""
+    if found.type == kind:
+        return found
+    if pa.types.is_list(kind):
+        values = _fitted(found.values, kind.value_type)
+        return pa.ListArray.from_arrays(found.offsets, values, type=kind, mask=found.is_null())
+    inner = [_fitted(found.field(index), field.type) for index, field in enumerate(kind)]
+    return pa.StructArray.from_arrays(inner, fields=list(kind), mask=found.is_null())
 
 
 _FINER = re.compile(r"(\.[0-9]{6})[0-9]+")
