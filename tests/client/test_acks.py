@@ -187,3 +187,11 @@ def test_what_was_handed_out_beyond_the_bound_is_forgotten_from_below() -> None:
     handed.add([0, 1])
     handed.clear()
     assert handed.take_below(100) == []
+
+
+def test_a_cumulative_acknowledgement_covers_its_own_message() -> None:
+    ledger = AckLedger()
+    ledger.add_cumulative(5, [])
+    assert list(ledger.unacknowledged([(4, 7)])) == [(4, 5), (6, 7)]
+    ledger.lost()
+    assert ledger.take() == ([5, 6], -1)

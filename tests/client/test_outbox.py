@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danube.client._outbox import Budget, OutBatch, Outbox, Verdict
+from danube.client._outbox import RECORD_OVERHEAD, Budget, OutBatch, Outbox, Verdict, record_size
 from danube.model import api
 from danube.model.batch import PART_OVERHEAD, Codec, Record, check_part, encode_records, open_records
 from danube.model.errors import (
@@ -437,3 +437,25 @@ def test_acknowledging_another_count_than_was_sent_is_a_protocol_error() -> None
     outbox.refused(0, JournalFullError("full"))
     with pytest.raises(ProtocolError):
         outbox.acked([api.AckedSequence(0, 5, 1)])
+
+
+def test_a_message_counts_with_its_key_and_attributes() -> None:
+    assert record_size(10, None, None) == 10 + RECORD_OVERHEAD
+    assert record_size(10, "key", None) == 13 + 2 * RECORD_OVERHEAD
+    assert record_size(0, "", {"a": "four", "bc": ""}) == 7 + 4 * RECORD_OVERHEAD
+    for key, attributes in ((None, None), ("k" * 50, None), ("k", {"name" * 9: "value" * 90, "b": "c"})):
+        record = Record(b"x" * 70_000, key, attributes)
+        assert len(encode_records([record])) <= record_size(70_000, key, attributes) + RECORD_OVERHEAD
+
+
+def test_several_messages_fill_a_batch_to_its_last_byte_and_message() -> None:
+    outbox = make(batch_max_bytes=1_000, batch_max_messages=4)
+    first, _ = outbox.extend([b"a"], 600, plain=True)
+    assert outbox.extend([b"b", b"c"], 400, plain=True) == (first, 1)
+    second, index = outbox.extend([b"d"], 1, plain=True)
+    assert (second is first, index) == (False, 0)
+    assert outbox.extend([b"e", b"f", b"g"], 3, plain=True) == (second, 1)
+    third, index = outbox.extend([b"h"], 1, plain=True)
+    assert (third is second, index) == (False, 0)
+    assert outbox.add(b"i", 999) == (third, 1)
+    assert outbox.add(b"j", 1)[0] is not third

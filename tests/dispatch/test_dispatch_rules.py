@@ -93,6 +93,22 @@ def test_key_shared_lossy_delivers_as_many_messages_as_there_is_credit_for():
     assert delivery.ranges == [6, 7]
 
 
+def test_who_left_a_shared_lossy_subscription_gets_nothing():
+    machine = lossy(SHARED, 100, 100)
+    machine.leave(1, 0.0)
+    assert got(machine.offered(batch(0, ["a"] * 6), 0.0)) == [(2, list(range(6)))]
+    machine.withdraw(2)
+    assert machine.offered(batch(6, ["a"]), 0.0) == []
+
+
+def test_a_cumulative_acknowledgement_of_the_first_message():
+    machine = subscription(EXCLUSIVE, "c")
+    pump(machine, batch(0, ["a"] * 3))
+    assert machine.ack_cumulative(0, 1, 0.0) == [0, 1]
+    assert machine.ack_cumulative(0, 1, 0.0) == []
+    assert machine.ack_cumulative(1, 1, 0.0) == [1, 2]
+
+
 # --- Counters ---
 
 
@@ -193,6 +209,40 @@ def test_a_delayed_batch_with_holes_is_delivered_without_them():
         assert machine.ack([0, 8], None, 6.0) == [expected[0], expected[1] + 1]
         machine.credit(1, 2, 0)
     assert not machine._delayed.some
+
+
+def test_a_delayed_batch_of_which_the_middle_was_discarded_goes_out_without_it():
+    machine = subscription(SHARED, "c", credit=1)
+    late = batch(0, ["a"] * 7, due=5.0)
+    machine.offered(late, 0.0)
+    machine.tick(6.0)
+    assert machine.discard([2, 3, 4, 5], 6.0) == [2, 3, 4, 5]
+    assert got(machine.offered(late, 6.0)) == [(1, [0])]
+    assert machine.ack([0, 7], None, 6.0) == [0, 1], "what was not delivered is not acknowledged"
+    machine.credit(1, 1, 0)
+    assert got(machine.offered(late, 6.0)) == [(1, [1])]
+    machine.credit(1, 9, 0)
+    assert pump(machine, late, now=6.0) == {1: [3, 5, 6]}
+    assert machine.ack([0, 7], None, 7.0) == [1, 2, 3, 4, 5, 7]
+    assert not machine._delayed.some
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_ranges_that_are_not_due_are_discarded_at_once(kind):
+    machine = subscription(kind, "c", max_unacked_messages=3)
+    late = [batch(0, list("abc"), due=5.0), batch(3, list("abc"), due=6.0)]
+    assert pump(machine, *late) == {}
+    assert machine.discard([0, 1, 4, 6], 1.0) == [0, 1, 4, 6]
+    assert machine.delayed_messages() == 3
+    assert machine.next_deadline() == 5.0
+    machine.tick(7.0)
+    assert machine.next_read(7.0) == (1, True), "what was delayed is not the next new message"
+    assert pump(machine, *late, now=7.0) == {1: [1, 2, 3]}
+    assert machine.next_read(7.0) is None, "the window is full"
+    assert machine.ack([1, 2], 1, 8.0) == [1, 2]
+    assert machine.next_read(8.0) == (6, False)
+    machine.ack([2, 4], 1, 8.0)
+    assert machine.explain(8.0, 6).state == "caught-up"
 
 
 def test_what_is_discarded_before_its_time_is_no_bound_for_others():
@@ -458,6 +508,17 @@ def test_one_message_more_than_the_window_waits(size):
     assert pump(machine, span) == ({1: [3, 4]} if size else {})
 
 
+def test_of_all_that_is_ready_the_lowest_offset_is_read_first():
+    machine = machine_of(["a*"], ["b*"], ["c*"])
+    span = batch(0, list("cba"))
+    pump(machine, span)
+    machine.nack(None, [0, 3], 0.0, 0.0)
+    assert machine.next_read(0.0) == (0, True)
+    machine.nack(None, [0, 3], 0.0, 0.0)
+    machine.withdraw(3)
+    assert machine.next_read(0.0) == (1, True)
+
+
 # --- The ring ---
 
 
@@ -486,6 +547,27 @@ def test_the_ring_is_the_one_that_is_described():
     ring.remove(ring._members[0])
     assert len(ring._points) == 100
     assert ring.owner(0, "any").name == "bob"
+
+
+def test_a_key_of_a_suspended_consumer_goes_to_the_next_point_of_another():
+    names = ("ann", "bob", "cyd", "dan")
+    ring = Ring()
+    members = [Member(number, name) for number, name in enumerate(names, 1)]
+    for member in members:
+        ring.add(member)
+    places = sorted((reference_hash(f"{name}-{point}"), name) for name in names for point in range(100))
+
+    def expected(place, able):
+        behind = [name for at, name in places if at >= place] + [name for _, name in places]
+        return next(name for name in behind if name in able)
+
+    for gone in (["ann"], ["ann", "cyd"], ["ann", "cyd", "dan"], list(names)):
+        for member in members:
+            (ring.suspend if member.name in gone else ring.resume)(member)
+        able = set(names) - set(gone) or set(names)
+        for number in range(100):
+            place = ring_hash(f"key {number}")
+            assert ring.owner(place, f"key {number}").name == expected(place, able)
 
 
 def test_a_delivery_that_spans_nothing_is_none():
