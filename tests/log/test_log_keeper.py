@@ -183,6 +183,18 @@ def test_large_batches_leave_half_of_each_file_usable() -> None:
         assert keeper._usable == usable
 
 
+async def test_spares_are_used_whatever_is_free_and_allowed(autojump_clock: MockClock) -> None:
+    async with bench(spares=4, journal_max_bytes=2 * FILE_SIZE, journal_reserve_bytes=1) as b:
+        b.disk.capacity = 0
+        for left in (3, 2):
+            assert b.keeper.spare_count == left + 1
+            b.fill(b.keeper.active.file_id).count_batch(7, 10, 1)
+            await trio.sleep(1)
+            assert b.keeper.spare_count == left
+            assert b.keeper.can_roll()
+        assert b.keeper.disk_full, "now there is none left"
+
+
 async def test_files_are_created_up_to_the_limit_and_its_reserve(autojump_clock: MockClock) -> None:
     async with bench() as b:
         while b.keeper.can_roll():

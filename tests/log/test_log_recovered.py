@@ -433,6 +433,7 @@ async def test_a_copy_of_several_files_counts_with_the_name_of_the_last(autojump
         nonlocal renames
         renames += 1
         if renames == 2:
+            assert journal_name(21) in disk._held_names, "what the last one lists is there before it"
             raise OSError(errno.EIO, "cut off")
         await rename(old, new)
 
