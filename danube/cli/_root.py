@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -17,6 +17,9 @@ from typer.core import TyperGroup
 from danube.cli._context import ContextOption, UrlOption, set_defaults
 from danube.cli._extensions import extension_names, find_extension
 from danube.cli._interrupts import INTERRUPTED, leave_on_interrupt, raise_on_interrupt
+
+if TYPE_CHECKING:
+    from danube.model.errors import DanubeError
 
 __all__ = ["EXIT_CODES", "RootGroup", "flatten", "root"]
 
@@ -55,7 +58,7 @@ class RootGroup(TyperGroup):
         except BrokenPipeError:
             _abandon_stdout()
             raise typer.Exit(0) from None
-        except (DanubeError, OSError, BaseExceptionGroup) as error:
+        except (DanubeError, OSError, UnicodeEncodeError, BaseExceptionGroup) as error:
             if ctx.params.get("debug"):
                 raise
             found = flatten(error)
@@ -64,6 +67,8 @@ class RootGroup(TyperGroup):
             if isinstance(found, BrokenPipeError):
                 _abandon_stdout()
                 raise typer.Exit(0) from None
+            if isinstance(found, UnicodeEncodeError):
+                found = _no_text(found)
             if not isinstance(found, DanubeError | OSError):
                 raise
             print(f"error: {_one_line(found)}", file=sys.stderr)
@@ -77,6 +82,16 @@ def flatten(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _no_text(error: UnicodeEncodeError) -> DanubeError:
+    """Return what to say of a text that cannot be shown: bytes of an argument, or a letter the terminal has not."""
+    from danube.model.errors import InvalidArgumentError
+
+    return InvalidArgumentError(
+        f"{error.object[error.start : error.end]!a} cannot be written in the encoding {error.encoding}; give arguments"
+        " that are text, and see that the terminal takes UTF-8"
+    )
 
 
 def _one_line(error: BaseException) -> str:

@@ -18,10 +18,12 @@ _Topic = Annotated[
     str | None,
     typer.Option("--topic", metavar="TOPIC", help="Use and keep this topic; else one is made and deleted afterwards."),
 ]
-_Size = Annotated[int, typer.Option("--size", min=16, help="Payload of a message in bytes.")]
-_Count = Annotated[int, typer.Option("-n", "--count", min=1, help="Messages.")]
-_Batch = Annotated[int, typer.Option("--batch", min=1, help="Messages in one call of the client.")]
-_InFlight = Annotated[int, typer.Option("--in-flight", min=1, help="Calls that wait for their receipt at a time.")]
+_Size = Annotated[int, typer.Option("--size", min=16, max=2**30, help="Payload of a message in bytes.")]
+_Count = Annotated[int, typer.Option("-n", "--count", min=1, max=10**15, help="Messages.")]
+_Batch = Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Messages in one call of the client.")]
+_InFlight = Annotated[
+    int, typer.Option("--in-flight", min=1, max=10**4, help="Calls that wait for their receipt at a time.")
+]
 _Durability = Annotated[
     Durability | None, typer.Option("--durability", help="Of the topic that is made; else the broker's default.")
 ]
@@ -70,8 +72,10 @@ def bench_consume(
 def bench_latency(
     topic: _Topic = None,
     size: _Size = 128,
-    rate: Annotated[float, typer.Option("--rate", min=0.1, help="Messages a second, sent one by one.")] = 1_000.0,
-    duration: Annotated[float, typer.Option("--duration", min=0.1, metavar="SECONDS", help="How long.")] = 5.0,
+    rate: Annotated[
+        float, typer.Option("--rate", min=0.1, max=1e7, help="Messages a second, sent one by one.")
+    ] = 1_000.0,
+    duration: Annotated[float, typer.Option("--duration", min=0.1, max=1e6, metavar="SECONDS", help="How long.")] = 5.0,
     durability: _Durability = None,
     url: UrlOption = None,
     context: ContextOption = None,

@@ -54,7 +54,7 @@ def storage_server(
         raise ConfigurationError("--tls-key needs --tls-cert")
     token = None
     if token_file is not None:
-        token = token_file.read_text("utf-8").strip()
+        token = token_file.read_text("ascii", "replace").strip()
         if not (token.isascii() and token.isprintable() and token.split() == [token]):
             raise ConfigurationError(f"the token file {token_file} must contain one word of printable ASCII")
     given = {"storage_server_max_object_bytes": max_object_size, "storage_server_memory_bytes": memory}
