@@ -308,16 +308,15 @@ class Pump(ABC):
             request = self.machine.next_read(trio.current_time())
             if request is None or request.offset >= self.topic.end_offset or self._find(request.offset) is not None:
                 return
+            end = self.topic.end_offset
             try:
                 batches = await self.topic.kept.read(request.offset, _READ_BYTES)
             except (DanubeError, OSError):
                 self._failed_at = request.offset
                 raise
-            if not batches:
-                gone = self.topic.start_offset
-                if gone > request.offset:  # retention has taken everything that was there
-                    self._skip([request.offset, gone])
-                    self.pump()
+            if not batches:  # retention, or a loss of the journal, has taken everything that was there
+                self._skip([request.offset, max(end, self.topic.start_offset)])
+                self.pump()
                 return
             self._ahead = deque(batches)
             found = batches[0].base_offset

@@ -224,8 +224,8 @@ class TopicLog:
     async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
         """Return batches from the one that holds ``offset`` on; at least one, and about ``max_bytes`` at most.
 
-        An empty list means that ``offset`` is the end. Below ``start_offset`` it begins there. Wait-free if the first
-        batch is cached.
+        An empty list means that nothing lies between ``offset`` and the end. Below ``start_offset`` it begins there.
+        Wait-free if the first batch is cached.
 
         Raises:
             DataLossError: stored bytes are damaged; it names the offsets.
@@ -240,11 +240,12 @@ class TopicLog:
         if found:
             return found
         if offset < self.journal_start:
+            behind = self.journal_start  # what is sealed while we ask is not in the answer
             found = await self._sealed.read(self.topic_id, offset, max_bytes)
             if found:
                 return found
             # A hole between what was sealed and what the journal has: a power loss took what was not synced.
-            return await self.read(max(offset + 1, self.journal_start), max_bytes)
+            return await self.read(max(offset + 1, behind), max_bytes)
         return await self._read_journal(found, offset, max_bytes)
 
     async def _read_journal(self, found: list[StoredBatch], offset: int, max_bytes: int) -> list[StoredBatch]:
