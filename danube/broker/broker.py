@@ -420,6 +420,8 @@ class Broker:
                 note("cursors", subscription.subscription_id, subscription.snapshot())
             if not count % _SNAPSHOTS_PER_TURN:
                 await trio.lowlevel.checkpoint()
+        # A snapshot must not outlive the batches of topics of durability os that it tells of.
+        await self.journal.sync(self.journal.sequence)
         await self.catalogue.snapshots.save(changed)
         self._saved = known
 

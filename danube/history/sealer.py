@@ -8,8 +8,10 @@ One object after the other is put together from the topics that are due. Then, f
 
     upload  ->  read back and compare  ->  catalogue (transaction, owner's epoch)  ->  manifest  ->  journal lets go
 
-Uploads overlap, the steps behind them keep the order. Wherever this is cut off, nothing is lost: before the catalogue
-the object is an orphan that the janitor finds, and after it the journal's copy is only not yet dropped.
+Before the catalogue, the journal is synced up to there: what topics of durability ``os`` have in it may not be yet, and
+history must not outlive the journal's record of its producers. Uploads overlap, the steps behind them keep the order.
+Wherever this is cut off, nothing is lost: before the catalogue the object is an orphan that the janitor finds, and
+after it the journal's copy is only not yet dropped.
 
 Trouble in a backend is not the broker's trouble: a failed round is repeated after a pause, the journal holds what could
 not be sealed, and its limit pushes back when it is full.
@@ -415,7 +417,9 @@ class Sealer:
         slots.release()
 
     async def _bring(self, built: BuiltObject, before: trio.Event) -> None:
+        written = self._journal.sequence
         await upload(self._storage, built)
+        await self._journal.sync(written)
         await before.wait()
         parts = [part for part in built.footer.parts if self._fits(part)]
         if parts:

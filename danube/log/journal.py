@@ -165,6 +165,10 @@ class Journal:
         self._disk_lane = _Lane(sync=True)
         self._os_lane = _Lane(sync=False)
         self._unsynced: deque[JournalFile] = deque()
+        self._sync_wanted = 0
+        """Somebody waits until this sequence is synced."""
+        self._synced: trio.Event | None = None
+        """Set when the watermark moves, or never will again."""
         self._freed: deque[Entry] = deque()
         """Goes before everything else in the synced lane, and into the margin of a file that is full."""
         self._internal: dict[Entry, Callable[[], None]] = {}
@@ -290,6 +294,7 @@ class Journal:
             self._settle_rest(self._failure or UnavailableError("the journal is closed; nothing was written"))
             self._admission.close(self._failure)
             self._ended.set()
+            self._tell_synced()
 
     async def aclose(self) -> None:
         """Commit what is pending and end :meth:`run`. Cancelling it leaves the journal running down by itself."""
@@ -345,24 +350,63 @@ class Journal:
                 self._keeper.want_file()  # somebody may have freed space on the disk meanwhile: try again
             await self._admission.admit(size)
 
+    @property
+    def sequence(self) -> int:
+        """The last sequence that was given out; everything that has settled has that one, or an earlier one."""
+        return self._sequence
+
+    async def sync(self, sequence: int) -> None:
+        """Return when everything up to a sequence would survive a power loss, also what only had to be written.
+
+        Costs nothing if that is so, and a sync of the disk at most. May be cancelled.
+
+        Args:
+            sequence: what :attr:`sequence` was when the last of it had settled.
+
+        Raises:
+            JournalFencedError, UnavailableError: the journal has ended before.
+        """
+        assert sequence <= self._sequence
+        while sequence > self._watermark:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended.is_set():
+                raise UnavailableError("the journal is closed; its end was not synced")
+            self._sync_wanted = max(self._sync_wanted, sequence)
+            self._disk_lane.wake()
+            self._keeper.announce()  # the lane may wait for a file
+            if self._synced is None:
+                self._synced = trio.Event()
+            await self._synced.wait()
+
+    def _tell_synced(self) -> None:
+        if self._synced is not None:
+            self._synced.set()
+            self._synced = None
+
     async def _run_lane(self, lane: _Lane) -> None:
         queue = lane.queue
         while True:
             urgent = self._freed if lane.sync else None
-            if not urgent and not queue and not (lane.sync and self._unsynced):
+            if lane.sync and self._unsynced:
+                await self._sync_closed(lane)
+                continue
+            if not urgent and not queue:
+                if lane.sync and self._sync_wanted > self._watermark:
+                    await self._sync_active()
+                    continue
                 if self._closing:
                     return
                 lane.idle = trio.Event()
                 await lane.idle.wait()
-                continue
-            if lane.sync and self._unsynced:
-                await self._sync_closed(lane)
                 continue
             active = self._keeper.active
             fits = _framed(*urgent) <= active.room(margin=True) if urgent else _framed(queue[0]) <= active.room()
             if not fits:
                 if self._keeper.can_roll():
                     self._roll()
+                elif lane.sync and self._sync_wanted > self._watermark:
+                    await self._sync_active()  # who waits for it may be who makes room
                 else:
                     self._keeper.note_waiting()
                     await self._keeper.news.wait()
@@ -457,6 +501,7 @@ class Journal:
             if sequence > self._watermark:
                 self._watermark = sequence
                 self._synced_file = file.file_id
+                self._tell_synced()
             self._syncs += 1
             taken = self._clock() - started
             self._sync_time_s += _EWMA_WEIGHT * (taken - self._sync_time_s) if self._syncs > 1 else taken
@@ -583,6 +628,11 @@ class Journal:
         self._reader.forget(file)
 
     async def _sync_rest(self) -> None:
+        while self._unsynced:
+            await self._sync_closed(self._disk_lane)
+        await self._sync_active()
+
+    async def _sync_active(self) -> None:
         file = self._keeper.active
         if file.end and file.last_sequence > self._watermark:
             await self._write(file, file.end, [], sync=True, sequence=file.last_sequence)

@@ -206,10 +206,17 @@ class History:
 
     # --- Producers
 
-    def producer_run(self, producer: str, run: int, topic: str, stored_before: int) -> None:
-        """A producer name was opened for the ``run``-th time; the broker says what it has of it in a partition."""
+    def producer_run(
+        self, producer: str, run: int, topic: str, stored_before: int, *, losses: int | None = None
+    ) -> None:
+        """A producer name was opened for the ``run``-th time; the broker says what it has of it in a partition.
+
+        ``losses``: power losses of the topic when it began to open, if that is not now. What the broker has said may
+        have been on its way when the power went.
+        """
         self.events += 1
-        self._runs.append((producer, run, topic, stored_before, self.power_losses(topic)))
+        losses = self.power_losses(topic) if losses is None else losses
+        self._runs.append((producer, run, topic, stored_before, losses))
 
     def publish(
         self, producer: str, run: int, number: int, topic: str, payload: bytes, key: str | None, *, due_s: float = 0.0
@@ -607,8 +614,6 @@ class History:
             ):
                 continue
             found = sum(count for before, count in counts[producer, name].items() if before < run)
-            if topic.durability is Durability.OS and losses:
-                continue  # a power loss takes what is known of producers, too, and not always together with messages
             if found != stored:
                 self.violation(
                     f"P11: producer {producer} was told that {name} has {stored} messages of its earlier runs;"

@@ -41,6 +41,8 @@ class TopicModel:
         self.cursor = 0  # last submitted
         self.cursor_acked = 0
         self.cursor_saved = 0  # in the snapshot
+        self.synced_end = 0  # whatever its durability
+        self.cursor_synced = 0
         self.log: TopicLog
 
     def settled(self, entry: Entry, error: DanubeError | None) -> None:
@@ -162,6 +164,10 @@ class World:
                 log.expire(topic.released)
             if random.random() < 0.2:
                 await self._read_some(topic)
+            if random.random() < 0.1:
+                end, cursor = topic.acked_end, topic.cursor_acked
+                await journal.sync(journal.sequence)
+                topic.synced_end, topic.cursor_synced = end, cursor
             await trio.sleep(random.choice((0, 0.0005, 0.004)) * random.random())
 
     async def _read_some(self, topic: TopicModel) -> None:
@@ -200,6 +206,8 @@ class World:
             if survives:
                 assert log.next_offset >= topic.acked_end, f"{where}: {log} lost acknowledged messages"
                 assert replay.cursors[topic.topic_id] >= topic.cursor_acked, f"{where}: {log} lost an ack"
+            assert log.next_offset >= topic.synced_end, f"{where}: {log} lost synced messages"
+            assert replay.cursors[topic.topic_id] >= topic.cursor_synced, f"{where}: {log} lost a synced ack"
             assert replay.cursors[topic.topic_id] <= topic.cursor
             ends = {0, topic.released, *(end for _, end, _ in topic.parts)}
             assert log.next_offset in ends, f"{where}: {log} ends within a batch"
@@ -209,6 +217,7 @@ class World:
             topic.acked_end = log.end_offset
             topic.cursor = topic.cursor_acked = replay.cursors[topic.topic_id]
             topic.cursor_saved = min(topic.cursor_saved, topic.cursor)
+            topic.synced_end, topic.cursor_synced = topic.acked_end, topic.cursor
             topic.log = log
 
     async def _check_content(self, topic: TopicModel, log: TopicLog, where: str) -> None:

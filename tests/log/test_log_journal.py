@@ -124,6 +124,82 @@ async def test_a_slow_sync_does_not_delay_os_acknowledgements(autojump_clock: Mo
         await d.wait_for(slow)
 
 
+async def test_what_was_only_written_can_be_synced(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        await d.wait_for(d.control())
+        before = d.disk.syncs
+        await d.journal.sync(d.journal.sequence)
+        assert d.disk.syncs == before  # it was
+        await d.wait_for(d.control(Durability.OS))
+        d.disk.sync_delay_s = 50.0
+        usage = d.journal.usage()
+        assert usage.watermark < usage.sequence
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(d.journal.sync, usage.sequence)
+            with trio.move_on_after(0.0001):
+                await d.journal.sync(usage.sequence)
+            assert d.disk.syncs == before
+        assert d.disk.syncs == before + 1
+        assert d.journal.usage().watermark == usage.sequence
+
+
+async def test_a_sync_covers_files_that_are_closed(autojump_clock: MockClock) -> None:
+    async with desk() as d:
+        await d.wait_for(d.control())
+        d.disk.sync_delay_s = 100.0
+        for _ in range(12):
+            await d.wait_for(d.control(Durability.OS, size=5000))
+        usage = d.journal.usage()
+        assert usage.files > 2
+        assert usage.watermark < usage.sequence
+        d.disk.sync_delay_s = 0.001
+        await d.journal.sync(usage.sequence)
+        names = [name for name in d.disk.names() if name.startswith("journal")]
+        assert all(d.disk.held(name) == d.disk.content(name) for name in names)
+
+
+async def test_a_sync_ends_with_the_journal(autojump_clock: MockClock) -> None:
+    found = Desk(SimulatedDisk(Random(1)))
+    await found.journal.recover()
+    refused = []
+
+    async def sync() -> None:
+        with trio.CancelScope(shield=True):
+            try:
+                await found.journal.sync(found.journal.sequence)
+            except UnavailableError as error:
+                refused.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(found.journal.run)
+        await found.wait_for(found.control(Durability.OS))
+        nursery.start_soon(sync)
+        nursery.cancel_scope.cancel()
+    await sync()
+    assert refused == ["the journal is closed; its end was not synced"] * 2
+
+
+async def test_a_sync_that_fails_fences(autojump_clock: MockClock) -> None:
+    with pytest.RaisesGroup(JournalFencedError):
+        async with desk() as d:
+            await d.wait_for(d.control(Durability.OS))
+            d.disk.fail("sync", errno.EIO)
+            with pytest.raises(JournalFencedError), trio.CancelScope(shield=True):
+                await d.journal.sync(d.journal.sequence)
+
+
+async def test_a_clean_end_syncs_the_files_that_were_closed_last(autojump_clock: MockClock) -> None:
+    """A file that was left behind while the journal ended was not synced, though the last block said so."""
+    async with desk() as d:
+        await d.wait_for(d.control())
+        for _ in range(12):
+            d.control(Durability.OS, size=5000)
+    names = [name for name in d.disk.names() if name.startswith("journal")]
+    assert len(d.disk.names()) > 3
+    assert all(d.disk.held(name) == d.disk.content(name) for name in names)
+
+
 async def test_entries_of_a_topic_settle_in_the_order_of_submission(autojump_clock: MockClock) -> None:
     random = Random(3)
     async with desk() as d:

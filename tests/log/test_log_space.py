@@ -159,6 +159,28 @@ async def test_a_full_disk_is_left_as_soon_as_something_can_be_freed(
         assert not d.journal.recovered.stopped_topics({1: d.log.end_offset})
 
 
+async def test_what_was_written_can_be_synced_while_nothing_can_be_committed(autojump_clock: MockClock) -> None:
+    """Sealing and checkpoints wait for a sync, and they are what makes room."""
+    async with desk(SimulatedDisk(Random(1))) as d:
+        await d.fill()
+        d.log.durability = Durability.OS
+        part = make_part([bytes(3000)])
+        for _ in range(10 * FILES):
+            d.log.append(part, check_part(part), 1)
+            await trio.sleep(1)
+            if d.log.end_offset < d.log.next_offset:
+                break
+        stuck = [d.control() for _ in range(3)]
+        await trio.sleep(20)
+        usage = d.journal.usage()
+        assert usage.watermark < usage.sequence
+        with trio.fail_after(10):
+            await d.journal.sync(usage.sequence)
+        assert not d.settled.intersection(stuck)
+        d.log.expire(d.log.end_offset)
+        await d.expect(stuck)
+
+
 async def test_a_full_disk_is_left_when_others_free_it(autojump_clock: MockClock) -> None:
     disk = SimulatedDisk(Random(1), capacity=5 * FILE_SIZE)
     async with desk(disk) as d:

@@ -181,6 +181,29 @@ def test_power_loss_takes_nothing_from_the_middle() -> None:
     assert any("not a lost tail" in violation for violation in history.check())
 
 
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.DISK])
+@pytest.mark.parametrize(("told", "well"), [(3, True), (2, False), (4, False), (0, False)])
+def test_a_producer_is_told_what_a_power_loss_has_left(durability: Durability, told: int, well: bool) -> None:
+    history = History()
+    history.topic(TOPIC, durability)
+    history.producer_run("p", 1, TOPIC, 0)
+    for number in range(3 if durability is Durability.DISK else 6):
+        history.publish("p", 1, number, TOPIC, payload(number), None)
+    history.power_loss()
+    history.producer_run("p", 2, TOPIC, told)
+    history.audit("hot", TOPIC, audited(range(3)))
+    assert any("was told that" in violation for violation in history.check()) is not well
+
+
+def test_what_a_producer_was_told_of_may_be_lost_before_it_hears_it() -> None:
+    for losses, well in ((0, True), (1, False)):
+        history, _ = good_history(durability=Durability.OS)
+        history.power_loss()
+        history.producer_run("p", 2, TOPIC, 6, losses=losses)
+        history.audit("hot", TOPIC, audited(range(3)))
+        assert any("was told that" in violation for violation in history.check()) is not well
+
+
 def test_key_shared_keeps_the_order_of_each_key() -> None:
     history = History()
     history.topic(TOPIC, Durability.DISK)

@@ -9,6 +9,8 @@ from random import Random
 import pytest
 import trio
 
+from danube.client import Client
+from danube.log import Journal
 from danube.model import Retention
 from danube.model.errors import DanubeError, DataLossError
 from danube.model.limits import KIB
@@ -348,3 +350,77 @@ def test_a_producer_whose_name_was_damaged_is_not_told_that_it_has_stored_nothin
                 assert (await producer.send(b"z")).offset == 11
 
     simulate(work)
+
+
+@pytest.mark.parametrize("stored", ["sealed", "snapshot"])
+def test_nothing_is_ahead_of_the_journal_after_a_power_loss(stored: str) -> None:
+    """What was sealed, or in a snapshot, of an ``os`` topic was not synced, and outlived the end of the journal.
+
+    Then a producer was told of fewer messages than the topic had, so that it stored some twice, or of more.
+    """
+
+    async def work(world: World) -> None:
+        lost = 0
+        async with world.applications.client("here", Random(1), "broker") as client:
+            await client.create_topic(TOPIC, durability="os")
+            for _ in range(8):
+                async with client.producer(TOPIC, name="p") as producer:
+                    known = len(await read(client))
+                    assert producer.stored_before == [known]
+                    await producer.send_many([b"x"] * 20)
+                    world.node.disk.sync_delay_s = 20.0
+                    for _ in range(20):
+                        await producer.send(b"y")
+                assert world.node.life is not None
+                broker = world.node.life.broker
+                with trio.move_on_after(1):
+                    if stored == "sealed":
+                        await broker.history.sealer.seal_now([broker.topic(TOPIC)])
+                    else:
+                        assert broker.journal.checkpoint is not None
+                        await broker.journal.checkpoint()
+                world.crash(world.node, power_loss=True)
+                world.node.disk.sync_delay_s = 0.002
+                lost += len(await read(client)) < known + 40
+        assert lost, "no power loss has taken a message"
+
+    simulate(work)
+
+
+def test_readers_pass_over_a_hole_up_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the journal has lost all that a snapshot tells of, its end was never reached: a reader made it spin."""
+
+    async def work(world: World) -> None:
+        async with world.applications.client("here", Random(1), "broker") as client:
+            await client.create_topic(TOPIC, durability="os")
+            async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+                world.node.disk.sync_delay_s = 20.0
+                async with client.producer(TOPIC) as producer:
+                    await producer.send_many([b"x"] * 20)
+                assert world.node.life is not None
+                journal = world.node.life.broker.journal
+                assert journal.checkpoint is not None
+                await journal.checkpoint()
+                world.crash(world.node, power_loss=True)
+                world.node.disk.sync_delay_s = 0.002
+                info = await client.describe_topic(TOPIC)
+                assert (info.end_offset, await read(client)) == (20, []), "the journal still has some of it"
+                async with client.producer(TOPIC) as producer:
+                    await producer.send(b"y")
+                while (message := await consumer.receive()).payload != b"y":
+                    await message.ack()
+                assert message.offset == 20
+
+    async def at_once(journal: Journal, sequence: int) -> None:
+        """The disk has told a lie."""
+
+    monkeypatch.setattr(Journal, "sync", at_once)
+    simulate(work)
+
+
+async def read(client: Client) -> list[bytes]:
+    """Return what a topic holds; its offsets are dense."""
+    async with client.reader(TOPIC, start="earliest") as reader:
+        found = [message async for batch in reader.batches(until_caught_up=True) for message in batch]
+    assert [message.offset for message in found] == list(range(len(found)))
+    return [message.payload for message in found]

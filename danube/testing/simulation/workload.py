@@ -218,6 +218,7 @@ class Applications:
             nonlocal run, number
             if self.calm.is_set():
                 return True
+            losses = self.history.power_losses(plan.topic.parts[0])  # all parts are in one home
             async with client.producer(
                 plan.topic.name,
                 name=plan.name,
@@ -230,7 +231,7 @@ class Applications:
                     self.history.violation(f"P2: {plan.topic.name} has {len(producer.stored_before)} partitions")
                     return True
                 for part, stored in zip(plan.topic.parts, producer.stored_before, strict=True):
-                    self.history.producer_run(plan.name, run, part, stored)
+                    self.history.producer_run(plan.name, run, part, stored, losses=losses)
                     self.trace("producer", plan.name, run, part, stored)
                 async with trio.open_nursery() as nursery:
                     while not self.calm.is_set():
