@@ -9,6 +9,7 @@ each of them, and are replaced after some worlds, because what a world leaves be
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import subprocess
@@ -196,6 +197,8 @@ def _started(said: Any, duration_s: float | None, watchdog_s: float) -> subproce
 
 def work(seeds: Iterator[str], say: Callable[[str], None], *, duration_s: float | None, watchdog_s: float) -> None:
     """Be a worker: run the worlds of the seeds that come in, and answer each with its report."""
+    gc.collect()
+    gc.freeze()  # each world begins with a collection, and need not look at the modules again
     for line in seeds:
         seed = int(line)
         faulthandler.dump_traceback_later(watchdog_s, exit=True)
