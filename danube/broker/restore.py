@@ -12,6 +12,11 @@ Cut off anywhere, it may be done again: topics that are there already, under the
 last step the bucket is the former owner's, so nothing is sealed into it and nothing is deleted from it. From then on
 the former owner, should it come back, finds that it is not its own any more.
 
+It is for a broker that is lost: one that lives goes on sealing and deleting while its bucket is looked at. So just
+before anything is changed, the manifests are read once more, and if there are new ones, nothing is restored. What is
+left are the moments until the last step. In them nothing that was looked at is deleted, which takes ``segment_grace_s``
+after a manifest without it; but what a former owner seals just then is known to it alone.
+
 It goes on to its end when the client that asked for it goes away.
 """
 
@@ -28,7 +33,7 @@ from danube.broker.records import SubscriptionRecord, TopicRecord
 from danube.broker.settling import to_the_end
 from danube.broker.state import new_cursor
 from danube.dispatch import Cursor, decode_entry, encode_entry
-from danube.history import Chain, Survey, enter, survey_bucket, verify_chains
+from danube.history import Chain, Survey, enter, read_bucket, survey_bucket, verify_chains
 from danube.model import Durability, Limits, history_api, validate_topic
 from danube.model.errors import (
     AlreadyExistsError,
@@ -272,6 +277,24 @@ def _some(names: Sequence[str], others: str = "others") -> str:
 # --- Doing it ---
 
 
+async def _check_unchanged(broker: Broker, storage: Storage, survey: Survey) -> None:
+    """See that the bucket is as it was when it was looked at: a broker that lives seals, merges and deletes there."""
+    before, now = survey.bucket, await read_bucket(storage, broker.config.cluster)
+    if now.incarnation == broker.history.catalogue.incarnation:
+        return  # another call has just made it ours
+    if (now.epoch, now.incarnation, now.created_us, now.snapshot_key) != (
+        before.epoch,
+        before.incarnation,
+        before.created_us,
+        before.snapshot_key,
+    ):
+        raise FailedPreconditionError(
+            f"{storage.url} has changed since it was looked at, so the broker of epoch {now.epoch} that it belongs to"
+            " still runs. Nothing was restored: what that broker stores or deletes meanwhile would be missing here."
+            " Stop it for good, and restore again"
+        )
+
+
 async def _carry_out(
     broker: Broker,
     storage: Storage,
@@ -280,6 +303,7 @@ async def _carry_out(
     request: history_api.RestoreTopics,
 ) -> None:
     history = broker.history
+    await _check_unchanged(broker, storage, survey)
     # Chosen anew: another call may have restored some of it since the bucket was looked at.
     new = [one for one in _choose(broker, storage, candidates, request) if one.state == "restored"]
     await history.catalogue.raise_epoch(survey.bucket.epoch + 1)

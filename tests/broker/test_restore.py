@@ -15,8 +15,9 @@ from broker_harness import read_all, running_broker, take, wait_until
 from sealed_topics import bucket, damage, objects_of, publish
 
 import danube
+from danube.broker import restore
 from danube.broker.catalogue import Catalogue
-from danube.history import HistoryCatalogue, read_bucket
+from danube.history import HistoryCatalogue, read_bucket, verify_chains
 from danube.history.manifest import ManifestLog
 from danube.model import Retention
 from danube.model.errors import (
@@ -133,6 +134,39 @@ async def test_the_former_owner_finds_that_the_bucket_is_not_its_own_any_more(tm
         with pytest.raises(FailedPreconditionError, match="history of another life"):
             await client.repair_storage()
     assert objects_of(space, "segments/danube") == before
+
+
+async def test_nothing_is_restored_from_a_bucket_whose_broker_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it sealed or deleted while the bucket was verified was missing in the restored topics."""
+    url, space = bucket()
+    sent: list[bytes] = []
+    async with (
+        running_broker(tmp_path / "living", storage=url, limits=LIMITS) as first,
+        running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second,
+        first.client() as owner,
+        second.client() as client,
+    ):
+
+        async def verify(*args: Any, **options: Any) -> None:
+            await verify_chains(*args, **options)
+            sent.extend(await publish(owner, "/default/busy", 20, seed=len(sent)))
+            await owner.seal_topic("/default/busy")
+
+        sent += await publish(owner, "/default/busy", 20)
+        await owner.seal_topic("/default/busy")
+        monkeypatch.setattr(restore, "verify_chains", verify)
+        with pytest.raises(FailedPreconditionError, match=r"still runs\. Nothing was restored"):
+            await client.restore_topics(url)
+        assert await client.list_topics() == []
+        sent += await publish(owner, "/default/busy", 20, seed=99)
+        await owner.seal_topic("/default/busy")
+        monkeypatch.undo()
+        await first.crash()
+        await client.restore_topics(url)
+        assert await read_all(client, "/default/busy") == sent
+        assert objects_of(space, "segments/danube")
 
 
 async def test_what_was_stored_but_not_yet_listed_is_found_by_its_footers(tmp_path: Path) -> None:
