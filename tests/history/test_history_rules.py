@@ -10,6 +10,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from sealed import build, check_catalogue, make_batch
@@ -19,6 +20,7 @@ from danube.history import History, HistoryCatalogue, read_bucket
 from danube.history.manifest import ManifestLog
 from danube.history.objects import object_name, segment_prefix
 from danube.history.parts import ObjectRecord, ObjectRef, PartRecord
+from danube.history.reader import SegmentReader
 from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
 from danube.history.sealer import Sealer, _Ask
 from danube.history.segment import SegmentPart
@@ -949,6 +951,13 @@ async def test_parts_that_another_has_entered_are_not_replaced() -> None:
         assert ObjectRef("default", "b") not in other.objects
 
 
+async def test_an_owner_whose_record_is_gone_is_fenced() -> None:
+    async with world() as w:
+        await w.store.delete("/owner")
+        with pytest.raises(OwnerFencedError, match=r"another broker \(epoch 0\)"):
+            await w.catalogue.raise_epoch(9)
+
+
 async def test_objects_of_a_dropped_topic_are_tainted_and_counted() -> None:
     async with world() as w:
         shared = await w.store_object({1: batches(1, 0, 2), 2: batches(2, 0, 3)})
@@ -1073,3 +1082,129 @@ async def test_a_footer_that_is_larger_than_the_first_look_is_read() -> None:
         assert len(survey.objects[ref.key].footer.parts) == 1499
         assert len(data) - survey.objects[ref.key].footer.parts[0].index_start > 64 * KIB
         assert survey.damage == {}
+
+
+# --- The reader ---
+
+
+@asynccontextmanager
+async def reading(w: World, *, chunk_bytes: int = 1000, first_bytes: int = 300, chunks: int = 8) -> AsyncIterator[Any]:
+    """A reader, and the ranges that it asks the storage for."""
+    limits = msgspec.structs.replace(LIMITS, segment_cache_bytes=chunks * chunk_bytes)
+    reader = SegmentReader(w.catalogue, w.storages, limits, chunk_bytes=chunk_bytes, first_bytes=first_bytes)
+    asked: list[tuple[str, int, int]] = []
+    get = w.storages["default"].get
+
+    async def noted(key: str, start: int = 0, end: int | None = None) -> bytes:
+        asked.append((key, start, end or 0))
+        return await get(key, start, end)
+
+    w.storages["default"].get = noted  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reader.run)
+        yield reader, asked
+        nursery.cancel_scope.cancel()
+
+
+async def test_names_of_the_last_32_objects_are_kept() -> None:
+    async with world() as w, reading(w) as (reader, asked):
+        for number in range(33):
+            await w.store_object({1: batches(1, number, 1)})
+        records = w.catalogue.topic(1).parts
+        for _ in range(2):
+            for record in records[:32]:
+                assert await reader.names(record) == ("/default/t1", {1: "maker"})
+        assert len(asked) == 32
+        await reader.names(records[32])
+        await reader.names(records[31])
+        assert len(asked) == 33
+        await reader.names(records[0])
+        assert len(asked) == 34, "the oldest one has gone"
+
+
+async def test_indexes_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w, reading(w) as (reader, asked):
+        for number in range(3):
+            await w.store_object({1: batches(1, 20 * number, 20, 400)})
+        records = w.catalogue.topic(1).parts
+        size = (await reader._index(records[0])).size_bytes
+        monkeypatch.setattr("danube.history.reader._INDEX_CACHE_BYTES", 2 * size)
+        await reader._index(records[1])
+        assert (len(asked), reader._index_bytes) == (2, 2 * size), "what fits exactly fits"
+        await reader._index(records[0])
+        await reader._index(records[2])
+        assert (len(asked), reader._index_bytes, len(reader._indexes)) == (3, 2 * size, 2)
+        await reader._index(records[0])
+        assert len(asked) == 3, "it was used last but one"
+        await reader._index(records[1])
+        assert len(asked) == 4
+        monkeypatch.setattr("danube.history.reader._INDEX_CACHE_BYTES", 1)
+        await reader._index(records[2])
+        assert (len(reader._indexes), reader._index_bytes) == (1, size), "the one that is in use stays"
+
+
+async def test_chunks_reach_to_the_end_of_their_object_and_into_the_next_part(autojump_clock: MockClock) -> None:
+    async with world() as w, reading(w, chunk_bytes=1500, first_bytes=50) as (reader, asked):
+        ref = await w.store_object({1: batches(1, 0, 10, 100), 2: batches(2, 0, 1)})
+        following = await w.store_object({3: batches(3, 0, 9, 100), 1: batches(1, 10, 10, 100)})
+        sizes = {key: w.catalogue.objects[ObjectRef("default", key)].size_bytes for key in (ref.key, following.key)}
+        parts = [record.part for record in w.catalogue.topic(1).parts]
+        assert parts[1].start > 1500
+        await reader.read(1, 0, 10)
+        asked.clear()
+        await reader.read(1, 1, 100)
+        await trio.sleep(1)
+        assert set(asked) == {(ref.key, 0, 1500), (ref.key, 1500, min(3000, sizes[ref.key]))}
+        offset = 2
+        while offset < 20:
+            offset = (await reader.read(1, offset, 100))[-1].end_offset
+        await trio.sleep(1)
+        chunks = [each for each in asked if each[0] == following.key]
+        assert len(asked) == len(set(asked)), "each once"
+        first = parts[1].start // 1500
+        last = (parts[1].end - 1) // 1500
+        assert {start // 1500 for _, start, _ in chunks} == set(range(first, last + 1))
+        assert max(end for *_, end in chunks) == min((last + 1) * 1500, sizes[following.key])
+
+
+async def test_commits_are_read_in_whole_chunks_too(autojump_clock: MockClock) -> None:
+    async with world() as w, reading(w, chunk_bytes=4000, first_bytes=50) as (reader, asked):
+        data, footer = build({1: batches(1, 0, 5, 100), 2: batches(2, 0, 5, 100)})
+        w.spaces["default"].store("wal/c/1", data, 0)
+        w.catalogue.add_commit(ObjectRef("default", "wal/c/1"), len(data), 5, footer.parts)
+        await reader.read(1, 0, 10)
+        await reader.read(1, 1, 10)
+        await reader.read(2, 0, 10)
+        await reader.read(2, 1, 10)
+        assert [each for each in asked if each[2] == len(data)] == [("wal/c/1", 0, len(data))], "one for both topics"
+
+
+async def test_chunks_that_were_used_last_are_kept() -> None:
+    async with world() as w, reading(w, chunk_bytes=1000, chunks=1) as (reader, _):
+        assert reader._max_chunks == 8, "less would not do for reading ahead"
+        await w.store_object({1: batches(1, 0, 100, 100)})
+        record = w.catalogue.topic(1).parts[0]
+        for number in range(8):
+            await reader._chunk(record, number)
+        assert [number for _, number in reader._chunks] == list(range(8))
+        await reader._chunk(record, 0)
+        await reader._chunk(record, 8)
+        assert [number for _, number in reader._chunks] == [2, 3, 4, 5, 6, 7, 0, 8]
+
+
+async def test_who_goes_on_is_read_ahead_for_more_and_more(autojump_clock: MockClock) -> None:
+    async with world() as w, reading(w, chunk_bytes=1000, first_bytes=300, chunks=50) as (reader, asked):
+        await w.store_object({1: batches(1, 0, 100, 100)})
+        ahead, offset = [], 0
+        for _ in range(6):
+            found = await reader.read(1, offset, 200)
+            offset = found[-1].end_offset
+            ahead.append(reader._streams[(1, offset)].ahead)
+            await trio.sleep(1)
+        assert ahead == [1, 2, 4, 4, 4, 4]
+        assert len(reader._streams) == 1, "one place for each reader"
+        first, *chunks = [end - start for _, start, end in asked[1:]]  # behind the index
+        assert 4096 <= first < 5000, "a jump reads up to the next batch in the index"
+        assert set(chunks) == {1000}
+        await reader.read(1, 50, 200)
+        assert len(reader._streams) == 2
