@@ -99,7 +99,7 @@ def plain(name: str, value: object) -> Any:
     try:
         found = msgspec.to_builtins(value)
         _encode(found)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"{name} cannot be sent: {error}") from None
     return found
 
@@ -108,5 +108,5 @@ def encoded(message: Any) -> bytes:
     """Return the bytes of a message that holds what an application has given."""
     try:
         return _encode(message)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"{type(message).__name__} cannot be sent: {error}") from error

@@ -22,6 +22,7 @@ import anyio
 
 from danube.client._checks import check_count, check_seconds
 from danube.client._consuming import ConsumeCalls
+from danube.client._payloads import checked_attributes
 from danube.client._producing import ProduceCalls
 from danube.client._tasks import background_tasks, copy_error
 from danube.model.errors import (
@@ -102,18 +103,19 @@ class Requester:
             DeadlineExceededError: no reply in time. The request may have been handled, or may still be.
             DanubeError: the request could not be sent.
         """
-        reserved = sorted(_RESERVED.intersection(attributes or ()))
+        given = checked_attributes(attributes) or {}
+        reserved = sorted(_RESERVED.intersection(given))
         if reserved:
             raise InvalidArgumentError(f"the attribute {reserved[0]} is the helper's own; choose another name")
         limit_s = self._timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s)
         with anyio.move_on_after(limit_s):
             async with self._slots:
-                return await self._ask(payload, key, attributes)
+                return await self._ask(payload, key, given)
         raise DeadlineExceededError(
             f"{self.topic}: no reply within {limit_s:g} s; check that a responder runs, or give it more time"
         )
 
-    async def _ask(self, payload: BytesLike, key: str | None, attributes: dict[str, str] | None) -> Message:
+    async def _ask(self, payload: BytesLike, key: str | None, attributes: dict[str, str]) -> Message:
         if self._error is not None:
             raise copy_error(self._error)
         self._number += 1
@@ -121,7 +123,7 @@ class Requester:
         head = {CORRELATION_ID: number, REPLY_TO: replies_topic(self.topic), REPLY_KEY: self._identity}
         waiting = self._waiting[number] = _Waiting()
         try:
-            await self._producer.send(payload, key=key, attributes={**(attributes or {}), **head})
+            await self._producer.send(payload, key=key, attributes={**attributes, **head})
             await waiting.event.wait()
         finally:
             del self._waiting[number]

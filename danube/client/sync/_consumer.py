@@ -11,6 +11,7 @@ from danube.client._message import Source
 from danube.client.sync._loop import Loop
 from danube.client.sync._messages import Message
 from danube.client.sync._receiver import Receiver
+from danube.model.errors import InvalidArgumentError
 
 __all__ = ["Consumer"]
 
@@ -70,6 +71,8 @@ class Consumer(Receiver[Feed]):
 
     def ack_cumulative(self, message: Message) -> None:
         """Acknowledge everything in the message's topic (partition) up to and including it."""
+        if not isinstance(message, Message):
+            raise InvalidArgumentError(f"ack_cumulative takes a message, not {type(message).__name__}")
         self._loop.call(self._safe[message.partition].feed.ack_cumulative, message.offset, message._batch)
 
     def flush_acks(self) -> None:

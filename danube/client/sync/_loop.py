@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import reprlib
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -15,7 +16,7 @@ from weakref import WeakSet
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from danube.model.errors import ClosedError
+from danube.model.errors import ClosedError, ConfigurationError
 
 __all__ = ["Loop", "run_block"]
 
@@ -38,7 +39,12 @@ def run_block(block: AbstractAsyncContextManager[T], backend: Literal["asyncio",
     thread. The loop is then cancelled before the interpreter takes itself apart. Later nobody could: its thread, a
     daemon, is stopped by then, and to leave the block would wait for it for ever. A process that was forked has no such
     thread at all: there nothing is left, and every call is refused.
+
+    Raises:
+        ConfigurationError: there is no such backend; what else entering the block raises.
     """
+    if backend not in ("asyncio", "trio"):
+        raise ConfigurationError(f"backend {reprlib.repr(backend)} is not asyncio or trio")
     loop = Loop(backend)
     cancel = True
     try:
@@ -73,7 +79,7 @@ class Loop:
         """Whether the loop has ended with the process, or was left behind in the one that this was forked from."""
         return self._forked or self._ended_by is not None
 
-    def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object, **options: object) -> T:
+    def run(self, function: Callable[..., Coroutine[Any, Any, T]], /, *args: object, **options: object) -> T:
         """Run an asynchronous call in the loop; if the waiting thread is interrupted, the call is cancelled.
 
         Raises:

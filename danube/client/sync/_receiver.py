@@ -9,6 +9,7 @@ from typing import Generic, Self, TypeVar
 import anyio
 
 from danube.client import _message
+from danube.client._checks import check_seconds
 from danube.client._inflow import Inflow, OpenBatch
 from danube.client._message import Source
 from danube.client._receiver import Receiver as AsyncReceiver
@@ -56,6 +57,7 @@ class Receiver(Generic[F]):
 
         Raises:
             DeadlineExceededError: none came within ``timeout_s`` seconds.
+            InvalidArgumentError: ``timeout_s`` is no number of seconds.
             DataLossError, DanubeError: as :meth:`danube.client.Consumer.receive`.
         """
         with self._open_lock:
@@ -85,6 +87,8 @@ class Receiver(Generic[F]):
         self, hand_out: Callable[[F, Batch], T], *, until_caught_up: bool = False, timeout_s: float | None = None
     ) -> T | None:
         receiver = self._receiver
+        if timeout_s is not None:
+            timeout_s = check_seconds("timeout_s", timeout_s, zero=True)
 
         async def take() -> T | None:
             taken: _message.Batch | None = None
