@@ -32,9 +32,12 @@ __all__ = [
     "DuplicateSequenceError",
     "DurabilityMismatchError",
     "FailedPreconditionError",
+    "IncompatibleSchemaError",
     "InternalError",
     "InvalidArgumentError",
     "InvalidNameError",
+    "InvalidSchemaError",
+    "InvalidSchemaNumberError",
     "JournalFencedError",
     "JournalFullError",
     "LimitExceededError",
@@ -47,6 +50,14 @@ __all__ = [
     "ProducerFencedError",
     "ProtocolError",
     "RequestFailedError",
+    "SchemaModeError",
+    "SchemaNotDeletedError",
+    "SchemaNotFoundError",
+    "SchemaReferencedError",
+    "SchemaSettingNotFoundError",
+    "SchemaTooLargeError",
+    "SchemaVersionDeletedError",
+    "SchemaVersionNotFoundError",
     "SequenceGapError",
     "Status",
     "StorageConflictError",
@@ -58,6 +69,8 @@ __all__ = [
     "StorageThrottledError",
     "StorageTimeoutError",
     "StorageUnavailableError",
+    "SubjectDeletedError",
+    "SubjectNotFoundError",
     "SubscriptionBusyError",
     "SubscriptionNotFoundError",
     "SubscriptionTypeMismatchError",
@@ -135,6 +148,24 @@ class CorruptBatchError(InvalidArgumentError):
     code = "corrupt-batch"
 
 
+class InvalidSchemaError(InvalidArgumentError):
+    """A text is not a schema of its type, or names a reference that it does not have."""
+
+    code = "invalid-schema"
+
+
+class SchemaTooLargeError(InvalidArgumentError):
+    """A schema, or what belongs to it, is larger, deeper or more than a named limit."""
+
+    code = "schema-too-large"
+
+
+class InvalidSchemaNumberError(InvalidArgumentError):
+    """A schema that is imported brings a number or a version that is taken, or out of range."""
+
+    code = "invalid-schema-number"
+
+
 class NotFoundError(DanubeError):
     """Something that was named does not exist."""
 
@@ -157,6 +188,42 @@ class SubscriptionNotFoundError(NotFoundError):
     """The subscription does not exist."""
 
     code = "subscription-not-found"
+
+
+class SubjectNotFoundError(NotFoundError):
+    """The subject of the schema registry does not exist, or has no version."""
+
+    code = "subject-not-found"
+
+
+class SubjectDeletedError(SubjectNotFoundError):
+    """The subject was deleted already; it can only be deleted permanently."""
+
+    code = "subject-deleted"
+
+
+class SchemaVersionNotFoundError(NotFoundError):
+    """The subject has no such version."""
+
+    code = "schema-version-not-found"
+
+
+class SchemaVersionDeletedError(SchemaVersionNotFoundError):
+    """The version was deleted already; it can only be deleted permanently."""
+
+    code = "schema-version-deleted"
+
+
+class SchemaNotFoundError(NotFoundError):
+    """There is no schema of this number, or a subject has no version with this content."""
+
+    code = "schema-not-found"
+
+
+class SchemaSettingNotFoundError(NotFoundError):
+    """The subject has no compatibility level, or no mode, of its own."""
+
+    code = "schema-setting-not-found"
 
 
 class AlreadyExistsError(DanubeError):
@@ -217,6 +284,30 @@ class SequenceGapError(FailedPreconditionError):
     """A batch does not continue its producer's sequence."""
 
     code = "sequence-gap"
+
+
+class IncompatibleSchemaError(FailedPreconditionError):
+    """A schema does not go with those that its subject has. The message gives every reason."""
+
+    code = "incompatible-schema"
+
+
+class SchemaNotDeletedError(FailedPreconditionError):
+    """A subject or version is to be deleted permanently and was not deleted before."""
+
+    code = "schema-not-deleted"
+
+
+class SchemaReferencedError(FailedPreconditionError):
+    """Other schemas refer to what is to be deleted. The message names some of them."""
+
+    code = "schema-referenced"
+
+
+class SchemaModeError(FailedPreconditionError):
+    """The mode of the subject, or of the registry, does not permit the change."""
+
+    code = "schema-mode"
 
 
 class MetadataConflictError(DanubeError):

@@ -1,0 +1,361 @@
+"""Avro: parsed by Apache's library, compared by the specification's rules for resolving schemas.
+
+The rules are here and not the library's, which tells what is wrong as two sets whose members do not belong to each
+other, knows aliases by half, and takes a comparison that is still going on for a success and keeps what followed
+from it even if it turns out to be a failure. Where implementations choose differently among the branches of a
+union, every choice has to work.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from danube.model.errors import InvalidSchemaError
+from danube.schema.kinds import Reason, Source, decode_json, encode_json, missing
+from danube.schema.limits import SchemaLimits
+from danube.schema.modes import Policy, SchemaType
+
+__all__ = ["AvroSchema", "parse"]
+
+_PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+_PROMOTED: Final[Mapping[str, frozenset[str]]] = {
+    "long": frozenset({"int"}),
+    "float": frozenset({"int", "long"}),
+    "double": frozenset({"int", "long", "float"}),
+    "bytes": frozenset({"string"}),
+    "string": frozenset({"bytes"}),
+}
+"""By the reader's type, what other types of a writer it reads (specification, "Schema Resolution")."""
+_RECURSION: Final = Reason("RECURSION", "/", "the schema contains itself where it does not go together")
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchema:
+    """A parsed Avro schema."""
+
+    root: Any
+    """The library's ``avro.schema.Schema``."""
+    canonical: str
+    """Sorted keys, no space, full names; documentation, defaults, aliases and logical types stay."""
+    name: str
+
+    @property
+    def type(self) -> SchemaType:
+        """Avro."""
+        return SchemaType.AVRO
+
+    def refuses(self, writer: AvroSchema, policy: Policy, *, is_forward: bool = False) -> list[Reason]:
+        """Return why data of another schema does not resolve to this one; all policies are the same."""
+        refuted: set[tuple[int, int]] = set()
+        while True:
+            comparison = _Comparison(refuted)
+            found = comparison.compare(self.root, writer.root, "")
+            if not comparison.is_shaken:
+                # What refers back into itself fails because of something else, which is told as well.
+                return [reason for reason in dict.fromkeys(found) if reason is not _RECURSION]
+
+
+def parse(source: Source, limits: SchemaLimits) -> AvroSchema:
+    """Return the schema of a text; what it needs is parsed before it, into the same names.
+
+    Raises:
+        InvalidSchemaError: it breaks the specification, or the library is not installed.
+        SchemaTooLargeError: it is nested too deeply.
+    """
+    try:
+        from avro.name import Names
+    except ImportError:
+        raise missing("the library for Avro", "avro") from None
+    names = Names()
+    # The same text twice, under two names of references, would define its types twice.
+    for text, name in {each.text: each.name for each in source.needs}.items():
+        _parse_one(text, names, limits, f"its reference {name!r}: ")
+    value, root = _parse_one(source.text, names, limits, "")
+    name = str(root.fullname) if root.type in _NAMED else ""
+    return AvroSchema(root, encode_json(_canonical(value, "")), name)
+
+
+def _parse_one(text: str, names: Any, limits: SchemaLimits, where: str) -> tuple[Any, Any]:
+    """Return what a text says as JSON and as a schema; its types are known by the names from here on."""
+    from avro.errors import AvroException
+    from avro.schema import make_avsc_object
+
+    value = decode_json(text, limits)
+    try:
+        with warnings.catch_warnings():
+            # A logical type that is not known is to be ignored (specification, "Logical Types").
+            warnings.simplefilter("ignore")
+            root = make_avsc_object(value, names)
+        _check(root, "", set())
+    except AvroException as error:
+        raise InvalidSchemaError(f"the Avro schema is invalid: {where}{error}") from error
+    except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
+        # What the library does with some of what is no schema at all.
+        raise InvalidSchemaError(f"the Avro schema is invalid: {where}{type(error).__name__}: {error}") from error
+    return value, root
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the library lets pass
+
+
+def _check(schema: Any, path: str, seen: set[int]) -> None:
+    """Check what the library does not: defaults, unions without branches."""
+    if id(schema) in seen:
+        return
+    seen.add(id(schema))
+    kind = schema.type
+    if kind in ("record", "error"):
+        for field in schema.fields:
+            here = f"{path}/fields/{field.name}"
+            _check(field.type, here, seen)
+            if field.has_default and not _is_default(field.type, field.default):
+                raise InvalidSchemaError(
+                    f"the Avro schema is invalid: {here}: the default {encode_json(field.default)} is no value of type"
+                    f" {_told(field.type)}"
+                )
+    elif kind == "array":
+        _check(schema.items, f"{path}/items", seen)
+    elif kind == "map":
+        _check(schema.values, f"{path}/values", seen)
+    elif kind == "union":
+        if not schema.schemas:
+            raise InvalidSchemaError(f"the Avro schema is invalid: {path or '/'}: a union needs at least one branch")
+        for index, branch in enumerate(schema.schemas):
+            _check(branch, f"{path}/{index}", seen)
+    elif kind == "fixed" and isinstance(schema.size, bool):
+        raise InvalidSchemaError(
+            f"the Avro schema is invalid: {path or '/'}: the size of {schema.fullname} is no number"
+        )
+    elif kind in ("error_union", "request"):
+        raise InvalidSchemaError(f"the Avro schema is invalid: {path or '/'}: {kind} belongs to protocols")
+
+
+def _is_default(schema: Any, value: Any) -> bool:
+    """Whether a value of JSON is one of this type (specification, "Complex Types", table of default values)."""
+    kind = schema.type
+    if kind == "null":
+        return value is None
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if kind in ("int", "long"):
+        bits = 31 if kind == "int" else 63
+        return isinstance(value, int) and not isinstance(value, bool) and -(1 << bits) <= value < 1 << bits
+    if kind in ("float", "double"):
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind == "string":
+        return isinstance(value, str)
+    if kind in ("bytes", "fixed"):
+        if not isinstance(value, str) or any(ord(character) > 255 for character in value):
+            return False
+        return kind == "bytes" or len(value) == int(schema.size)
+    if kind == "enum":
+        return isinstance(value, str) and value in schema.symbols
+    if kind == "array":
+        return isinstance(value, list) and all(_is_default(schema.items, each) for each in value)
+    if kind == "map":
+        return isinstance(value, dict) and all(_is_default(schema.values, each) for each in value.values())
+    if kind == "union":
+        return any(_is_default(branch, value) for branch in schema.schemas)
+    return isinstance(value, dict) and all(
+        _is_default(field.type, value[field.name]) if field.name in value else field.has_default
+        for field in schema.fields
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Canonical text
+
+
+def _canonical(value: Any, namespace: str) -> Any:
+    """Return a schema of JSON, already checked, as it is written in the one way that is left."""
+    if isinstance(value, str):
+        return value if value in _PRIMITIVES or "." in value or not namespace else f"{namespace}.{value}"
+    if isinstance(value, list):
+        return [_canonical(branch, namespace) for branch in value]
+    kind = value["type"]
+    if kind in _PRIMITIVES and len(value) == 1:
+        return kind
+    said = dict(value)
+    if kind in _NAMED:
+        if kind == "error":
+            said["type"] = "record"
+        inside = _namespace(said, namespace)
+        name = said["name"].rpartition(".")[2]
+        said["name"] = f"{inside}.{name}" if inside else name
+        said.pop("namespace", None)
+        if namespace and not inside:
+            said["namespace"] = ""  # otherwise the name would be in the namespace around it
+        if "aliases" in said:
+            said["aliases"] = [_full(alias, inside) for alias in said["aliases"]]
+        if "fields" in said:
+            said["fields"] = [dict(each, type=_canonical(each["type"], inside)) for each in said["fields"]]
+    elif kind == "array":
+        said["items"] = _canonical(said["items"], namespace)
+    elif kind == "map":
+        said["values"] = _canonical(said["values"], namespace)
+    return said
+
+
+def _namespace(said: Mapping[str, Any], around: str) -> str:
+    name: str = said["name"]
+    if "." in name:
+        return name.rpartition(".")[0]
+    given = said.get("namespace")
+    return around if given is None else str(given)
+
+
+def _full(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Schema resolution
+
+
+class _Comparison:
+    """One pass over a reader's and a writer's schema.
+
+    Recursive schemas: a pair that is being compared is taken to be compatible when it is met again, unless an earlier
+    pass has refuted it. If this pass refutes a pair that it has relied on, its other findings are shaken, and
+    the next pass knows better. What remains is the greatest solution.
+    """
+
+    def __init__(self, refuted: set[tuple[int, int]]) -> None:
+        self._refuted = refuted
+        self._known: dict[tuple[int, int], list[Reason]] = {}
+        self._open: set[tuple[int, int]] = set()
+        self._relied_on: set[tuple[int, int]] = set()
+        self.is_shaken = False
+
+    def compare(self, reader: Any, writer: Any, path: str) -> list[Reason]:
+        """Return why the reader's schema does not resolve what the writer's wrote."""
+        pair = (id(reader), id(writer))
+        known = self._known.get(pair)
+        if known is not None:
+            return known
+        if pair in self._open:
+            if pair in self._refuted:
+                return [_RECURSION]
+            self._relied_on.add(pair)
+            return []
+        self._open.add(pair)
+        found = self._resolve(reader, writer, path)
+        self._open.discard(pair)
+        self._known[pair] = found
+        if found and pair not in self._refuted:
+            self._refuted.add(pair)
+            self.is_shaken = self.is_shaken or pair in self._relied_on
+        return found
+
+    def _resolve(self, reader: Any, writer: Any, path: str) -> list[Reason]:
+        if writer.type == "union":
+            return [reason for branch in writer.schemas for reason in self._from_branch(reader, writer, branch, path)]
+        if reader.type == "union":
+            return self._in_union(reader, writer, path)
+        if not _match(reader, writer):
+            return [_mismatch(reader, writer, path)]
+        kind = reader.type
+        if kind == "array":
+            return self.compare(reader.items, writer.items, f"{path}/items")
+        if kind == "map":
+            return self.compare(reader.values, writer.values, f"{path}/values")
+        if kind == "enum":
+            return _symbols(reader, writer, path)
+        if kind in ("record", "error"):
+            return list(self._fields(reader, writer, path))
+        return []
+
+    def _from_branch(self, reader: Any, writer: Any, branch: Any, path: str) -> list[Reason]:
+        if reader.type == "union":
+            return self._in_union(reader, branch, path)
+        found = self.compare(reader, branch, path)
+        if found and not _match(reader, branch):
+            text = f"{_at(path)} may be {_told(branch)}, which the reader's {_told(reader)} is not"
+            return [Reason("TYPE_MISMATCH", path or "/", text)]
+        return found
+
+    def _in_union(self, reader: Any, writer: Any, path: str) -> list[Reason]:
+        """Resolve what is no union against the branches of the reader's.
+
+        "The first schema in the reader's union that matches": libraries differ in which one that is when names in
+        two namespaces are the same but for these. So all that match must resolve.
+        """
+        matching = [branch for branch in reader.schemas if _match(branch, writer)]
+        if not matching:
+            text = f"{_at(path)} may be {_told(writer)}, which the reader's union {_told(reader)} lacks"
+            return [Reason("MISSING_UNION_BRANCH", path or "/", text)]
+        return [reason for branch in matching for reason in self.compare(branch, writer, path)]
+
+    def _fields(self, reader: Any, writer: Any, path: str) -> Iterator[Reason]:
+        written = writer.fields_dict
+        own = {field.name for field in reader.fields}
+        taken: set[str] = set()
+        for field in reader.fields:
+            here = f"{path}/fields/{field.name}"
+            name = field.name
+            if name not in written:
+                # An alias stands for the writer's name unless a field has that very name, or came first.
+                aliases = field.props.get("aliases") or ()
+                name = next((each for each in aliases if each in written and each not in own | taken), None)
+            if name is not None:
+                taken.add(name)
+                yield from self.compare(field.type, written[name].type, here)
+            elif not field.has_default:
+                text = f"field {field.name!r} has no default, and the writer has no such field"
+                yield Reason("READER_FIELD_MISSING_DEFAULT_VALUE", here, text)
+
+
+def _match(reader: Any, writer: Any) -> bool:
+    """Whether two schemas, neither of them a union, match by themselves, whatever is in them."""
+    kind, other = reader.type, writer.type
+    if kind == "error":
+        kind = "record"
+    if other == "error":
+        other = "record"
+    if kind != other:
+        return other in _PROMOTED.get(kind, ())
+    if kind not in _NAMED:
+        return True
+    if kind == "fixed" and reader.size != writer.size:
+        return False
+    if reader.name == writer.name:
+        return True
+    namespace = str(reader.fullname).rpartition(".")[0]
+    return any(_full(alias, namespace) == writer.fullname for alias in reader.props.get("aliases") or ())
+
+
+def _symbols(reader: Any, writer: Any, path: str) -> list[Reason]:
+    lacking = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+    if not lacking or "default" in reader.props:
+        return []
+    symbols = ", ".join(repr(symbol) for symbol in lacking)
+    text = f"enum {reader.fullname} lacks {symbols} of the writer and has no default"
+    return [Reason("MISSING_ENUM_SYMBOLS", f"{path}/symbols", text)]
+
+
+def _mismatch(reader: Any, writer: Any, path: str) -> Reason:
+    if reader.type == writer.type == "fixed" and reader.name == writer.name:
+        text = f"fixed {reader.fullname} has {reader.size} bytes, the writer's has {writer.size}"
+        return Reason("FIXED_SIZE_MISMATCH", f"{path}/size", text)
+    if reader.type == writer.type:
+        text = f"{_at(path)} is the {reader.type} {reader.fullname}, the writer's is {writer.fullname}"
+        return Reason("NAME_MISMATCH", f"{path}/name", text)
+    text = f"{_at(path)} is {_told(reader)}, the writer's is {_told(writer)}"
+    return Reason("TYPE_MISMATCH", path or "/", text)
+
+
+def _at(path: str) -> str:
+    return path or "the schema"
+
+
+def _told(schema: Any) -> str:
+    if schema.type == "union":
+        branches = [_told(branch) for branch in schema.schemas[:8]]
+        return "[" + ", ".join(branches) + (", …]" if len(schema.schemas) > 8 else "]")
+    return f"{schema.type} {schema.fullname}" if schema.type in _NAMED else str(schema.type)

@@ -1,0 +1,981 @@
+"""The registry as a value: records of the metadata store go in, answers and transactions come out.
+
+A book is a replica of what lies under ``/schemas``; :meth:`Book.apply` keeps it up to date. Reading is answered from
+it. What changes the registry returns a :class:`Change`: what to write, and which keys must be as this book knows them.
+A change is not applied here; it comes back through the store, or fails there because this book was behind, and is
+then made again.
+
+Registering takes two steps, because parsing and comparing schemas of strangers happens elsewhere::
+
+    examination = book.examination(proposal)
+    finding = examine(examination)                     # in a process of its own
+    registered = book.register(proposal, finding, now_ms=...)
+
+Why changes of two brokers cannot contradict each other, though each condition is about single keys:
+
+* A version appears or disappears in the record of its subject, so two changes of one subject exclude each other.
+* A new schema takes a number from the counter and makes the key of its hash, so one content has one number.
+* A registration that refers to versions is conditional on their subjects, and writes the counter even if it takes no
+  number; deleting is conditional on the counter. So nothing is deleted while a reference to it is being made.
+* A registration of a known schema writes the key of its hash once more; purging is conditional on that key. So no
+  schema goes while a subject gets it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from danube.model.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    IncompatibleSchemaError,
+    InvalidArgumentError,
+    InvalidSchemaError,
+    InvalidSchemaNumberError,
+    LimitExceededError,
+    MetadataConflictError,
+    SchemaModeError,
+    SchemaNotDeletedError,
+    SchemaNotFoundError,
+    SchemaReferencedError,
+    SchemaSettingNotFoundError,
+    SchemaTooLargeError,
+    SchemaVersionDeletedError,
+    SchemaVersionNotFoundError,
+    SubjectDeletedError,
+    SubjectNotFoundError,
+)
+from danube.schema.examine import Examination, Finding, Other
+from danube.schema.kinds import Needed, Source
+from danube.schema.limits import DEFAULT_LIMITS, SchemaLimits
+from danube.schema.modes import Level, Mode, Policy, SchemaType
+from danube.schema.records import (
+    CONFIG,
+    HASHES,
+    NEXT,
+    NUMBERS,
+    SUBJECTS,
+    NumberRecord,
+    Reference,
+    Settings,
+    StoredReference,
+    SubjectRecord,
+    VersionRecord,
+    decode,
+    encode,
+)
+from danube.schema.subjects import key_of, subject_of_key, validate_subject
+
+__all__ = ["LATEST", "Book", "Change", "Entry", "Proposal", "Registered", "content_hash"]
+
+LATEST: Final = -1
+"""Stands for the latest live version of a subject, wherever a version is asked for."""
+
+_LARGEST_NUMBER: Final = 2**31 - 1
+"""Clients of Confluent's registry hold numbers of schemas in 31 bits."""
+_LARGEST_VERSION: Final = 2**31 - 1
+_GUIDS: Final = uuid.UUID("6f0d1c4e-3b0a-5a55-9c1b-2f6b8f7d9a11")
+_TOLD: Final = 5
+"""How many of a long list a message names."""
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """A schema that is to be registered, checked or looked up."""
+
+    subject: str
+    type: SchemaType
+    text: str
+    references: tuple[Reference, ...] = ()
+    """:data:`LATEST` is a version here, too."""
+    message: str = ""
+    metadata: Mapping[str, str] = {}
+    rules: str = ""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A transaction: if all conditions hold, everything is written."""
+
+    conditions: tuple[tuple[str, int], ...] = ()
+    """Keys, and the revision of the change that each has to be of; 0: the key must not exist."""
+    puts: tuple[tuple[str, bytes], ...] = ()
+    deletes: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not self.puts and not self.deletes
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A version of a subject with its schema."""
+
+    subject: str
+    subject_number: int
+    version: VersionRecord
+    schema: NumberRecord
+
+    @property
+    def number(self) -> int:
+        """Of the schema."""
+        return self.version.number
+
+    @property
+    def fingerprint(self) -> str:
+        """What upstream's clients see as fingerprint."""
+        return self.schema.type.value if self.schema.type.is_plain else f"sha256:{self.schema.hash.hex()}"
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """What a registration comes to."""
+
+    number: int
+    version: int
+    subject_number: int
+    is_new: bool
+    """Whether the subject gets a version; if not, there is nothing to write."""
+    change: Change
+
+
+def content_hash(proposal: Proposal, references: tuple[StoredReference, ...], canonical: str) -> bytes:
+    """Return what a schema is known by: equal for all texts that say the same and refer to the same schemas."""
+    said = (
+        proposal.type.value,
+        canonical,
+        sorted((each.name, each.number) for each in references),
+        proposal.message,
+        sorted(proposal.metadata.items()),
+        proposal.rules,
+    )
+    return hashlib.sha256(msgspec.msgpack.encode(said)).digest()
+
+
+class Book:
+    """All subjects and schemas. Not for several threads at once."""
+
+    def __init__(self, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._revisions: dict[str, int] = {}
+        self._settings = Settings()
+        self._next = 1
+        self._numbers: dict[int, NumberRecord] = {}
+        self._hashes: dict[bytes, int] = {}
+        self._subjects: dict[str, SubjectRecord] = {}
+        self._names: list[str] = []
+        """Of all subjects, in order."""
+        self._subject_numbers: dict[int, str] = {}
+        self._carriers: dict[int, set[str]] = {}
+        """By number of a schema, the subjects that have it, deleted versions included."""
+        self._referrers: dict[int, set[int]] = {}
+        """By number of a schema, the schemas that refer to it."""
+        self._guids: dict[str, int] | None = None
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What the store says
+
+    def apply(self, key: str, value: bytes | None, revision: int) -> None:
+        """Take over a change of one key; keys of later versions of this program are left alone.
+
+        Args:
+            key: Below ``/schemas``.
+            value: What it has now; None: it was deleted.
+            revision: Of the change.
+
+        Raises:
+            DataLossError: the value is damaged; the book is as it was.
+        """
+        try:
+            if not self._take_over(key, value):
+                return
+        except ValueError as error:
+            raise DataLossError(f"the metadata key {key} is none of a registry: {error}") from error
+        if value is None:
+            self._revisions.pop(key, None)
+        else:
+            self._revisions[key] = revision
+
+    def _take_over(self, key: str, value: bytes | None) -> bool:
+        if key == CONFIG:
+            self._settings = Settings() if value is None else decode(key, value, Settings)
+        elif key == NEXT:
+            self._next = 1 if value is None else decode(key, value, int)
+        elif key.startswith(NUMBERS):
+            self._apply_number(int(key.removeprefix(NUMBERS)), key, value)
+        elif key.startswith(HASHES):
+            digest = bytes.fromhex(key.removeprefix(HASHES))
+            if value is None:
+                self._hashes.pop(digest, None)
+            else:
+                self._hashes[digest] = decode(key, value, int)
+        elif key.startswith(SUBJECTS):
+            self._apply_subject(subject_of_key(key.removeprefix(SUBJECTS)), key, value)
+        else:
+            return False
+        return True
+
+    def _apply_number(self, number: int, key: str, value: bytes | None) -> None:
+        record = None if value is None else decode(key, value, NumberRecord)
+        old = self._numbers.pop(number, None)
+        for reference in old.references if old is not None else ():
+            self._referrers[reference.number].discard(number)
+        self._guids = None
+        if record is not None:
+            self._numbers[number] = record
+            for reference in record.references:
+                self._referrers.setdefault(reference.number, set()).add(number)
+
+    def _apply_subject(self, name: str, key: str, value: bytes | None) -> None:
+        record = None if value is None else decode(key, value, SubjectRecord)
+        old = self._subjects.pop(name, None)
+        if old is not None:
+            self._subject_numbers.pop(old.number, None)
+            for version in old.versions:
+                self._carriers.get(version.number, set()).discard(name)
+        if record is None:
+            if old is not None:
+                del self._names[bisect_left(self._names, name)]
+            return
+        if old is None:
+            insort(self._names, name)
+        self._subjects[name] = record
+        if record.number:
+            self._subject_numbers[record.number] = name
+        for version in record.versions:
+            self._carriers.setdefault(version.number, set()).add(name)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Reading
+
+    def subjects(self, prefix: str = "", *, deleted: bool = False, only_deleted: bool = False) -> list[str]:
+        """Return the names of subjects that have a live version, in order.
+
+        Args:
+            prefix: Only names that begin with it.
+            deleted: Also those of which all versions are deleted, though not permanently.
+            only_deleted: Only those.
+        """
+        found = []
+        for index in range(bisect_left(self._names, prefix), len(self._names)):
+            name = self._names[index]
+            if not name.startswith(prefix):
+                break
+            versions = self._subjects[name].versions
+            is_live = any(not version.is_deleted for version in versions)
+            if versions and (not is_live if only_deleted else is_live or deleted):
+                found.append(name)
+        return found
+
+    def versions(self, subject: str, *, deleted: bool = False, only_deleted: bool = False) -> list[int]:
+        """Return the numbers of a subject's versions, in order.
+
+        Raises:
+            SubjectNotFoundError: it has none of these.
+        """
+        found = [
+            version.version
+            for version in self._record(subject).versions
+            if (version.is_deleted if only_deleted else deleted or not version.is_deleted)
+        ]
+        if not found:
+            raise _no_subject(subject)
+        return found
+
+    def entry(self, subject: str, version: int = LATEST, *, deleted: bool = False) -> Entry:
+        """Return a version of a subject.
+
+        Args:
+            subject: Its name.
+            version: From 1, or :data:`LATEST`.
+            deleted: Whether deleted versions count, too.
+
+        Raises:
+            SubjectNotFoundError: the subject has no version that counts.
+            SchemaVersionNotFoundError: it has others.
+        """
+        record = self._record(subject)
+        counting = [each for each in record.versions if deleted or not each.is_deleted]
+        if not counting:
+            raise _no_subject(subject)
+        if version == LATEST:
+            return self._entry(subject, record, counting[-1])
+        for each in counting:
+            if each.version == version:
+                return self._entry(subject, record, each)
+        known = ", ".join(str(each.version) for each in counting[-_TOLD:])
+        raise SchemaVersionNotFoundError(
+            f"subject {subject!r} has no version {version}; its latest versions are: {known}"
+        )
+
+    def by_subject_number(self, number: int, version: int = LATEST) -> Entry:
+        """Return a version of the subject that upstream's clients know by a number; deleted versions are found.
+
+        The latest version is that of the live ones.
+
+        Raises:
+            SchemaNotFoundError: no subject has this number.
+            SubjectNotFoundError: the subject has no version left.
+            SchemaVersionNotFoundError: it has no such version.
+        """
+        subject = self._subject_numbers.get(number)
+        if subject is None:
+            raise SchemaNotFoundError(f"no subject has the number {number}")
+        return self.entry(subject, version, deleted=version != LATEST)
+
+    def schema(self, number: int) -> NumberRecord:
+        """Return a schema, whether a subject has it or not.
+
+        Raises:
+            SchemaNotFoundError: there is none of this number.
+        """
+        record = self._numbers.get(number)
+        if record is None:
+            raise SchemaNotFoundError(f"there is no schema with the number {number}")
+        return record
+
+    def number_of_guid(self, guid: str) -> int:
+        """Return the number of the schema that has this GUID.
+
+        Raises:
+            SchemaNotFoundError: there is none.
+        """
+        if self._guids is None:
+            self._guids = {_guid(record.hash): number for number, record in self._numbers.items()}
+        number = self._guids.get(guid.lower())
+        if number is None:
+            raise SchemaNotFoundError(f"there is no schema with the GUID {guid}")
+        return number
+
+    def guid(self, number: int) -> str:
+        """Return the GUID of a schema: the same in all registries.
+
+        Raises:
+            SchemaNotFoundError: there is none of this number.
+        """
+        return _guid(self.schema(number).hash)
+
+    def source(self, number: int) -> Source:
+        """Return a schema with everything that it takes to parse it.
+
+        Raises:
+            SchemaNotFoundError: there is none of this number.
+        """
+        record = self.schema(number)
+        return Source(record.type, record.text, self._needs(record.references), record.message)
+
+    def carriers(self, number: int, *, deleted: bool = False) -> list[tuple[str, int]]:
+        """Return the subjects and versions that have a schema, in order."""
+        return [
+            (name, version.version)
+            for name in sorted(self._carriers.get(number, ()))
+            for version in self._subjects[name].versions
+            if version.number == number and (deleted or not version.is_deleted)
+        ]
+
+    def referrers(self, subject: str, version: int = LATEST) -> list[int]:
+        """Return the numbers of the schemas that refer to a version and that a subject has, in order.
+
+        Raises:
+            SubjectNotFoundError, SchemaVersionNotFoundError: as in :meth:`entry`.
+        """
+        entry = self.entry(subject, version, deleted=True)
+        return self._referring(subject, entry.version, deleted=False)
+
+    def numbers_of(self, subject: str) -> frozenset[int]:
+        """Return the numbers of all schemas of a subject that batches may carry; deleted versions are among them."""
+        record = self._subjects.get(subject)
+        return frozenset() if record is None else frozenset(version.number for version in record.versions)
+
+    def by_metadata(self, subject: str, wanted: Mapping[str, str]) -> Entry:
+        """Return the latest live version whose metadata have all of these pairs.
+
+        Raises:
+            SubjectNotFoundError: the subject has no live version.
+            SchemaVersionNotFoundError: none of them has these pairs.
+        """
+        for version in reversed(self.versions(subject)):
+            entry = self.entry(subject, version)
+            if wanted.items() <= entry.schema.metadata.items():
+                return entry
+        told = ", ".join(f"{name}={value}" for name, value in wanted.items())
+        raise SchemaVersionNotFoundError(f"no version of subject {subject!r} has the metadata {told}")
+
+    @property
+    def latest_number(self) -> int:
+        """The last number that was given; 0 if there was none."""
+        return self._next - 1
+
+    def level(self, subject: str) -> Level:
+        """Return the compatibility level that holds for a subject, whether it exists or not."""
+        own = self._subjects.get(subject, _NEW).level
+        return own or self._settings.level or Level.BACKWARD
+
+    def policy(self, subject: str) -> Policy:
+        """Return the compatibility policy that holds for a subject."""
+        own = self._subjects.get(subject, _NEW).policy
+        return own or self._settings.policy or Policy.STRICT
+
+    def mode(self, subject: str) -> Mode:
+        """Return the mode that holds for a subject."""
+        if self._settings.mode is Mode.READONLY_OVERRIDE:
+            return Mode.READONLY_OVERRIDE
+        own = self._subjects.get(subject, _NEW).mode
+        return own or self._settings.mode or Mode.READWRITE
+
+    def own_settings(self, subject: str | None) -> Settings:
+        """Return what was set for a subject itself; None: for all that have nothing of their own."""
+        if subject is None:
+            return self._settings
+        record = self._subjects.get(subject, _NEW)
+        return Settings(record.level, record.policy, record.mode)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Between upstream's ids and those in the header of a batch
+
+    def to_number(self, subject_number: int, version: int) -> int | None:
+        """Return the number of the schema that upstream's clients call by subject and version; None: there is none."""
+        record = self._subjects.get(self._subject_numbers.get(subject_number, ""), _NEW)
+        return next((each.number for each in record.versions if each.version == version), None)
+
+    def from_number(self, number: int, subject: str) -> tuple[int, int] | None:
+        """Return how upstream's clients call a schema: number and version of a subject; None: they cannot.
+
+        It is called after the given subject if that has it, or else after the first one that does.
+        """
+        carriers = self._carriers.get(number)
+        if not carriers:
+            return None
+        name = subject if subject in carriers else min(carriers)
+        record = self._subjects[name]
+        # The latest one, if the same schema was deleted and registered again.
+        version = next(each.version for each in reversed(record.versions) if each.number == number)
+        return record.number, version
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Registering
+
+    def examination(self, proposal: Proposal, level: Level | None = None) -> Examination:
+        """Return what is to be found out before a schema is registered, or to see whether it could be.
+
+        Args:
+            proposal: The schema, and its subject, which need not exist.
+            level: Instead of the one that holds for the subject.
+
+        Raises:
+            InvalidNameError: no subject can have this name.
+            InvalidSchemaError: a reference leads nowhere.
+            SchemaTooLargeError: it needs more, or larger, other schemas than it may.
+        """
+        validate_subject(proposal.subject, self._limits)
+        others = self._others(proposal.subject, level or self.level(proposal.subject))
+        return self._examination(proposal, others, level)
+
+    def examination_with(self, proposal: Proposal, version: int, level: Level | None = None) -> Examination:
+        """Return what is to be found out to see whether a schema goes with one live version.
+
+        Raises:
+            SubjectNotFoundError, SchemaVersionNotFoundError: there is no such version.
+            InvalidSchemaError, SchemaTooLargeError: as in :meth:`examination`.
+        """
+        return self._examination(proposal, (self.entry(proposal.subject, version).version,), level)
+
+    def _examination(self, proposal: Proposal, others: tuple[VersionRecord, ...], level: Level | None) -> Examination:
+        references = self._resolve(proposal)
+        return Examination(
+            Source(proposal.type, proposal.text, self._needs(references), proposal.message),
+            tuple(Other(each.version, each.number, self.source(each.number)) for each in others),
+            level or self.level(proposal.subject),
+            self.policy(proposal.subject),
+        )
+
+    def find(self, proposal: Proposal, finding: Finding, *, deleted: bool = False) -> Entry | None:
+        """Return the latest version of the proposal's subject with its content; None: there is none.
+
+        Raises:
+            SubjectNotFoundError: the subject has no version that counts.
+            InvalidSchemaError: a reference leads nowhere.
+        """
+        self.versions(proposal.subject, deleted=deleted)
+        number = self._hashes.get(content_hash(proposal, self._resolve(proposal), finding.canonical))
+        record = self._record(proposal.subject)
+        for version in reversed(record.versions):
+            if version.number == number and (deleted or not version.is_deleted):
+                return self._entry(proposal.subject, record, version)
+        return None
+
+    def register(
+        self,
+        proposal: Proposal,
+        finding: Finding,
+        *,
+        now_ms: int,
+        born: Policy = Policy.LENIENT,
+        created_by: str = "",
+        description: str = "",
+        tags: tuple[str, ...] = (),
+        number: int | None = None,
+        version: int | None = None,
+    ) -> Registered:
+        """Return the version that a schema has or gets, and the change that makes it.
+
+        Args:
+            proposal: The schema.
+            finding: What :func:`~danube.schema.examine.examine` found out about :meth:`examination` of this proposal.
+            now_ms: Unix time in milliseconds.
+            born: The policy of the subject if this is its first version and none was set for it.
+            created_by: Who registers it.
+            description: For people.
+            tags: For people.
+            number: In mode IMPORT, and only there: the number of the schema.
+            version: The same for the version; otherwise the next one, if it is said at all.
+
+        Raises:
+            IncompatibleSchemaError: it does not go with what the subject has.
+            SchemaModeError: the subject's mode does not permit it.
+            InvalidSchemaNumberError: a number or version that was said is taken or out of range.
+            InvalidNameError, InvalidSchemaError, SchemaTooLargeError, LimitExceededError: as they say.
+            MetadataConflictError: the finding is of another time; examine again.
+        """
+        subject = validate_subject(proposal.subject, self._limits)
+        mode = self.mode(subject)
+        self._check_notes(proposal, created_by, description, tags)
+        record = self._subjects.get(subject, _NEW)
+        references = self._resolve(proposal)
+        digest = content_hash(proposal, references, finding.canonical)
+        known = self._hashes.get(digest)
+        live = [each for each in record.versions if not each.is_deleted]
+        same = next((each for each in reversed(live) if each.number == known), None)
+        if same is not None and number in (None, known) and version in (None, same.version):
+            return Registered(same.number, same.version, record.number, False, Change())
+
+        self._check_writable(subject)
+        if mode is Mode.IMPORT:
+            if number is None:
+                raise SchemaModeError(
+                    f"subject {subject!r} is in mode IMPORT: schemas must come with their numbers; set its mode to"
+                    " READWRITE to give them new ones"
+                )
+        else:
+            self._check_finding(subject, finding)
+            if number is not None and number != known:
+                raise SchemaModeError(
+                    f"the number of a schema can only be chosen in mode IMPORT, and subject {subject!r} is in mode"
+                    f" {mode.name}"
+                )
+            if version is not None and version != record.next_version:
+                raise InvalidSchemaNumberError(
+                    f"the next version of subject {subject!r} is {record.next_version}, not {version}; versions can be"
+                    " chosen in mode IMPORT only"
+                )
+        return self._registered(
+            proposal, finding, references, digest, number, version, born, (now_ms, created_by, description, tags)
+        )
+
+    def _registered(
+        self,
+        proposal: Proposal,
+        finding: Finding,
+        references: tuple[StoredReference, ...],
+        digest: bytes,
+        number: int | None,
+        version: int | None,
+        born: Policy,
+        notes: tuple[int, str, str, tuple[str, ...]],
+    ) -> Registered:
+        subject = proposal.subject
+        record = self._subjects.get(subject, _NEW)
+        version = record.next_version if version is None else version
+        if not 1 <= version <= _LARGEST_VERSION:
+            raise InvalidSchemaNumberError(f"a version is from 1 to {_LARGEST_VERSION}, not {version}")
+        if any(each.version == version for each in record.versions):
+            raise InvalidSchemaNumberError(f"subject {subject!r} has a version {version} already")
+        self._check_room(subject, record)
+        known = self._hashes.get(digest)
+        following = self._next
+        if known is None:
+            number = following if number is None else self._imported(number)
+            following = max(following, number + 1)
+        elif number in (None, known):
+            number = known
+        else:
+            raise InvalidSchemaNumberError(f"the schema has the number {known} already; it cannot have {number}, too")
+        subject_number = record.number
+        if not subject_number:
+            subject_number, following = following, following + 1
+        if following > _LARGEST_NUMBER:
+            raise LimitExceededError(f"the registry has given all {_LARGEST_NUMBER} numbers of schemas and subjects")
+
+        entry = VersionRecord(version, number, *notes)
+        is_first = not any(not each.is_deleted for each in record.versions)
+        changed = msgspec.structs.replace(
+            record,
+            number=subject_number,
+            versions=tuple(sorted((*record.versions, entry), key=lambda each: each.version)),
+            next_version=max(record.next_version, version + 1),
+            policy=(record.policy or born) if is_first else record.policy,
+        )
+        puts = [(SUBJECTS + key_of(subject), encode(changed)), (HASHES + digest.hex(), encode(number))]
+        if known is None:
+            schema = NumberRecord(
+                proposal.type,
+                proposal.text,
+                digest,
+                references,
+                proposal.message,
+                finding.name,
+                finding.descriptor,
+                dict(proposal.metadata),
+                proposal.rules,
+            )
+            puts.append((f"{NUMBERS}{number}", encode(schema)))
+        if following != self._next or references:
+            puts.append((NEXT, encode(following)))
+        touched = [key for key, _ in puts] + [CONFIG] + [SUBJECTS + key_of(each.subject) for each in references]
+        return Registered(number, version, subject_number, True, self._change(touched, puts))
+
+    def _imported(self, number: int) -> int:
+        if not 1 <= number < _LARGEST_NUMBER:
+            raise InvalidSchemaNumberError(f"the number of a schema is from 1 to {_LARGEST_NUMBER - 1}, not {number}")
+        if number in self._numbers:
+            raise InvalidSchemaNumberError(f"the number {number} is that of another schema")
+        if number in self._subject_numbers:
+            raise InvalidSchemaNumberError(
+                f"the number {number} is that of subject {self._subject_numbers[number]!r}: subjects and schemas have"
+                " their numbers from one counter"
+            )
+        return number
+
+    def _check_finding(self, subject: str, finding: Finding) -> None:
+        level, policy = self.level(subject), self.policy(subject)
+        others = tuple((each.version, each.number) for each in self._others(subject, level))
+        if finding.basis != (level, policy, others):
+            raise MetadataConflictError(f"subject {subject!r} has changed while the schema was compared; try again")
+        if finding.objections:
+            reasons = "; ".join(str(each) for each in finding.objections)
+            raise IncompatibleSchemaError(
+                f"the schema is not compatible with subject {subject!r}, whose level is {level.title}: {reasons}"
+            )
+
+    def _check_room(self, subject: str, record: SubjectRecord) -> None:
+        if len(record.versions) >= self._limits.max_versions_per_subject:
+            raise LimitExceededError(
+                f"subject {subject!r} has {len(record.versions)} versions; max_versions_per_subject is"
+                f" {self._limits.max_versions_per_subject}: delete some permanently"
+            )
+        self._check_subjects(subject)
+
+    def _check_subjects(self, subject: str) -> None:
+        if subject not in self._subjects and len(self._subjects) >= self._limits.max_subjects:
+            raise LimitExceededError(
+                f"the registry has {len(self._subjects)} subjects; max_subjects is {self._limits.max_subjects}"
+            )
+
+    def _check_notes(self, proposal: Proposal, created_by: str, description: str, tags: tuple[str, ...]) -> None:
+        texts = (created_by, description, *tags, *proposal.metadata.keys(), *proposal.metadata.values(), proposal.rules)
+        try:
+            size = sum(len(text.encode()) for text in texts)
+        except UnicodeEncodeError:
+            raise InvalidArgumentError(
+                "a description, author, tag, rule or metadata is not Unicode text: it has half of a surrogate pair"
+            ) from None
+        if size > self._limits.max_schema_notes_bytes:
+            raise SchemaTooLargeError(
+                f"description, author, tags, rules and metadata have {size} bytes; max_schema_notes_bytes is"
+                f" {self._limits.max_schema_notes_bytes}"
+            )
+
+    def _others(self, subject: str, level: Level) -> tuple[VersionRecord, ...]:
+        """Return the versions that a new one is compared with: the latest first."""
+        live = [each for each in self._subjects.get(subject, _NEW).versions if not each.is_deleted]
+        if level is Level.NONE or not live:
+            return ()
+        return tuple(reversed(live)) if level.is_transitive else (live[-1],)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # References
+
+    def _resolve(self, proposal: Proposal) -> tuple[StoredReference, ...]:
+        if len(proposal.references) > self._limits.max_schema_references:
+            raise self._too_many()
+        found = []
+        for each in proposal.references:
+            try:
+                entry = self.entry(each.subject, each.version)
+            except (SubjectNotFoundError, SchemaVersionNotFoundError) as error:
+                raise InvalidSchemaError(f"the reference {each.name!r} leads nowhere: {error}") from error
+            if entry.schema.type is not proposal.type:
+                raise InvalidSchemaError(
+                    f"the reference {each.name!r} leads to version {entry.version.version} of {each.subject!r}, which"
+                    f" is {entry.schema.type.value} and not {proposal.type.value}"
+                )
+            found.append(StoredReference(each.name, each.subject, entry.version.version, entry.number))
+        names = [each.name for each in found]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidSchemaError(f"there are two references {name!r}")
+        return tuple(found)
+
+    def _needs(self, references: tuple[StoredReference, ...]) -> tuple[Needed, ...]:
+        """Return all schemas that are needed, each before those that need it."""
+        found: dict[tuple[str, int], Needed] = {}
+        size = 0
+        # Depth first, without recursion: a reference is taken up once all that it needs itself is there.
+        waiting: list[tuple[StoredReference, bool]] = [(each, False) for each in reversed(references)]
+        while waiting:
+            reference, is_ready = waiting.pop()
+            key = (reference.name, reference.number)
+            if key in found:
+                continue
+            record = self.schema(reference.number)
+            if not is_ready:
+                waiting.append((reference, True))
+                waiting += [(each, False) for each in reversed(record.references)]
+                continue
+            found[key] = Needed(reference.name, record.text)
+            size += len(record.text.encode())
+            if len(found) > self._limits.max_schema_references:
+                raise self._too_many()
+            if size > self._limits.max_schema_references_bytes:
+                raise SchemaTooLargeError(
+                    "the schemas that it refers to, and those that they refer to, have together more bytes than"
+                    f" max_schema_references_bytes, which is {self._limits.max_schema_references_bytes}"
+                )
+        names = [needed.name for needed in found.values()]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidSchemaError(
+                    f"the name {name!r} leads to two schemas: what it refers to refers to another version of it"
+                )
+        return tuple(found.values())
+
+    def _too_many(self) -> SchemaTooLargeError:
+        return SchemaTooLargeError(
+            "it refers, directly or not, to more schemas than max_schema_references, which is"
+            f" {self._limits.max_schema_references}"
+        )
+
+    def _referring(self, subject: str, version: VersionRecord, *, deleted: bool) -> list[int]:
+        """Return the schemas that refer to a version and that a live version has, or any version."""
+        return sorted(
+            number
+            for number in self._referrers.get(version.number, ())
+            if any(
+                (each.subject, each.version) == (subject, version.version) for each in self._numbers[number].references
+            )
+            and self.carriers(number, deleted=deleted)
+        )
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Deleting
+
+    def delete_version(self, subject: str, version: int, *, permanent: bool = False) -> tuple[int, Change]:
+        """Return the version that is deleted, and the change that deletes it.
+
+        Args:
+            subject: Its name.
+            version: From 1, or :data:`LATEST`, which is the latest live one.
+            permanent: Forget it, after it was deleted; its number never comes again, the schema stays.
+
+        Raises:
+            SubjectNotFoundError, SchemaVersionNotFoundError: there is no such version.
+            SchemaVersionDeletedError: it is deleted already.
+            SchemaNotDeletedError: it is to be deleted permanently and is live.
+            SchemaReferencedError: other schemas refer to it.
+            SchemaModeError: the subject's mode does not permit it.
+        """
+        self._check_writable(subject)
+        entry = self.entry(subject, version, deleted=version != LATEST)
+        found = entry.version
+        if permanent and not found.is_deleted:
+            raise SchemaNotDeletedError(
+                f"version {found.version} of subject {subject!r} is live; delete it first, then permanently"
+            )
+        if not permanent and found.is_deleted:
+            raise SchemaVersionDeletedError(
+                f"version {found.version} of subject {subject!r} is deleted already; delete it permanently to forget it"
+            )
+        return found.version, self._deletion(subject, {found.version}, permanent=permanent)
+
+    def delete_subject(self, subject: str, *, permanent: bool = False) -> tuple[list[int], Change]:
+        """Return the versions that are deleted, and the change that deletes all of a subject.
+
+        Raises:
+            SubjectNotFoundError: there is no such subject.
+            SubjectDeletedError: all its versions are deleted already.
+            SchemaNotDeletedError: it is to be deleted permanently and has live versions.
+            SchemaReferencedError: other schemas refer to one of its versions.
+            SchemaModeError: the subject's mode does not permit it.
+        """
+        self._check_writable(subject)
+        everything = self.versions(subject, deleted=True)
+        live = [each.version for each in self._record(subject).versions if not each.is_deleted]
+        if permanent and live:
+            raise SchemaNotDeletedError(f"subject {subject!r} has live versions; delete it first, then permanently")
+        if not permanent and not live:
+            raise SubjectDeletedError(
+                f"subject {subject!r} is deleted already; delete it permanently to forget its versions"
+            )
+        gone = everything if permanent else live
+        return gone, self._deletion(subject, set(gone), permanent=permanent)
+
+    def _deletion(self, subject: str, gone: set[int], *, permanent: bool) -> Change:
+        record = self._record(subject)
+        for version in record.versions:
+            if version.version in gone:
+                # What is deleted permanently may not even be referred to by what is deleted, which can be asked for.
+                referring = self._referring(subject, version, deleted=permanent)
+                if referring:
+                    raise self._referenced(f"version {version.version} of subject {subject!r}", referring)
+        if permanent:
+            versions = tuple(each for each in record.versions if each.version not in gone)
+        else:
+            versions = tuple(
+                msgspec.structs.replace(each, is_deleted=True) if each.version in gone else each
+                for each in record.versions
+            )
+        changed = msgspec.structs.replace(record, versions=versions)
+        if all(each.is_deleted for each in versions):
+            # A subject that begins once more does so with the settings of all, as in Confluent's registry.
+            changed = msgspec.structs.replace(changed, level=None, policy=None, mode=None)
+        key = SUBJECTS + key_of(subject)
+        return self._change([key, CONFIG, NEXT], [(key, encode(changed))])
+
+    def purge(self, number: int) -> Change:
+        """Return the change that forgets a schema that no subject has. Batches that carry its number stay undecoded.
+
+        Raises:
+            SchemaNotFoundError: there is none of this number.
+            SchemaReferencedError: other schemas refer to it.
+            FailedPreconditionError: a subject has it, deleted or not.
+            SchemaModeError: the registry's mode does not permit it.
+        """
+        record = self.schema(number)
+        if self._settings.mode in (Mode.READONLY, Mode.READONLY_OVERRIDE):
+            raise SchemaModeError(f"the registry is in mode {self._settings.mode.name}: nothing can be purged")
+        carriers = self.carriers(number, deleted=True)
+        if carriers:
+            told = ", ".join(f"version {version} of {name!r}" for name, version in carriers[:_TOLD])
+            raise FailedPreconditionError(f"schema {number} is {told}; delete that permanently first")
+        referring = sorted(self._referrers.get(number, ()))
+        if referring:
+            raise self._referenced(f"schema {number}", referring)
+        keys = [f"{NUMBERS}{number}", HASHES + record.hash.hex()]
+        return self._change([*keys, NEXT, CONFIG], [], keys)
+
+    @staticmethod
+    def _referenced(what: str, referring: list[int]) -> SchemaReferencedError:
+        told = ", ".join(str(number) for number in referring[:_TOLD]) + (" …" if len(referring) > _TOLD else "")
+        return SchemaReferencedError(f"{what} is referred to by schemas with the numbers {told}; delete these first")
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Settings
+
+    def set_level(self, subject: str | None, level: Level | None) -> Change:
+        """Return the change that sets the level of a subject, or of all that have none; None: it gets none.
+
+        Raises:
+            InvalidNameError: no subject can have this name.
+            SchemaSettingNotFoundError: there is none to be taken away.
+            SchemaModeError: the subject's mode does not permit it.
+            LimitExceededError: there are too many subjects.
+        """
+        self._check_writable(subject)
+        if level is None and self.own_settings(subject).level is None:
+            raise _not_set("compatibility level", subject)
+        return self._set(subject, level=level)
+
+    def set_policy(self, subject: str | None, policy: Policy | None) -> Change:
+        """Return the change that sets the policy of a subject, or of all that have none; None: it gets none.
+
+        Raises:
+            InvalidNameError, SchemaSettingNotFoundError, SchemaModeError, LimitExceededError: as :meth:`set_level`.
+        """
+        self._check_writable(subject)
+        if policy is None and self.own_settings(subject).policy is None:
+            raise _not_set("compatibility policy", subject)
+        return self._set(subject, policy=policy)
+
+    def set_mode(self, subject: str | None, mode: Mode | None, *, force: bool = False) -> Change:
+        """Return the change that sets the mode of a subject, or of all that have none; None: it gets none.
+
+        Args:
+            subject: Its name, or None for all.
+            mode: The mode.
+            force: Change to IMPORT although there are versions.
+
+        Raises:
+            SchemaModeError: IMPORT without force, and there are live versions.
+            InvalidArgumentError: READONLY_OVERRIDE is for all subjects only.
+            InvalidNameError, SchemaSettingNotFoundError, LimitExceededError: as :meth:`set_level`.
+        """
+        own = self.own_settings(subject)
+        if mode is None and own.mode is None:
+            raise _not_set("mode", subject)
+        if mode is Mode.READONLY_OVERRIDE and subject is not None:
+            raise InvalidArgumentError("READONLY_OVERRIDE is a mode of the whole registry, not of a subject")
+        if mode is Mode.IMPORT and own.mode is not Mode.IMPORT and not force:
+            names = self.subjects() if subject is None else [subject]
+            taken = [name for name in names if any(not each.is_deleted for each in self._record(name).versions)]
+            if taken:
+                told = ", ".join(repr(name) for name in taken[:_TOLD])
+                raise SchemaModeError(
+                    f"mode IMPORT is for subjects without versions, and there are {told}; delete them, or use force"
+                )
+        return self._set(subject, mode=mode)
+
+    def _set(self, subject: str | None, **changed: Level | Policy | Mode | None) -> Change:
+        if subject is None:
+            settings = msgspec.structs.replace(self._settings, **changed)
+            return self._change([CONFIG], [(CONFIG, encode(settings))])
+        validate_subject(subject, self._limits)
+        self._check_subjects(subject)
+        key = SUBJECTS + key_of(subject)
+        record = msgspec.structs.replace(self._subjects.get(subject, _NEW), **changed)
+        return self._change([key, CONFIG], [(key, encode(record))])
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _check_writable(self, subject: str | None) -> None:
+        mode = self.mode(subject) if subject is not None else self._settings.mode
+        if mode in (Mode.READONLY, Mode.READONLY_OVERRIDE):
+            what = "the registry" if subject is None else f"subject {subject!r}"
+            raise SchemaModeError(f"{what} is in mode {mode.name}: nothing there can be changed but the mode")
+
+    def _record(self, subject: str) -> SubjectRecord:
+        return self._subjects.get(subject, _NEW)
+
+    def _entry(self, subject: str, record: SubjectRecord, version: VersionRecord) -> Entry:
+        return Entry(subject, record.number, version, self.schema(version.number))
+
+    def _change(self, touched: list[str], puts: list[tuple[str, bytes]], deletes: list[str] | None = None) -> Change:
+        conditions = tuple((key, self._revisions.get(key, 0)) for key in dict.fromkeys(touched))
+        return Change(conditions, tuple(puts), tuple(deletes or ()))
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Go through all live versions of all subjects, in order."""
+        for name in self.subjects():
+            record = self._subjects[name]
+            for version in record.versions:
+                if not version.is_deleted:
+                    yield self._entry(name, record, version)
+
+
+_NEW: Final = SubjectRecord()
+
+
+def _guid(digest: bytes) -> str:
+    return str(uuid.uuid5(_GUIDS, digest.hex()))
+
+
+def _no_subject(subject: str) -> SubjectNotFoundError:
+    return SubjectNotFoundError(f"subject {subject!r} does not exist, or all its versions are deleted")
+
+
+def _not_set(what: str, subject: str | None) -> SchemaSettingNotFoundError:
+    return SchemaSettingNotFoundError(
+        f"{'the registry' if subject is None else f'subject {subject!r}'} has no {what} of its own"
+    )

@@ -1,0 +1,33 @@
+"""The package needs no library for schemas until such a schema comes, and says which one it lacks then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from danube.model.errors import InvalidSchemaError
+from danube.schema import SchemaType, Source, parse
+
+LIBRARIES = ("avro", "fastavro", "jsonschema_rs", "grpc_tools", "google.protobuf")
+
+
+def test_importing_it_needs_none_of_the_libraries() -> None:
+    code = "import sys; import danube.schema; print([name for name in sys.argv[1:] if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *LIBRARIES], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "library", "extra"),
+    [(SchemaType.AVRO, "avro.name", "avro"), (SchemaType.JSON, "jsonschema_rs", "json")],
+)
+def test_what_lacks_is_told_with_what_to_do(
+    kind: SchemaType, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(InvalidSchemaError, match=rf"pip install 'danube-broker\[{extra}\]'"):
+        parse(Source(kind, '"string"'))
