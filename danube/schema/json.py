@@ -1,0 +1,712 @@
+"""JSON Schema: parsed and compared by jsonschema-rs, explained here.
+
+The library says whether one schema covers another one, or that it does not know. Then a walk through both schemas
+decides; it also says what is wrong, whichever of the two decided. The walk is on the safe side: what it does not
+understand is a reason against. Retrieving references over the network or from files is switched off everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote, urljoin
+
+from danube.model.errors import InvalidSchemaError
+from danube.schema.kinds import Reason, Source, decode_json, encode_json, missing
+from danube.schema.limits import SchemaLimits
+from danube.schema.modes import Policy, SchemaType
+
+__all__ = ["JsonSchema", "parse"]
+
+_SCHEMAS: Final = ("additionalProperties", "propertyNames", "additionalItems", "contains", "not", "if", "then", "else",
+                   "unevaluatedItems", "unevaluatedProperties", "contentSchema")  # fmt: skip
+"""Keywords whose value is a schema."""
+_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
+"""Keywords whose value is a list of schemas."""
+_MAPS: Final = ("properties", "patternProperties", "dependentSchemas", "definitions", "$defs")
+"""Keywords whose value has schemas by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """A parsed JSON Schema."""
+
+    root: Any
+    """What the text says: a dict, or a bool."""
+    needs: Mapping[str, Any]
+    """By the name of the reference, what other schemas say."""
+    canonical: str
+    """Sorted keys, no space."""
+    name: str
+    """The title, if the schema has one."""
+
+    @property
+    def type(self) -> SchemaType:
+        """JSON Schema."""
+        return SchemaType.JSON
+
+    def refuses(self, writer: JsonSchema, policy: Policy, *, is_forward: bool = False) -> list[Reason]:
+        """Return why a value that another schema allows may not be allowed by this one.
+
+        Args:
+            writer: The other schema.
+            policy: By which rules.
+            is_forward: The writer's schema is the newer one; the policy UPSTREAM asks for less then.
+        """
+        if policy is Policy.UPSTREAM:
+            return list(_upstream(self.root, writer.root, is_forward=is_forward))
+        ours, theirs = self.root, writer.root
+        if policy is Policy.LENIENT:
+            ours, theirs = _open(ours), _close(theirs, _combined(theirs))
+        if encode_json(ours) == encode_json(theirs) and self.needs == writer.needs:
+            return []
+        covers = _covers(ours, self.needs, theirs, writer.needs)
+        if covers == "yes":
+            return []
+        refuted: set[tuple[str, str]] = set()
+        while True:
+            walk = _Walk((ours, self.needs), (theirs, writer.needs), refuted)
+            found = [reason for reason in dict.fromkeys(walk.compare(ours, theirs, "#")) if reason is not _RECURSION]
+            if not walk.is_shaken:
+                break
+        if covers == "no" and not found:
+            text = "the writer's schema allows values that the reader's does not"
+            found = [Reason("COMBINED_TYPE_SUBSCHEMAS_CHANGED", "#", text)]
+        return found
+
+
+def parse(source: Source, limits: SchemaLimits) -> JsonSchema:
+    """Return the schema of a text. Drafts 4 to 2020-12, the last if it does not say.
+
+    Raises:
+        InvalidSchemaError: it breaks its draft, or refers to what is not there, or the library is not installed.
+        SchemaTooLargeError: it is nested too deeply.
+    """
+    try:
+        import jsonschema_rs
+    except ImportError:
+        raise missing("the library for JSON Schema", "json") from None
+    needs = {each.name: decode_json(each.text, limits) for each in source.needs}
+    root = decode_json(source.text, limits)
+    if not isinstance(root, dict | bool):
+        raise InvalidSchemaError(f"the JSON Schema is invalid: it has to be an object or a boolean, not {root!r:.40}")
+    try:
+        for each in (*needs.values(), root):
+            jsonschema_rs.validator_for(each, registry=_registry(each, needs), offline=True)
+    except (ValueError, jsonschema_rs.ReferencingError, RecursionError) as error:
+        raise InvalidSchemaError(f"the JSON Schema is invalid: {_first_line(error)}") from error
+    title = root.get("title") if isinstance(root, dict) else None
+    return JsonSchema(root, needs, encode_json(root), title if isinstance(title, str) else "")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _registry(root: Any, needs: Mapping[str, Any]) -> Any:
+    import jsonschema_rs
+
+    base = root.get("$id", root.get("id", "")) if isinstance(root, dict) else ""
+    resources = list(needs.items())
+    if isinstance(base, str) and base:
+        # A name that is relative is so to the schema that refers to it.
+        resources += [(urljoin(base, name), value) for name, value in needs.items() if urljoin(base, name) != name]
+    return jsonschema_rs.Registry(resources)
+
+
+def _covers(reader: Any, reader_needs: Mapping[str, Any], writer: Any, writer_needs: Mapping[str, Any]) -> str:
+    """Return whether the reader's schema allows all that the writer's does: ``yes``, ``no`` or ``unknown``."""
+    import jsonschema_rs
+
+    try:
+        ours, theirs = (
+            jsonschema_rs.canonicalize(root, registry=_registry(root, needs), offline=True)
+            for root, needs in ((reader, reader_needs), (writer, writer_needs))
+        )
+        return str(ours.covers(theirs))
+    except (ValueError, jsonschema_rs.ReferencingError):
+        return "unknown"  # of two drafts, or with something that has no canonical form
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Upstream's rule
+
+
+def _upstream(reader: Any, writer: Any, *, is_forward: bool) -> Iterator[Reason]:
+    """Compare what upstream compares: required properties and types, at the top."""
+    reader, writer = (root if isinstance(root, dict) else {} for root in (reader, writer))
+    ours, theirs = _part(reader, "properties"), _part(writer, "properties")
+    needed = _names(writer)
+    for name in needed:
+        if name not in ours:
+            text = f"the writer's schema requires the property {name!r}, which the reader's does not have"
+            yield Reason("REQUIRED_PROPERTY_REMOVED", f"#/properties/{name}", text)
+    for name in _names(reader) if not is_forward else ():
+        if name in theirs and name not in needed:
+            text = f"the property {name!r} is optional in the writer's schema and required in the reader's"
+            yield Reason("REQUIRED_ATTRIBUTE_ADDED", f"#/required/{name}", text)
+    pairs = [("#", reader, writer)]
+    pairs += [(f"#/properties/{name}", ours[name], theirs[name]) for name in ours if name in theirs]
+    for path, one, other in pairs:
+        kinds = [each["type"] for each in (one, other) if isinstance(each, dict) and "type" in each]
+        if len(kinds) == 2 and encode_json(kinds[0]) != encode_json(kinds[1]):
+            text = f"{path} is {_words(kinds[0])}, the writer's is {_words(kinds[1])}"
+            yield Reason("TYPE_CHANGED", f"{path}/type", text)
+
+
+def _part(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
+    found = schema.get(keyword)
+    return found if isinstance(found, dict) else {}
+
+
+def _names(schema: Mapping[str, Any]) -> list[str]:
+    found = schema.get("required")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lenient: what a reader opens, and what a writer leaves out
+
+
+def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[str, str | int | None, Any]]:
+    """Go through the schemas that are directly in one: keyword, name or index there, schema."""
+    for keyword, value in schema.items():
+        if keyword in _SCHEMAS or (keyword == "items" and not isinstance(value, list)):
+            yield keyword, None, value
+        elif keyword in _LISTS or keyword == "items":
+            for index, each in enumerate(value if isinstance(value, list) else ()):
+                yield keyword, index, each
+        elif keyword in _MAPS or keyword == "dependencies":
+            for name, each in value.items() if isinstance(value, dict) else ():
+                if isinstance(each, dict | bool):
+                    yield keyword, name, each
+
+
+def _with_inner(schema: Mapping[str, Any], changed: Mapping[tuple[str, str | int | None], Any]) -> dict[str, Any]:
+    made = dict(schema)
+    for (keyword, place), each in changed.items():
+        if place is None:
+            made[keyword] = each
+        else:
+            if made[keyword] is schema[keyword]:
+                made[keyword] = schema[keyword].copy()
+            made[keyword][place] = each
+    return made
+
+
+_KEPT: Final = frozenset({"not", "if", "then", "else", "contains"})
+"""Where more that is allowed means less, or what is meant cannot be told."""
+
+
+def _open(schema: Any) -> Any:
+    """Return a reader's schema as one that ignores what it does not list, and fills in what has a default."""
+    if not isinstance(schema, dict):
+        return schema
+    changed = {(keyword, place): _open(each) for keyword, place, each in _inner(schema) if keyword not in _KEPT}
+    made = _with_inner(schema, changed)
+    for keyword in ("additionalProperties", "unevaluatedProperties"):
+        if isinstance(made.get(keyword), bool):
+            del made[keyword]
+    properties = _part(schema, "properties")
+    if isinstance(made.get("required"), list):
+        made["required"] = [
+            name
+            for name in made["required"]
+            if not (isinstance(properties.get(name), dict) and "default" in properties[name])
+        ]
+        if not made["required"]:
+            del made["required"]  # draft 4 knows no empty one
+    return made
+
+
+_IN_PLACE: Final = frozenset({
+    "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies",
+    "$ref", "$dynamicRef", "$recursiveRef",
+})  # fmt: skip
+"""Keywords by which other schemas have a say about the same value."""
+
+
+def _combined(root: Any) -> frozenset[str]:
+    """Return the references that stand beside or among other schemas for the same value: their targets stay open."""
+    found: set[str] = set()
+
+    def visit(schema: Any, is_shared: bool) -> None:
+        if not isinstance(schema, dict):
+            return
+        beside = any(keyword in schema for keyword in ("properties", "required", "additionalProperties"))
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and (is_shared or beside or len(_IN_PLACE & schema.keys()) > 1):
+            found.add(reference)
+        for keyword, _, each in _inner(schema):
+            is_alternative = keyword in ("anyOf", "oneOf")
+            visit(each, keyword in _IN_PLACE and (not is_alternative or is_shared or not _is_plain_choice(schema)))
+
+    visit(root, False)
+    return frozenset(found)
+
+
+def _is_plain_choice(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema is a choice among others and says nothing else about the value."""
+    said = (_IN_PLACE & schema.keys()) | (schema.keys() & {"properties", "required", "patternProperties",
+                                                           "additionalProperties"})  # fmt: skip
+    return said in ({"anyOf"}, {"oneOf"})
+
+
+def _close(schema: Any, combined: frozenset[str], path: str = "#", *, is_shared: bool = False) -> Any:
+    """Return a writer's schema as one of values that have only properties that it lists.
+
+    An object is left open where other schemas have a say about the same value: they may list what this one does not.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    is_shared = is_shared or path in combined
+    is_choice = _is_plain_choice(schema)
+    changed: dict[tuple[str, str | int | None], Any] = {}
+    for keyword, place, each in _inner(schema):
+        if keyword in _KEPT:
+            continue
+        here = f"{path}/{keyword}" if place is None else f"{path}/{keyword}/{place}"
+        inside = keyword in _IN_PLACE and (is_shared or not (is_choice and keyword in ("anyOf", "oneOf")))
+        changed[keyword, place] = _close(each, combined, here, is_shared=inside)
+    made = _with_inner(schema, changed)
+    says_more = {"additionalProperties", "unevaluatedProperties", "patternProperties"} | _IN_PLACE
+    if not is_shared and isinstance(schema.get("properties"), dict) and not says_more & schema.keys():
+        made["additionalProperties"] = False
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The walk
+
+_TYPES: Final = ("null", "boolean", "object", "array", "number", "string")
+_ANNOTATIONS: Final = frozenset({
+    "title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "$id", "id",
+    "$schema", "$anchor", "$vocabulary", "definitions", "$defs", "contentEncoding", "contentMediaType", "contentSchema",
+})  # fmt: skip
+_LOWER: Final = {"minimum": "MINIMUM", "minLength": "MIN_LENGTH", "minItems": "MIN_ITEMS",
+                 "minProperties": "MIN_PROPERTIES"}  # fmt: skip
+"""Keywords of which the reader may say less."""
+_UPPER: Final = {"maximum": "MAXIMUM", "maxLength": "MAX_LENGTH", "maxItems": "MAX_ITEMS",
+                 "maxProperties": "MAX_PROPERTIES"}  # fmt: skip
+"""Keywords of which the reader may say more."""
+_ABOUT: Final = {
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "array": ("minItems", "maxItems", "uniqueItems", "items", "prefixItems", "additionalItems", "contains",
+              "minContains", "maxContains", "unevaluatedItems"),
+    "object": ("minProperties", "maxProperties", "required", "properties", "patternProperties", "additionalProperties",
+               "propertyNames", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"),
+}  # fmt: skip
+"""By type of a value, keywords that say something about values of it only."""
+_MOST_PAIRS: Final = 20_000
+"""Pairs of schemas that one walk compares, before it gives up."""
+
+
+_RECURSION: Final = Reason("RECURSION", "#", "the schema contains itself where it does not go together")
+
+
+def _pure(schema: dict[str, Any]) -> str:
+    """Return what a schema demands as a key."""
+    return encode_json({keyword: value for keyword, value in schema.items() if keyword not in _ANNOTATIONS})
+
+
+def _least(found: list[list[Reason]]) -> list[Reason]:
+    return min(found, key=lambda reasons: len(reasons))
+
+
+class _Walk:
+    """A proof that a reader's schema allows what a writer's does, or reasons why there is none.
+
+    A pair that is met again while it is compared is taken to be proven, because what is in between has gone one step
+    into the value; unless an earlier walk has refuted it. If this walk refutes a pair that it has relied on, its other
+    findings are shaken, and the next one knows better. Every shortcut drops something that the *writer's* schema
+    demands, never something of the reader's.
+    """
+
+    def __init__(
+        self,
+        reader: tuple[Any, Mapping[str, Any]],
+        writer: tuple[Any, Mapping[str, Any]],
+        refuted: set[tuple[str, str]],
+    ) -> None:
+        self._documents = (reader, writer)
+        self._refuted = refuted
+        self._known: dict[tuple[str, str], list[Reason]] = {}
+        self._open: set[tuple[str, str]] = set()
+        self._relied_on: set[tuple[str, str]] = set()
+        self.is_shaken = False
+        self._pairs = 0
+        self._nested_ids = tuple(_has_nested_id(root) for root, _ in self._documents)
+
+    def compare(self, reader: Any, writer: Any, path: str) -> list[Reason]:
+        """Return why the reader's schema does not allow all that the writer's does; empty: it does."""
+        if reader is True or writer is False or reader == {}:
+            return []
+        if isinstance(writer, bool):
+            writer = {}
+        if reader is False:
+            return [Reason("PROPERTY_FORBIDDEN", path, f"{path} may be there, and the reader's schema forbids it")]
+        self._pairs += 1
+        if self._pairs > _MOST_PAIRS:
+            return [Reason("SCHEMA_TOO_COMPLEX", path, "the schemas are too large to be compared")]
+        return self._resolved(reader, writer, path)
+
+    def _resolved(self, reader: Any, writer: Any, path: str) -> list[Reason]:
+        if "$ref" not in reader and "$ref" not in writer:
+            return self._compare(reader, writer, path)
+        # Through a reference the same pair may come again, for ever.
+        pair = (_pure(reader), _pure(writer))
+        known = self._known.get(pair)
+        if known is not None:
+            return known
+        if pair in self._open:
+            if pair in self._refuted:
+                return [_RECURSION]
+            self._relied_on.add(pair)
+            return []
+        self._open.add(pair)
+        found = self._known[pair] = self._followed(reader, writer, path)
+        self._open.discard(pair)
+        if found and pair not in self._refuted:
+            self._refuted.add(pair)
+            self.is_shaken = self.is_shaken or pair in self._relied_on
+        return found
+
+    def _followed(self, reader: Any, writer: Any, path: str) -> list[Reason]:
+        sides: list[list[Any]] = []
+        for side, schema in enumerate((reader, writer)):
+            parts = self._follow(side, schema)
+            if parts is None:
+                text = f"{path}: where {schema['$ref']!r} leads cannot be told"
+                return [Reason("REFERENCE_UNKNOWN", path, text)]
+            sides.append(parts)
+        ours, theirs = sides
+        # Any part of what the writer's schema demands may be enough.
+        return [reason for one in ours for reason in _least([self.compare(one, other, path) for other in theirs])]
+
+    def _follow(self, side: int, schema: Any) -> list[Any] | None:
+        """Return the schemas that one with a reference consists of, or None if it leads out of sight."""
+        root, needs = self._documents[side]
+        parts: list[Any] = []
+        for _ in range(100):
+            if not isinstance(schema, dict) or "$ref" not in schema:
+                return [*parts, schema]
+            rest = {keyword: value for keyword, value in schema.items() if keyword != "$ref"}
+            if rest.keys() - _ANNOTATIONS and not _ignores_siblings(root):
+                parts.append(rest)
+            name, _, fragment = str(schema["$ref"]).partition("#")
+            if (name and name not in needs) or self._nested_ids[side] or "$dynamicRef" in schema:
+                return None
+            if name and _has_reference(needs[name]):
+                return None  # it would be relative to that document
+            schema = needs[name] if name else root
+            for step in unquote(fragment).split("/")[1:]:
+                step = step.replace("~1", "/").replace("~0", "~")
+                try:
+                    schema = schema[int(step)] if isinstance(schema, list) else schema[step]
+                except (KeyError, IndexError, TypeError, ValueError):
+                    return None
+            if fragment and not fragment.startswith("/"):
+                return None
+        return None  # in a circle
+
+    def _compare(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> list[Reason]:
+        """Compare two schemas that are objects without references at their top."""
+        choice = next((keyword for keyword in ("anyOf", "oneOf") if keyword in writer), None)
+        whole = list(self._conjuncts(reader, writer, path))
+        if not whole or (choice is None and "allOf" not in writer and not isinstance(writer.get("type"), list)):
+            return whole
+        # One of the schemas that the writer's consists of may demand enough.
+        for each in writer.get("allOf", ()):
+            whole = _least([whole, self.compare(reader, each, path)])
+            if not whole:
+                return []
+        if choice is not None:
+            rest = {keyword: value for keyword, value in writer.items() if keyword != choice}
+            split = [self._compare_both(reader, each, rest, path) for each in writer[choice]]
+            found = [reason for reasons in split for reason in reasons]
+            return found if not found or len(found) < len(whole) else whole
+        if isinstance(writer.get("type"), list) and len(writer["type"]) > 1:
+            split = [self.compare(reader, writer | {"type": each}, path) for each in writer["type"]]
+            found = [reason for reasons in split for reason in reasons]
+            return found if not found else whole
+        return whole
+
+    def _compare_both(self, reader: Any, one: Any, other: Any, path: str) -> list[Reason]:
+        """Compare with what has to satisfy two schemas of the writer's: either may be enough."""
+        found = self.compare(reader, one, path)
+        return found if not found else _least([found, self.compare(reader, other, path)])
+
+    def _conjuncts(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
+        """Compare keyword by keyword of the reader's schema: all of them must be satisfied."""
+        types = _types(writer)
+        if "type" in reader:
+            yield from _compare_types(reader, types, path)
+        finite = _finite(writer)
+        for keyword in ("enum", "const"):
+            if keyword in reader:
+                allowed = reader["enum"] if keyword == "enum" else [reader["const"]]
+                yield from _compare_enums(keyword, allowed, finite, path)
+        if finite is not None:
+            types = {_type_of(value) for value in finite}
+        for kind, keywords in _ABOUT.items():
+            relevant = [keyword for keyword in keywords if keyword in reader]
+            if relevant and (kind in types or (kind == "number" and "integer" in types)):
+                yield from self._about(kind, reader, writer, types, path)
+        for each in reader.get("allOf", ()):
+            yield from self.compare(each, writer, path)
+        if "anyOf" in reader and all(self.compare(each, writer, path) for each in reader["anyOf"]):
+            text = f"{path} may be what none of the reader's alternatives allows"
+            yield Reason("SUM_TYPE_NARROWED", f"{path}/anyOf", text)
+        if "oneOf" in reader and not self._is_one_of(reader["oneOf"], writer, path):
+            text = f"{path} may be what none, or more than one, of the reader's alternatives allows"
+            yield Reason("SUM_TYPE_NARROWED", f"{path}/oneOf", text)
+        understood = {"type", "enum", "const", "allOf", "anyOf", "oneOf", "$ref"} | _ANNOTATIONS
+        for keywords in _ABOUT.values():
+            understood |= set(keywords)
+        for keyword in ("not", "if", "$dynamicRef", "$recursiveRef"):
+            together = ("if", "then", "else") if keyword == "if" else (keyword,)
+            if keyword in reader and not _is_same(reader, writer, together):
+                yield Reason(
+                    "KEYWORD_CHANGED", f"{path}/{keyword}", f"{path}: {keyword!r} is not as in the writer's schema"
+                )
+
+    def _is_one_of(self, branches: list[Any], writer: dict[str, Any], path: str) -> bool:
+        if _is_same({"oneOf": branches}, writer, ("oneOf",)):
+            return True
+        for index, branch in enumerate(branches):
+            if not self.compare(branch, writer, path):
+                ours = _types(writer)
+                others = [_types(each) for place, each in enumerate(branches) if place != index]
+                if not any(_overlap(ours, each) for each in others):
+                    return True
+        return False
+
+    def _about(
+        self, kind: str, reader: dict[str, Any], writer: dict[str, Any], types: set[str], path: str
+    ) -> Iterator[Reason]:
+        yield from _bounds(kind, reader, writer, path)
+        if kind == "number":
+            yield from _numbers(reader, writer, types, path)
+        elif kind == "string":
+            for keyword in ("pattern", "format"):
+                if keyword in reader and not _is_same(reader, writer, (keyword,)):
+                    changed = "CHANGED" if keyword in writer else "ADDED"
+                    text = f"{path}: {keyword} {reader[keyword]!r} is demanded by the reader's schema only"
+                    yield Reason(f"{keyword.upper()}_{changed}", f"{path}/{keyword}", text)
+        elif kind == "array":
+            yield from self._arrays(reader, writer, path)
+        else:
+            yield from self._objects(reader, writer, path)
+
+    def _arrays(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
+        if reader.get("uniqueItems") is True and writer.get("uniqueItems") is not True:
+            text = f"{path}: items may come twice, and the reader's schema forbids it"
+            yield Reason("UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems", text)
+        ours, ours_rest = _items(reader)
+        theirs, theirs_rest = _items(writer)
+        longest = writer.get("maxItems")
+        for index in range(max(len(ours), len(theirs))):
+            if isinstance(longest, int) and index >= longest:
+                break
+            one = ours[index] if index < len(ours) else ours_rest
+            other = theirs[index] if index < len(theirs) else theirs_rest
+            yield from self.compare(one, other, f"{path}/items/{index}")
+        yield from self.compare(ours_rest, theirs_rest, f"{path}/items")
+        if "contains" in reader and not _is_same(reader, writer, ("contains", "minContains", "maxContains")):
+            yield Reason("KEYWORD_CHANGED", f"{path}/contains", f"{path}: 'contains' is not as in the writer's schema")
+        if reader.get("unevaluatedItems", True) is not True:
+            text = f"{path}: what 'unevaluatedItems' is about cannot be told"
+            yield Reason("KEYWORD_CHANGED", f"{path}/unevaluatedItems", text)
+
+    def _objects(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
+        for name in _names(reader):
+            if name not in _names(writer):
+                text = f"{path}: the property {name!r} is required by the reader's schema and optional in the writer's"
+                yield Reason("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}", text)
+        ours, theirs = _part(reader, "properties"), _part(writer, "properties")
+        patterns, their_patterns = _part(reader, "patternProperties"), _part(writer, "patternProperties")
+        rest, their_rest = reader.get("additionalProperties", True), writer.get("additionalProperties", True)
+        # A name that the writer's schema does not list: its patterns may allow more than its rest does.
+        unlisted = their_rest if not their_patterns else True
+        for name, schema in ours.items():
+            here = f"{path}/properties/{name}"
+            if name in theirs:
+                yield from self.compare(schema, theirs[name], here)
+            elif self.compare(schema, unlisted, here):
+                text = (
+                    f"{path}: the property {name!r} is new in the reader's schema, and the writer's, which is open, may"
+                    " have anything there"
+                )
+                yield Reason("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", here, text)
+        for pattern, schema in patterns.items():
+            here = f"{path}/patternProperties/{pattern}"
+            if pattern not in their_patterns:
+                yield Reason("PATTERN_PROPERTY_ADDED", here, f"{path}: the pattern {pattern!r} is the reader's only")
+            else:
+                yield from self.compare(schema, their_patterns[pattern], here)
+        if rest is not True:
+            for name, schema in theirs.items():
+                if name not in ours and self.compare(rest, schema, f"{path}/properties/{name}"):
+                    text = f"{path}: the property {name!r} is not listed by the reader's schema, which is closed"
+                    yield Reason("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", f"{path}/properties/{name}", text)
+            for pattern, schema in their_patterns.items():
+                if pattern not in patterns and self.compare(rest, schema, f"{path}/patternProperties/{pattern}"):
+                    text = f"{path}: names like {pattern!r} are not listed by the reader's schema, which is closed"
+                    yield Reason("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", f"{path}/patternProperties", text)
+            if self.compare(rest, their_rest, f"{path}/additionalProperties"):
+                text = f"{path}: the writer's schema is open, the reader's is closed or narrower"
+                yield Reason("ADDITIONAL_PROPERTIES_REMOVED", f"{path}/additionalProperties", text)
+        if "propertyNames" in reader:
+            yield from self.compare(reader["propertyNames"], writer.get("propertyNames", True), f"{path}/propertyNames")
+        for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
+            if keyword in reader and not _is_same(reader, writer, (keyword,)):
+                text = f"{path}: {keyword!r} is not as in the writer's schema"
+                yield Reason("DEPENDENCY_ARRAY_CHANGED", f"{path}/{keyword}", text)
+        if reader.get("unevaluatedProperties", True) is not True:
+            text = f"{path}: what 'unevaluatedProperties' is about cannot be told"
+            yield Reason("KEYWORD_CHANGED", f"{path}/unevaluatedProperties", text)
+
+
+def _words(value: Any) -> str:
+    return " or ".join(str(each) for each in value) if isinstance(value, list) else str(value)
+
+
+def _types(schema: Any) -> set[str]:
+    """Return the types that values of a schema may have, at most; "number" includes integers."""
+    if schema is False:
+        return set()
+    said = schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(said, str):
+        return {said}
+    if isinstance(said, list):
+        return {str(each) for each in said}
+    finite = _finite(schema) if isinstance(schema, dict) else None
+    return set(_TYPES) if finite is None else {_type_of(value) for value in finite}
+
+
+def _overlap(one: set[str], other: set[str]) -> bool:
+    if one & other:
+        return True
+    return any({"number", "integer"} <= {first, second} for first in one for second in other)
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array")):
+        if isinstance(value, kind):
+            return name
+    return "object"
+
+
+def _finite(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Return all values that a schema may have, if it lists them."""
+    if "const" in schema:
+        return [schema["const"]]
+    found = schema.get("enum")
+    return found if isinstance(found, list) else None
+
+
+def _compare_types(reader: dict[str, Any], types: set[str], path: str) -> Iterator[Reason]:
+    allowed = _types({"type": reader["type"]})
+    lacking = [
+        each for each in sorted(types) if each not in allowed and not (each == "integer" and "number" in allowed)
+    ]
+    if lacking:
+        kind = "TYPE_NARROWED" if types & allowed else "TYPE_CHANGED"
+        told = "anything" if len(types) == len(_TYPES) else _words(sorted(types))
+        yield Reason(kind, f"{path}/type", f"{path} is {_words(reader['type'])}, the writer's is {told}")
+
+
+def _compare_enums(keyword: str, allowed: list[Any], finite: list[Any] | None, path: str) -> Iterator[Reason]:
+    here = f"{path}/{keyword}"
+    if finite is None:
+        yield Reason("ENUM_ARRAY_ADDED", here, f"{path} is one of a list of values in the reader's schema only")
+        return
+    known = {encode_json(value) for value in allowed}
+    lacking = [text for text in map(encode_json, finite) if text not in known]
+    if lacking:
+        text = f"{path} may be {', '.join(lacking[:5])}, which the reader's schema does not list"
+        yield Reason("ENUM_ARRAY_NARROWED", here, text)
+
+
+def _bounds(kind: str, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
+    for keyword in _ABOUT[kind]:
+        is_lower = keyword in _LOWER
+        if keyword not in reader or not (is_lower or keyword in _UPPER):
+            continue
+        name = _LOWER[keyword] if is_lower else _UPPER[keyword]
+        bound, other = reader[keyword], writer.get(keyword)
+        here = f"{path}/{keyword}"
+        if other is None and not (is_lower and bound == 0 and kind != "number"):
+            yield Reason(f"{name}_ADDED", here, f"{path}: {keyword} {bound} is demanded by the reader's schema only")
+        elif other is not None and (other < bound if is_lower else other > bound):
+            change = "INCREASED" if is_lower else "DECREASED"
+            text = f"{path}: {keyword} is {bound} in the reader's schema and {other} in the writer's"
+            yield Reason(f"{name}_{change}", here, text)
+
+
+def _numbers(reader: dict[str, Any], writer: dict[str, Any], types: set[str], path: str) -> Iterator[Reason]:
+    for keyword, is_lower in (("exclusiveMinimum", True), ("exclusiveMaximum", False)):
+        if keyword not in reader or reader[keyword] is False:
+            continue
+        bound, other = reader[keyword], writer.get(keyword)
+        is_fine = _is_same(reader, writer, (keyword,))
+        if not is_fine and all(isinstance(each, int | float) and not isinstance(each, bool) for each in (bound, other)):
+            is_fine = other >= bound if is_lower else other <= bound
+        if not is_fine:
+            name = "EXCLUSIVE_MINIMUM" if is_lower else "EXCLUSIVE_MAXIMUM"
+            change = "ADDED" if keyword not in writer else "INCREASED" if is_lower else "DECREASED"
+            text = f"{path}: {keyword} {bound} is more than the writer's schema demands"
+            yield Reason(f"{name}_{change}", f"{path}/{keyword}", text)
+    factor, other = reader.get("multipleOf"), writer.get("multipleOf")
+    if factor is None or (factor == 1 and "number" not in types):
+        return
+    are_whole = isinstance(factor, int) and isinstance(other, int)
+    if not _is_same(reader, writer, ("multipleOf",)) and not (are_whole and other % factor == 0):
+        change = "ADDED" if other is None else "CHANGED"
+        text = f"{path}: multipleOf {factor} is more than the writer's schema demands"
+        yield Reason(f"MULTIPLE_OF_{change}", f"{path}/multipleOf", text)
+
+
+def _items(schema: dict[str, Any]) -> tuple[list[Any], Any]:
+    """Return the schemas of the first items, and of the others."""
+    items = schema.get("items", True)
+    if isinstance(items, list):
+        return items, schema.get("additionalItems", True)
+    if "prefixItems" in schema:
+        return schema["prefixItems"], items
+    return [], items
+
+
+def _is_same(reader: Mapping[str, Any], writer: Mapping[str, Any], keywords: tuple[str, ...]) -> bool:
+    """Whether keywords say the same in both schemas; with a reference among them that cannot be told."""
+    ours, theirs = ({each: schema[each] for each in keywords if each in schema} for schema in (reader, writer))
+    return encode_json(ours) == encode_json(theirs) and not _has_reference(ours)
+
+
+def _has_reference(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(_has_reference(each) for each in value)
+    if not isinstance(value, dict):
+        return False
+    if any(keyword in value for keyword in ("$ref", "$dynamicRef", "$recursiveRef")):
+        return True
+    return any(_has_reference(each) for each in value.values())
+
+
+def _has_nested_id(root: Any, *, is_top: bool = True) -> bool:
+    """Whether a schema within this one has a name of its own, by which references in it are resolved."""
+    if not isinstance(root, dict):
+        return False
+    if not is_top and any(isinstance(root.get(keyword), str) for keyword in ("$id", "id")):
+        return True
+    return any(_has_nested_id(each, is_top=False) for _, _, each in _inner(root))
+
+
+def _ignores_siblings(root: Any) -> bool:
+    """Whether what stands beside a reference is ignored: so it was until draft 7."""
+    said = str(root.get("$schema", "")) if isinstance(root, dict) else ""
+    return any(f"draft-0{draft}" in said for draft in (3, 4, 6, 7))
