@@ -94,7 +94,9 @@ def parse(source: Source, limits: SchemaLimits = DEFAULT_LIMITS, compile_proto: 
 
         return json.parse(source, limits)
     if source.type is SchemaType.PROTOBUF:
-        raise InvalidSchemaError("schemas in protobuf are not understood yet")
+        from danube.schema import protobuf
+
+        return protobuf.parse(source, limits, compile_proto)
     from danube.schema import plain
 
     return plain.parse(source)
