@@ -16,7 +16,7 @@ from danube.broker.composite import Composer, Composing, Schema
 from danube.broker.topic import Topic
 from danube.log import StoredBatch
 from danube.model import Limits
-from danube.model.batch import BatchHeader, CompositeRecord, check_part, open_records
+from danube.model.batch import PART_OVERHEAD, BatchHeader, CompositeRecord, check_part, open_records
 from danube.model.errors import (
     BrokerDrainingError,
     DanubeError,
@@ -281,3 +281,17 @@ async def test_an_intake_of_a_topic_has_one_composer() -> None:
         topic = cast("Topic", it.topic)
         assert it.composing.of(topic) is it.composing.of(topic)
         assert isinstance(it.composing.of(topic), Composer)
+
+
+async def test_no_batch_is_larger_than_the_limit_however_small_or_large_its_messages_are() -> None:
+    limit = 20_000
+    async with bench(max_batch_bytes=limit, max_batch_records=10_000) as it:
+        small = [b"%d" % number for number in range(2_000)]
+        it.send(*small)
+        half = (limit + PART_OVERHEAD) // 2 - 65
+        it.send(b"a" * half, b"b" * half)
+        await turn()
+        it.intake.settle_all()
+        assert max(len(part) for _, _, part, _ in it.intake.taken) <= limit
+        assert [payload for batch in it.intake.batches() for payload in batch][:2_000] == small
+        assert len(it.told) == 2_002

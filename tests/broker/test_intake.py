@@ -557,3 +557,58 @@ async def test_waiting_for_what_is_on_its_way_is_not_waiting_for_what_comes_late
             await trio.testing.wait_all_tasks_blocked()
             assert done.is_set() is expected
         nursery.cancel_scope.cancel()
+
+
+async def test_a_session_that_is_resumed_does_not_wait_for_what_it_has_in_flight() -> None:
+    """Its repeats settle with the first copies, so nothing about it is still open."""
+    world = World()
+    sender = await world.attached("p")
+    world.take(sender, "a", 0)
+    found: list[ProducerSession] = []
+
+    async def resume() -> None:
+        request = api.PublishOpen("/default/t", "p", resume_epoch=sender.session.epoch)
+        found.append(await world.intake.open(request))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(resume)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert [session.epoch for session in found] == [sender.session.epoch]
+
+
+async def test_who_registered_in_an_earlier_life_has_a_place_as_soon_as_it_is_heard_of() -> None:
+    world = World(max_producers_per_topic=1)
+    found = await register(world, "r")
+    later = World(max_producers_per_topic=1)
+    later.intake._table = world.table
+    assert later.intake.infos() == []
+    assert later.intake.seen(found) == "r"
+    assert [(info.name, info.epoch) for info in later.intake.infos()] == [("r", 0)]
+    with pytest.raises(LimitExceededError):
+        await later.open("p")
+
+
+async def test_who_waits_for_a_rate_hears_of_the_end_of_the_topic(autojump_clock: trio.testing.MockClock) -> None:
+    world = World(policies=TopicPolicies(publish_rate=Rate(messages_per_s=10)))
+    sender = await world.attached("p")
+    world.take(sender, "a", 0, 20)
+
+    def gone() -> None:
+        raise UnavailableError("the topic has gone")
+
+    async with trio.open_nursery() as nursery:
+
+        async def delete() -> None:
+            await trio.sleep(0.5)
+            world.topic.check_alive = gone
+
+        nursery.start_soon(delete)
+        with pytest.raises(UnavailableError, match="has gone"):
+            await world.intake.admit(5)
+    assert world.journal.admitted == []
+    for attempt in (lambda: world.intake.admit(5, paid=True), lambda: world.intake.pay(1, 1)):
+        with pytest.raises(UnavailableError, match="has gone"):
+            await attempt()
+    with pytest.raises(UnavailableError, match="has gone"):
+        world.intake.try_admit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -53,6 +54,7 @@ class FakeTopic:
         self.damage: DanubeError | None = None
         self.refusal: DanubeError | None = None
         """Says no to a batch that asks to be admitted."""
+        self.on_open: Callable[[], None] = lambda: None
         self.on_admit: Callable[[], None] = lambda: None
         self.epoch = self.next_sequence = self.end_offset = 0
         self.rows: list[bytes] = []
@@ -78,6 +80,7 @@ class FakeTopic:
     async def open(self, request: api.PublishOpen, *, internal: bool) -> ProducerSession:
         self.openings.append(trio.current_time())
         await trio.lowlevel.checkpoint()
+        self.on_open()
         self.opened.append((request.producer_name, bool(request.anonymous), internal))
         self.epoch += 1
         producer_id = 1000 + self.topic_id
@@ -117,7 +120,8 @@ class FakeTopic:
         self.known[self.next_sequence] = start
         self.next_sequence += count
         self.end_offset += count
-        self.rows += cast("list[bytes]", open_records(part, header, 16 * MIB))
+        if len(part) < MIB:
+            self.rows += cast("list[bytes]", open_records(part, header, MIB))
         self.waiting.append((sender, token, StoredBatch(start, start + count, b"", part, header, 0)))
         if self.at_once:
             self.settle()
@@ -390,6 +394,22 @@ async def test_a_decision_that_is_in_doubt_is_looked_up_before_anything_else(wri
         assert await world.states() == {}
 
 
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_batch_in_doubt_is_looked_up_and_finished_though_nobody_asks(written: bool) -> None:
+    async with world_of() as world:
+        world.nursery.start_soon(world.stages.run)
+        staged = await world.staged(0, b"1")
+        world.store.writes, world.store.away = ["lose" if written else "refuse"], True
+        with pytest.raises(UnavailableError):
+            await world.commit(0, staged)
+        await trio.sleep(20)
+        assert await world.states() == {staged: "committing"}
+        world.store.away = False
+        await trio.sleep(40)
+        assert world.rows() == ([b"1"] if written else [])
+        assert await world.states() == ({} if written else {staged: "staged"})
+
+
 async def test_an_abort_of_a_batch_in_doubt_finds_out_first() -> None:
     async with world_of() as world:
         staged, loser = await world.staged(0, b"1"), await world.staged(0, b"2")
@@ -467,6 +487,25 @@ async def test_a_batch_that_waits_is_tried_again_after_pauses_that_double(caplog
         assert [round(each - began) for each in a.openings[1:]] == [0, 1, 3]
 
 
+async def test_a_batch_that_cannot_be_finished_after_a_restart_is_told_once_and_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with world_of() as world:
+        a = world.topics["/default/a"]
+        staged = await world.staged(0, b"1")
+        a.refusal = FULL
+        with pytest.raises(UnavailableError):
+            await world.commit(0, staged)
+        await world.restart()
+        world.nursery.start_soon(world.stages.run)
+        await trio.sleep(100)
+        (record,) = caplog.records
+        assert "staged batches of 'job' wait" in record.message
+        a.refusal = None
+        await trio.sleep(30)
+        assert a.rows == [b"1"]
+
+
 async def test_one_that_commits_is_not_disturbed() -> None:
     """The upkeep leaves a producer alone whose commit is under way."""
     async with world_of() as world:
@@ -511,7 +550,7 @@ async def test_what_is_on_its_way_is_bounded() -> None:
     async with world_of() as world:
         a = world.topics["/default/a"]
         a.max_message_bytes = 8 * MIB
-        staged = await world.staged(0, *[bytes(7 * MIB)] * 4, alone=True)
+        staged = await world.staged(0, *[bytes(5_700_000)] * 4, alone=True)
         a.at_once = False
         found: list[Any] = []
         world.nursery.start_soon(outcome_of, partial(world.commit, 0, staged), found)
@@ -642,6 +681,21 @@ async def test_the_share_of_a_topic_that_was_deleted_after_the_decision_is_void(
         assert await world.states() == {}
 
 
+async def test_a_topic_that_is_deleted_before_its_share_is_appended_stops_nobody() -> None:
+    async with world_of() as world:
+        a, b = world.topics["/default/a"], world.topics["/default/b"]
+        stages = [await world.staged(0, b"1"), await world.staged(0, b"2", topic="/default/b")]
+        b.refusal = a.refusal = FULL
+        with pytest.raises(UnavailableError):
+            await world.commit(0, *stages)
+        await world.restart()
+        b.refusal = a.refusal = None
+        for topic in (a, b):  # both sessions are open when one of the topics goes
+            topic.on_open = lambda: len(a.opened) + len(b.opened) == 3 and world.topics.pop("/default/a", None)
+        assert await world.commit(0) == StageCommit(False, {"/default/b": (0, 1)})
+        assert (a.rows, b.rows) == ([], [b"2"])
+
+
 async def test_a_topic_that_is_deleted_while_its_share_is_appended_stops_nobody() -> None:
     async with world_of() as world:
         a = world.topics["/default/a"]
@@ -700,6 +754,16 @@ async def test_damage_in_a_later_stage_is_found_before_the_decision() -> None:
         world.disk.content(name)[-60] ^= 1
         with pytest.raises(DataLossError, match=name):
             await world.commit(0, *stages)
+        assert (await world.last(), world.rows()) == (None, [])
+
+
+async def test_damage_far_into_a_large_stage_is_found_before_the_decision() -> None:
+    async with world_of() as world:
+        world.topics["/default/a"].max_message_bytes = 8 * MIB
+        staged = await world.staged(0, bytes(5 * MIB), bytes(MIB), alone=True)
+        world.disk.content(f"{staged:016x}.stage")[-1000] ^= 1
+        with pytest.raises(DataLossError):
+            await world.commit(0, staged)
         assert (await world.last(), world.rows()) == (None, [])
 
 
@@ -789,6 +853,51 @@ async def test_the_files_of_what_was_dropped_go_and_count_until_then() -> None:
         assert (await world.stages.list(stage_api.ListStages(), CONTEXT)).size_bytes == 0
 
 
+async def test_a_file_that_cannot_be_removed_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    async with world_of() as world:
+        await world.staged(0, b"1")
+        await world.staged(0, b"2")
+        remove, failures = world.disk.remove, [OSError(errno.EIO, "no")]
+
+        async def fail_once(name: str) -> None:
+            if failures:
+                raise failures.pop()
+            await remove(name)
+
+        world.disk.remove = fail_once  # type: ignore[method-assign]
+        await world.abort(0)
+        world.nursery.start_soon(world.stages.run)
+        await trio.sleep(29)
+        assert len(await world.disk.list()) == 2
+        await trio.sleep(2)
+        assert await world.disk.list() == {}
+        assert len(caplog.records) == 1
+
+
+async def test_files_that_are_not_what_their_names_and_ends_say_are_removed_by_the_next_life() -> None:
+    async with world_of() as world:
+        kept = await world.staged(0, b"1", b"2")
+        for what in ("another name", "too long", "no head", "no end"):
+            name = f"{await world.staged(0, what.encode() * 10):016x}.stage"
+            content = world.disk.content(name)
+            if what == "another name":
+                await world.disk.rename(name, f"{777:016x}.stage")
+            elif what == "too long":
+                content[100:100] = bytes(5)
+            elif what == "no head":
+                content[5] ^= 1
+            else:
+                content[-1] ^= 1
+        await world.restart()
+        assert await world.states() == {kept: "staged"}
+        world.nursery.start_soon(world.stages.run)
+        await come_to_rest()
+        assert list(await world.disk.list()) == [f"{kept:016x}.stage"]
+        assert (await world.commit(0, kept)).offsets == {"/default/a": (0, 2)}
+        await come_to_rest()
+        assert (await world.stages.list(stage_api.ListStages(), CONTEXT)).size_bytes == 0
+
+
 async def test_a_list_begins_with_the_oldest_and_may_be_of_one_producer() -> None:
     async with world_of() as world:
         late = await world.staged(0, b"1", b"2", attempt="1.0")
@@ -806,6 +915,16 @@ async def test_a_list_begins_with_the_oldest_and_may_be_of_one_producer() -> Non
         listed = await world.stages.list(stage_api.ListStages("other"), CONTEXT)
         assert [info.stage_id for info in listed.stages] == [other]
         assert listed.total == 1
+
+
+async def test_no_more_than_ten_thousand_are_listed() -> None:
+    async with world_of(max_stages=20_000) as world:
+        first = world.stages._store.find(await world.staged(0, b"1"))
+        assert first is not None
+        for number in range(2, 10_002):
+            world.stages._store.create(msgspec.structs.replace(first.head, stage_id=number))
+        listed = await world.stages.list(stage_api.ListStages(), CONTEXT)
+        assert (len(listed.stages), listed.total) == (10_000, 10_001)
 
 
 async def test_a_stage_expires_a_quarter_of_its_time_late_at_most() -> None:

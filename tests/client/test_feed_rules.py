@@ -144,6 +144,18 @@ async def test_a_cumulative_acknowledgement_of_a_shared_subscription_is_for_the_
     assert world.send(api.Ack, api.AckCumulative) == [api.AckCumulative(2, 5)]
 
 
+async def test_what_is_acknowledged_is_renewed_no_more() -> None:
+    world = World(keep=True, opened=False)
+    world.attach(ack_timeout_s=30.0)
+    world.arrive(0, 6)
+    batch = world.take()
+    world.feed.ack_cumulative(2, batch)
+    world.feed.ack(4, 5, 0)
+    world.send()
+    assert world.feed.renew()
+    assert world.send(api.ExtendLease) == [api.ExtendLease([3, 4, 5, 6], 0, 5)]
+
+
 async def test_confirmations_are_asked_for_now_and_then(autojump_clock: Clock) -> None:
     world = World()
     await trio.sleep(10)
@@ -526,11 +538,11 @@ async def test_a_seek_makes_void_what_was_delivered_before_it(how: str) -> None:
     world.feed.extend([1, 2], None, old.moves)
     world.feed.ack_cumulative(3, old)
     assert world.send() == []
-    world.arrive(0, 4)
+    world.arrive(2, 4)
     batch = world.take()
     assert batch.moves == 1
-    world.feed.ack_cumulative(1, batch)
-    assert world.send(api.Ack) == [api.Ack([0, 2], generation)]
+    world.feed.ack_cumulative(3, batch)
+    assert world.send(api.Ack) == [api.Ack([2, 4], generation)], "what was handed out before counts no more"
 
 
 async def test_what_comes_in_the_stream_of_a_topic_that_keeps_nothing_is_not_moved() -> None:

@@ -103,6 +103,11 @@ def test_limits_are_what_the_peer_is_told() -> None:
     assert window == 600 * KIB, "two streams may send at once"
     _, window = greeting(Limits(stream_window_bytes=MIB, max_pending_bytes_per_connection=2 * MIB))
     assert window == MIB, "no more than half of what a connection may hold"
+    small = Limits(stream_window_bytes=16 * KIB, max_pending_bytes_per_connection=256 * KIB)
+    assert greeting(small)[1] == 65_535, "the window that every connection begins with"
+    server, raw = greeted_server(small)
+    server.receive(raw.request(1) + frame(DATA, 0, 1, grpc_message(bytes(10_000))), 0.0)
+    assert frames_of(server) == [], "that is not a quarter of it"
 
 
 @pytest.mark.parametrize("data", [b"\x16\x03\x01", b"hello", b"get / HTTP", b"\0" * 24])
@@ -110,6 +115,18 @@ def test_what_is_no_preface_is_refused_with_its_first_bytes(data: bytes) -> None
     server = server_connection()
     server.receive(data, 0.0)
     assert ended_by(server) == PROTOCOL_ERROR
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_http_1_may_come_in_pieces(cut: int) -> None:
+    server = server_connection()
+    asked = b"PROPPATCH / HTTP/1.1\r\n\r\n"
+    server.receive(asked[:cut], 0.0)
+    if cut < 10:
+        assert (server.terminated, server.wants_write) == (None, False)
+        server.receive(asked[cut:], 0.0)
+    assert server.data_to_send().startswith(b"HTTP/1.1 505 ")
+    assert ended_by(server) == 13
 
 
 def test_a_preface_may_come_in_pieces() -> None:
@@ -217,8 +234,9 @@ def test_a_goaway_of_a_client_ends_no_call_of_its() -> None:
 def test_a_goaway_of_ours_is_a_frame_without_flags_and_says_why(text: str) -> None:
     server, raw = greeted_server()
     server.receive(raw.request(1) + raw.request(3), 0.0)
+    server.send_message(3, b"it is too late for this")
     server.terminate(text, 2)
-    (found,) = [each for each in frames_of(server) if each[0] == GOAWAY]
+    (found,) = frames_of(server)
     assert found == (GOAWAY, 0, 0, u32(3) + u32(2) + text.encode()[:512])
     assert server.receive(raw.request(5), 0.0) == []
     assert not server.send_message(1, b"too late")
@@ -367,8 +385,8 @@ def test_a_peer_never_has_more_window_than_it_began_with(length: bool) -> None:
         assert isinstance(event, MessageReceived)
         server.credit(1, event.flow_size)
         server.credit(1, event.flow_size)  # twice is once
-        for kind, _, stream_id, body in frames_of(server):
-            assert kind == WINDOW_UPDATE
+        for kind, flags, stream_id, body in frames_of(server):
+            assert (kind, flags) == (WINDOW_UPDATE, 0)
             if stream_id:
                 stream += struct.unpack(">L", body)[0]
             else:
@@ -513,6 +531,22 @@ def test_an_answer_gives_back_what_its_request_held() -> None:
     assert server._window + server._owed + server._owed_by_h2 == server._connection_window
 
 
+def test_a_peer_that_still_sends_when_it_has_its_answer_is_asked_to_stop() -> None:
+    server, raw = repeating_server(Limits())
+    server.receive(raw.request(5) + frame(DATA, 0, 5, grpc_message(b"question")), 0.0)
+    assert server._streams[5].h2 is None
+    server.answer(5, "application/grpc", b"enough")
+    found = frames_of(server)
+    assert [(kind, flags) for kind, flags, *_ in found] == [
+        (HEADERS, END_HEADERS),
+        (DATA, 0),
+        (HEADERS, END_HEADERS | END_STREAM),
+        (RST_STREAM, 0),
+    ]
+    assert found[-1][3] == u32(0), "which is no error"
+    assert server.open_streams == 0
+
+
 def test_an_answer_that_comes_too_late_goes_nowhere() -> None:
     server, raw = repeating_server(Limits())
     server.receive(raw.request(5) + frame(DATA, END_STREAM, 5, grpc_message(b"x")), 0.0)
@@ -642,6 +676,34 @@ def test_a_stream_without_window_waits_and_holds_up_no_other() -> None:
     assert pair.client.waiting_bytes == 0
 
 
+@pytest.mark.parametrize("more", [-1, 0, 1, 2])
+def test_the_last_byte_of_a_message_goes_in_a_frame_of_its_own_if_it_must(more: int) -> None:
+    pair = Pair()
+    call = pair.open()
+    pair.pump()
+    pair.client.send_message(call, bytes(MAX_FRAME_BYTES - 5 + more))
+    _, at_server = pair.pump()
+    assert [len(each) for each in messages(at_server)] == [MAX_FRAME_BYTES - 5 + more]
+
+
+def test_calls_that_have_ended_take_no_place() -> None:
+    pair = Pair(Limits(max_streams_per_connection=3))
+    for number in range(20):
+        call = pair.open()
+        pair.client.send_message(call, b"question")
+        pair.client.end_stream(call)
+        _, at_server = pair.pump()
+        assert messages(at_server) == [b"question"], number
+        pair.server.send_response_headers(call, CONTENT_TYPE)
+        pair.server.send_message(call, b"answer")
+        pair.server.send_trailers(call, Status.OK)
+        pair.server.finish(call)
+        at_client, _ = pair.pump()
+        assert messages(at_client) == [b"answer"]
+        pair.client.finish(call)
+    assert pair.client.open_streams == pair.server.open_streams == 0
+
+
 @pytest.mark.parametrize("size", [0, 10, 300])
 def test_an_end_goes_with_the_last_bytes_and_nothing_is_sent_after_it(size: int) -> None:
     pair = Pair()
@@ -688,6 +750,15 @@ def test_a_message_of_the_largest_size_is_taken_and_none_larger() -> None:
     assert found == [bytes(1024)]
     data = grpc_message(bytes(1025))
     assert isinstance(stream.feed(data, 0, len(data), found), MessageTooLargeError)
+
+
+@pytest.mark.parametrize("cut", [3, 100, 3000])
+def test_nothing_is_kept_of_a_message_that_is_given_up(cut: int) -> None:
+    stream, found = WireStream(1, None, MIB, MIB, MIB), list[bytes]()
+    assert stream.feed(grpc_message(bytes(5000)), 0, cut, found) is None
+    assert stream.truncated
+    stream.drop_partial()
+    assert (stream.parts, stream.head, stream.truncated, stream.discarding) == ([], b"", False, True)
 
 
 def test_pieces_are_put_together_and_small_ones_are_one_object() -> None:
