@@ -195,3 +195,15 @@ def test_a_cumulative_acknowledgement_covers_its_own_message() -> None:
     assert list(ledger.unacknowledged([(4, 7)])) == [(4, 5), (6, 7)]
     ledger.lost()
     assert ledger.take() == ([5, 6], -1)
+
+
+def test_what_was_handed_out_in_pieces_is_remembered_piece_by_piece() -> None:
+    handed = HandedOut(10)
+    handed.add([0, 5])
+    handed.add([5, 7, 9, 10])
+    handed.add([12, 13, 15, 16, 18, 19])
+    assert handed.take_below(100) == [(0, 7), (9, 10), (12, 13), (15, 16), (18, 19)]
+    handed.add([20, 21, 23, 24, 26, 27])
+    handed.add([27, 29])
+    assert handed.take_below(28) == [(20, 21), (23, 24), (26, 28)]
+    assert handed.take_below(100) == [(28, 29)]

@@ -550,3 +550,18 @@ async def test_what_comes_in_the_stream_of_a_topic_that_keeps_nothing_is_not_mov
     world.attach(durability=Durability.NONE)
     world.attach(durability=Durability.NONE, subscription_id=99)
     assert world.feed.moves == 0
+
+
+@pytest.mark.parametrize("how", ["told", "loss"])
+async def test_what_was_given_back_is_void_after_a_seek(how: str) -> None:
+    world = World()
+    world.arrive(0, 4)
+    world.feed.give_back()
+    if how == "told":
+        world.feed._take(api.Sought(6))
+        found = world.send()
+    else:
+        found = world.attach(generation=6).said()
+    assert [each for each in found if type(each) is api.GiveBack] == []
+    world.feed.give_back()
+    assert world.send(api.GiveBack) == []

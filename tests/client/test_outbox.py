@@ -459,3 +459,42 @@ def test_several_messages_fill_a_batch_to_its_last_byte_and_message() -> None:
     assert (third is second, index) == (False, 0)
     assert outbox.add(b"i", 999) == (third, 1)
     assert outbox.add(b"j", 1)[0] is not third
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [(SequenceGapError("gap"), Verdict.REOPEN), (JournalFullError("full"), Verdict.RETRY_LATER)],
+)
+def test_nothing_is_sent_until_what_a_refusal_asks_for_is_done(error: DanubeError, verdict: Verdict) -> None:
+    outbox = make()
+    outbox.opened(opened())
+    outbox.add(b"a", 9)
+    first = parts(outbox)
+    assert outbox.refused(0, error) is verdict
+    assert not outbox.idle
+    outbox.add(b"b", 9)
+    assert parts(outbox) == []
+    if verdict is Verdict.REOPEN:
+        outbox.opened(opened())
+    else:
+        outbox.resume()
+    assert parts(outbox)[:1] == first
+    assert not outbox.refuses
+
+
+def test_a_refusal_waits_for_the_answers_to_what_was_sent_behind_it() -> None:
+    outbox = make()
+    outbox.opened(opened())
+    batches = []
+    for text in (b"a", b"b", b"c"):
+        batches.append(outbox.add(text, 9)[0])
+        parts(outbox)
+    assert outbox.refused(1, JournalFullError("full")) is Verdict.GO_ON
+    assert outbox.refuses
+    outbox.add(b"d", 9)
+    assert parts(outbox) == [], "the line stands still"
+    assert outbox.acked([ack(batches[0], 40)]) is Verdict.GO_ON
+    assert outbox.refused(1, JournalFullError("again")) is Verdict.GO_ON, "one answer each counts"
+    assert outbox.refused(2, SequenceGapError("behind a gap")) is Verdict.RETRY_LATER, "the first refusal decides"
+    outbox.resume()
+    assert [payloads(part) for part in parts(outbox)] == [[b"b"], [b"c"], [b"d"]]
