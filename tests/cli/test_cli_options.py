@@ -248,7 +248,7 @@ def world(tmp_path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> W
 
 
 def invoke(words: list[str]) -> Result:
-    return CliRunner().invoke(app, words, env={"DANUBE_URL": ""})
+    return CliRunner().invoke(app, words, env={"DANUBE_URL": "danube://127.0.0.1:6650"})
 
 
 DOCUMENTED = {0, 1, 2, 65, 66, 69, 73, 74, 75, 76, 77, 78, 130}
@@ -302,7 +302,7 @@ def test_every_option_with_every_value_where_no_broker_is(
         judge(line_with(*place, value))
 
 
-FEW = [1, pytest.param(60, marks=[pytest.mark.extended, pytest.mark.timeout(1800)])]
+FEW = [1, pytest.param(25, marks=[pytest.mark.extended, pytest.mark.timeout(1800)])]
 """Examples of each command."""
 
 

@@ -25,7 +25,13 @@ from test_client_parameters import (
 import danube.client
 from danube.client import sync
 from danube.client.sync._loop import Loop
-from danube.model.errors import ConfigurationError, DanubeError, InternalError, InvalidArgumentError
+from danube.model.errors import (
+    ConfigurationError,
+    DanubeError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+)
 
 FEW = [3, pytest.param(100, marks=[pytest.mark.extended, pytest.mark.timeout(900)])]
 """Examples of each method."""
@@ -64,6 +70,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     async def bounded(function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
         with anyio.move_on_after(0.3):
             return await function(*args, **options)
+        raise DeadlineExceededError("the test waits no longer")
 
     run = Loop.run
     monkeypatch.setattr(
