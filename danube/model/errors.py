@@ -53,6 +53,7 @@ __all__ = [
     "SchemaModeError",
     "SchemaNotDeletedError",
     "SchemaNotFoundError",
+    "SchemaPayloadError",
     "SchemaReferencedError",
     "SchemaSettingNotFoundError",
     "SchemaTooLargeError",
@@ -158,6 +159,12 @@ class SchemaTooLargeError(InvalidArgumentError):
     """A schema, or what belongs to it, is larger, deeper or more than a named limit."""
 
     code = "schema-too-large"
+
+
+class SchemaPayloadError(InvalidArgumentError):
+    """A payload is not what its schema, or the framing of its topic, says."""
+
+    code = "schema-payload"
 
 
 class InvalidSchemaNumberError(InvalidArgumentError):

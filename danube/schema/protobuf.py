@@ -28,7 +28,7 @@ from danube.schema.kinds import Compile, Needed, Reason, Source, missing
 from danube.schema.limits import SchemaLimits
 from danube.schema.modes import Policy, SchemaType
 
-__all__ = ["ProtobufSchema", "parse"]
+__all__ = ["ProtobufSchema", "default_json_name", "parse"]
 
 _WELL_KNOWN: Final = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct",
                       "timestamp", "type", "wrappers")  # fmt: skip
@@ -237,16 +237,39 @@ def _canonical(file: FileDescriptorProto) -> str:
     pure = FileDescriptorProto()
     pure.CopyFrom(file)
     pure.ClearField("name")
-    for _, message in _all_messages(pure.message_type, ""):
+    for _, message in list(_all_messages(pure.message_type, "")):
         for field in (*message.field, *message.extension):
-            if field.json_name == _json_name(field.name):
+            if field.extendee or field.json_name == default_json_name(field.name):
                 field.ClearField("json_name")
     for field in pure.extension:
         field.ClearField("json_name")
+    for message in pure.message_type:
+        _put_in_order(message)
     return base64.b64encode(pure.SerializeToString(deterministic=True)).decode()
 
 
-def _json_name(name: str) -> str:
+def _put_in_order(message: DescriptorProto) -> None:
+    """Sort what has an order without a meaning: fields, oneofs, and the entries of maps, which nothing names."""
+    names = [oneof.name for oneof in message.oneof_decl]
+    synthetic = {field.oneof_index for field in message.field if field.proto3_optional}
+    order = sorted(range(len(names)), key=lambda index: (index in synthetic, names[index]))
+    places = {old: new for new, old in enumerate(order)}
+    oneofs = [message.oneof_decl[index] for index in order]
+    fields = sorted(message.field, key=lambda field: field.number)
+    for field in fields:
+        if field.HasField("oneof_index"):
+            field.oneof_index = places[field.oneof_index]
+    entries = sorted((each for each in message.nested_type if each.options.map_entry), key=lambda each: each.name)
+    others = [each for each in message.nested_type if not each.options.map_entry]
+    for each in others:
+        _put_in_order(each)
+    ordered = DescriptorProto(field=fields, oneof_decl=oneofs, nested_type=[*others, *entries])
+    for name in ("field", "oneof_decl", "nested_type"):
+        message.ClearField(name)
+    message.MergeFrom(ordered)
+
+
+def default_json_name(name: str) -> str:
     """Return the name that a field has in JSON if its author gives it no other one."""
     made: list[str] = []
     is_upper = False

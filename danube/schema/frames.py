@@ -1,0 +1,96 @@
+"""Confluent's frame: the number of a schema in front of a payload, for topics that are bridged to Kafka.
+
+::
+
+    00                  magic
+    4 bytes             number of the schema, most significant byte first
+    protobuf only:      which message of the file the payload is: how many indexes, then each index, as zigzag varints;
+                        [0], the first message of the file, is the single byte 00
+    payload
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from danube.model.errors import SchemaPayloadError
+
+__all__ = ["Frame", "decode_frame", "encode_frame"]
+
+_MAGIC: Final = 0
+_HEAD_BYTES: Final = 5
+_MOST_INDEXES: Final = 100
+"""As deep as messages may be within messages."""
+
+
+class Frame(NamedTuple):
+    """What a frame says."""
+
+    number: int
+    """Of the schema."""
+    indexes: tuple[int, ...]
+    """Protobuf: the place of the message in the file, then of the message within that one. Others: empty."""
+    payload: bytes
+
+
+def encode_frame(number: int, payload: bytes, indexes: tuple[int, ...] = ()) -> bytes:
+    """Return a payload with its frame.
+
+    Args:
+        number: Of the schema, below 2**31.
+        payload: The payload.
+        indexes: Protobuf: which message of its file the payload is; others: empty.
+    """
+    head = bytes([_MAGIC]) + number.to_bytes(_HEAD_BYTES - 1, "big")
+    if indexes == (0,):
+        return head + b"\x00" + payload
+    varints = [len(indexes), *indexes] if indexes else []
+    return head + b"".join(_varint(each << 1) for each in varints) + payload
+
+
+def decode_frame(data: bytes, *, is_protobuf: bool) -> Frame:
+    """Return what a framed payload says. A frame is never guessed: the topic has to say that there is one.
+
+    Raises:
+        SchemaPayloadError: there is no frame, or a damaged one.
+    """
+    if len(data) < _HEAD_BYTES or data[0] != _MAGIC:
+        raise SchemaPayloadError(
+            "the payload has no Confluent frame, and schema_framing of its topic is confluent: it has to begin with a"
+            " zero byte and the four bytes of a schema's number"
+        )
+    number = int.from_bytes(data[1:_HEAD_BYTES], "big")
+    place = _HEAD_BYTES
+    indexes: list[int] = []
+    if is_protobuf:
+        count, place = _read(data, place)
+        if not 0 <= count <= _MOST_INDEXES:
+            raise SchemaPayloadError(
+                f"the payload's Confluent frame has {count} message indexes; from 0 to {_MOST_INDEXES} are possible"
+            )
+        for _ in range(count):
+            index, place = _read(data, place)
+            if index < 0:
+                raise SchemaPayloadError(f"the payload's Confluent frame has the message index {index}")
+            indexes.append(index)
+        indexes = indexes or [0]
+    return Frame(number, tuple(indexes), data[place:])
+
+
+def _varint(value: int) -> bytes:
+    made = bytearray()
+    while value > 0x7F:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+def _read(data: bytes, place: int) -> tuple[int, int]:
+    """Return a zigzag varint and where it ends."""
+    value = 0
+    for count, byte in enumerate(data[place : place + 5]):
+        value |= (byte & 0x7F) << 7 * count
+        if byte < 0x80:
+            return value >> 1 ^ -(value & 1), place + count + 1
+    raise SchemaPayloadError("the payload's Confluent frame ends, or goes on, within a message index")
