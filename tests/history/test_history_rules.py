@@ -14,21 +14,24 @@ import msgspec
 import pytest
 import trio
 from sealed import build, check_catalogue, make_batch
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from danube.history import History, HistoryCatalogue, read_bucket
 from danube.history.manifest import ManifestLog
-from danube.history.objects import object_name, segment_prefix
+from danube.history.objects import load_footer, object_name, segment_prefix
 from danube.history.parts import ObjectRecord, ObjectRef, PartRecord
 from danube.history.reader import SegmentReader
+from danube.history.remote import RemoteJournal, RemoteState
+from danube.history.remote.format import CommitKind
 from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
 from danube.history.sealer import Sealer, _Ask
-from danube.history.segment import SegmentPart
-from danube.log import StoredBatch
+from danube.history.segment import TRAILER_SIZE, SegmentBuilder, SegmentKind, SegmentPart, read_trailer
+from danube.log import Entry, StoredBatch
 from danube.log.index import TopicIndex
 from danube.metadata import Condition, Delete, Put, TransactionResult
 from danube.metadata.memory import MemoryStore
 from danube.model.errors import (
+    DanubeError,
     DataLossError,
     FailedPreconditionError,
     MetadataConflictError,
@@ -446,6 +449,29 @@ async def test_so_many_bytes_are_read_and_whole_batches() -> None:
         assert await read(10 * MIB) == []
 
 
+async def test_topics_share_objects_up_to_a_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
+        topics = []
+        for number in range(1, 6):
+            log = Log(number, 100, NOW_US)
+            log.batches, log.end_offset = batches(number, 0, 1), 1
+            topics.append(Topic(number, log))
+
+        async def built() -> list[list[int]]:
+            objects = [item async for item in w.sealer._build(topics, {1, 2, 3, 4, 5})]
+            return [[part.topic_id for part in item.footer.parts] for item in objects]
+
+        assert await built() == [[1, 2, 3, 4, 5]]
+        monkeypatch.setattr("danube.history.sealer._PARTS_PER_OBJECT", 2)
+        assert await built() == [[1, 2, 3], [4, 5]]
+        assert [item async for item in w.sealer._build(topics, set())] == [], "less than a segment's worth gathers on"
+        topics[1].log.unsealed_bytes = 1000
+        topics[1].log.batches, topics[1].log.end_offset = batches(2, 0, 9, 100), 9
+        (item,) = [item async for item in w.sealer._build(topics, set())]
+        (part,) = item.footer.parts
+        assert (part.topic_id, part.batches) == (2, 1 + 999 // (part.size_bytes // part.batches))
+
+
 async def test_what_is_in_the_catalogue_leaves_the_journal() -> None:
     async with world() as w:
         log = Log(1, 10, NOW_US)
@@ -799,6 +825,76 @@ async def test_commits_are_sealed_when_they_are_a_segment_or_old_enough(autojump
         assert w.history.merger._runs(w.catalogue.topic(2), True) == [], "it is a segment"
 
 
+# --- Remote commits ---
+
+
+class RemoteBroker:
+    """Has nothing, and is told of nothing."""
+
+    def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
+        pass
+
+    def on_stall(self, entries: Sequence[Entry], error: DanubeError) -> None:
+        pass
+
+    def remote_state(self) -> RemoteState:
+        return RemoteState({}, {}, {}, {})
+
+    def topic_name(self, topic_id: int) -> str:
+        return "/default/t"
+
+    def producer_name(self, topic_id: int, producer_id: int) -> str:
+        return "maker"
+
+
+def remote(w: World) -> RemoteJournal:
+    return RemoteJournal(
+        w.storages["default"],
+        w.catalogue,
+        RemoteBroker(),
+        LIMITS,
+        cluster="c",
+        owner="me",
+        wall_clock_us=clock_us,
+        told=lambda: True,
+    )
+
+
+async def test_parts_of_commits_are_needed_until_they_are_sealed_or_expired() -> None:
+    async with world() as w:
+        journal = remote(w)
+
+        def part(base: int, end: int) -> SegmentPart:
+            return SegmentPart(1, base, end, 1, 1, 1, 0, 10, 0, 0, 1, 0, 1)
+
+        assert journal._is_needed(part(0, 5))
+        await w.store_object({1: batches(1, 10, 10)})
+        needed = {(base, base + 5): journal._is_needed(part(base, base + 5)) for base in (0, 5, 10, 15, 20)}
+        assert needed == {(0, 5): True, (5, 10): True, (10, 15): False, (15, 20): False, (20, 25): True}
+        await w.catalogue.expire(1, 5, 9)
+        assert not journal._is_needed(part(0, 5))
+        assert journal._is_needed(part(0, 6))
+
+
+async def test_a_snapshot_waits_until_another_commit_may_be_on_its_way() -> None:
+    async with world() as w:
+        journal = remote(w)
+        queue = journal._queue
+        while queue.has_room:
+            queue.take_marker(CommitKind.SNAPSHOT)
+        waiting = len(queue.in_flight)
+        assert waiting == LIMITS.remote_in_flight
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(journal._start_commits, nursery)
+            await wait_all_tasks_blocked()
+            assert len(queue.in_flight) == waiting
+            list(queue.landed(queue.in_flight[0]))
+            journal._wake()
+            await wait_all_tasks_blocked()
+            assert queue.next_sequence == waiting + 2
+            nursery.cancel_scope.cancel()
+
+
 # --- The janitor ---
 
 
@@ -1071,6 +1167,32 @@ async def test_checksums_are_compared_of_what_no_manifest_vouches_for_and_of_all
             (text,) = await damage(where, part.index_start, deep=True)
             assert "the index of topic" in text
         assert len(await damage(key, unlisted.start, deep=False)) == 1
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, 40])
+async def test_a_footer_at_the_edge_of_the_first_look_is_read(more: int) -> None:
+    """With the trailer it is as large as what is read at first, or by a byte less or more."""
+
+    def object_of(name: str) -> tuple[bytes, int]:
+        builder = SegmentBuilder(SegmentKind.SEGMENT, 1, 5)
+        builder.begin(1, name)
+        builder.add(make_batch(1, 0, [b"x"]))
+        builder.end({})
+        data = bytes(builder.finish()[0])
+        return data, read_trailer(data, "here").footer_length
+
+    _, least = object_of("n" * 60_000)
+    name = "n" * (60_000 + 64 * KIB - TRAILER_SIZE - least + more)
+    data, length = object_of(name)
+    assert length + TRAILER_SIZE == 64 * KIB + more
+    async with world() as w:
+        key = segment_prefix("c") + "x.seg"
+        w.spaces["default"].store(key, data, 0)
+        survey = await survey_bucket(w.storages["default"], "c")
+        assert survey.broken == []
+        assert survey.objects[key].footer.names == {1: name}
+        assert (await load_footer(w.storages["default"], key)).names == {1: name}
+        assert (await load_footer(w.storages["default"], key, len(data))).names == {1: name}
 
 
 async def test_a_footer_that_is_larger_than_the_first_look_is_read() -> None:

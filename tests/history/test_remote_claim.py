@@ -166,6 +166,11 @@ async def test_former_epochs_are_read_to_their_ends_and_fenced() -> None:
     former = [(1, number) for number in range(8)]
     assert claim.stored == [*former, (3, 0), (3, 1), (3, 2), (5, 0)], "fences of others stay for ever"
     assert sorted(claim.replay.objects) == [*((1, number) for number in range(2, 8)), (3, 1)]
+    assert [b.backend.gets.count(commit_key(CLUSTER, Position(1, number))) for number in (0, 3, 7)] == [1, 1, 1]
+    item = claim.replay.objects[Position(1, 3)]
+    size = len(b.space.objects[commit_key(CLUSTER, Position(1, 3))][0])
+    assert (item.position, item.size_bytes, item.created_us) == ((1, 3), size, 5)
+    assert item.parts == b.parts[Position(1, 3)]
     again = await b.claim(6)
     assert again.replay.recovered.topics[1].next_offset == 8
     assert fence_of(b, 1, 8) == (CommitKind.FENCE, 5), "it is there"
@@ -221,6 +226,8 @@ async def test_recovery_begins_with_the_newest_snapshot_that_was_named() -> None
     assert claim.replay.recovered.topics[1].next_offset == 4
     assert claim.replay.recovered.commits == 4, "those from what the snapshot covers on"
     assert claim.stored == [(1, 0), (1, 1), (1, 2), *((2, number) for number in range(8)), (3, 0)]
+    left = [b.backend.gets.count(commit_key(CLUSTER, Position(1, number))) for number in range(3)]
+    assert left == [0, 0, 1], "of an epoch that the snapshot covers only the end is looked at"
     b.put(2, 8, CommitKind.FENCE, snapshot=(2, 6), writer=9)
     with pytest.raises(OwnerFencedError):
         await b.claim(4)

@@ -445,17 +445,80 @@ async def test_a_file_is_freed_as_soon_as_its_commits_have_settled(autojump_cloc
     async with keeper() as k:
         log = k.log(1, Durability.OS)
         await k.put(log)
+        await trio.sleep(1)
         k.disk.sync_delay_s = 50.0
         first = k.journal._keeper.active
         k.control(10)
         await wait_all_tasks_blocked()
         await k.roll()
         k.journal.drop_topic(1)
-        await trio.sleep(5)
+        await trio.sleep(0.5)
         assert k.journal.is_live(first.file_id), "what it says of a cursor is in no snapshot yet"
+        assert k.journal._keeper.waits_for_commits
         k.disk.sync_delay_s = 0.001
-        await trio.sleep(100)
+        while not k.settled[1:]:  # noqa: ASYNC110 - in virtual time
+            await trio.sleep(0.1)
+        await trio.sleep(1)
         assert not k.journal.is_live(first.file_id)
+
+
+async def test_what_frees_a_file_goes_into_the_margin_of_a_full_one(autojump_clock: MockClock) -> None:
+    async with keeper() as k:
+        await k.put(k.log(1))
+        first = k.journal._keeper.active
+        await k.roll()
+        await k.put(k.log(2))
+        active = k.journal._keeper.active
+        k.control(active.room() - BLOCK_HEADER_SIZE - ENTRY_HEADER_SIZE)
+        await trio.sleep(1)
+        assert active.room() == 0
+        rolls, end = k.rolls, active.end
+        k.journal.drop_topic(1)
+        await trio.sleep(1)
+        assert not k.journal.is_live(first.file_id)
+        assert (k.rolls, k.journal._keeper.active) == (rolls, active)
+        assert active.end > end
+
+
+async def test_nothing_is_freed_by_a_journal_that_ends(autojump_clock: MockClock) -> None:
+    answers: list[bool] = []
+    found = Keeper(SimulatedDisk(Random(1)), LIMITS)
+    await found.journal.recover()
+    async with trio.open_nursery() as outer, trio.open_nursery() as nursery:
+        await nursery.start(found.journal.run)
+        await trio.sleep(1)
+
+        async def ask() -> None:
+            nursery.cancel_scope.cancel()
+            answers.append(await found.journal.write_freed(bytes(16)))
+
+        outer.start_soon(ask)
+        await trio.sleep(1)
+    assert answers == [False], "it was never written"
+    assert found.journal.usage().pending_bytes == 0
+    assert await found.journal.write_freed(bytes(16)) is False
+
+
+async def test_a_publish_that_meets_a_full_disk_looks_at_once_whether_it_still_is(autojump_clock: MockClock) -> None:
+    async with keeper() as k:
+        log = k.log(1)
+        k.disk.capacity = 4 * FILE_SIZE
+        while k.journal.try_admit(4000):
+            await k.put(log, 3900)
+        looks: list[float] = []
+        free_bytes = k.disk.free_bytes
+
+        async def looked() -> int:
+            looks.append(trio.current_time())
+            return await free_bytes()
+
+        k.disk.free_bytes = looked  # type: ignore[method-assign]
+        while not looks:  # noqa: ASYNC110 - in virtual time
+            await trio.sleep(0.001)
+        k.disk.capacity = 100 * FILE_SIZE
+        begun = trio.current_time()
+        await k.journal.admit(4000)
+        assert trio.current_time() - begun < 0.5
 
 
 async def test_stopped_topics_leave_room_for_others(autojump_clock: MockClock) -> None:

@@ -318,6 +318,18 @@ async def test_a_torn_end_is_cut_off_and_told(autojump_clock: MockClock) -> None
     assert damaged_name(3) not in f.disk.names(), "a torn end is no damage"
 
 
+async def test_a_file_of_the_tail_that_ends_too_early_cuts_off_what_follows(autojump_clock: MockClock) -> None:
+    late = block(4, 15, batch(1, 4))
+    f = await recover(body(), file(3, 13, TAIL[0]), file(4, 15, late, live=[(1, 12), (3, 14)], watermark=12))
+    assert f.recovered.torn == TornTail(3, START + len(TAIL[0]), len(late))
+    assert f.recovered.corruptions == []
+    f = await recover(body(), file(3, 13, TAIL[0]), file(4, 15, late, live=[(1, 12), (3, 14)], watermark=12), synced=15)
+    assert f.recovered.torn is None
+    (corruption,) = f.recovered.corruptions
+    assert (corruption.file, corruption.start, corruption.end) == (3, START + len(TAIL[0]), SIZE)
+    assert f.recovered.topics[1].damaged == [(3, 4)]
+
+
 async def test_a_tail_that_others_know_to_be_synced_is_damaged_and_not_torn(autojump_clock: MockClock) -> None:
     at = START + len(TAIL[0])
     f = await recover(body(), damaged(tail(), at + 60), synced=14)
