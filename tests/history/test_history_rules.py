@@ -1047,6 +1047,36 @@ async def test_parts_that_another_has_entered_are_not_replaced() -> None:
         assert ObjectRef("default", "b") not in other.objects
 
 
+async def test_commits_are_forgotten_storage_by_storage_and_with_their_last_part() -> None:
+    async with world("default", "cold") as w:
+        sealed = await w.store_object({1: batches(1, 0, 2)})
+        refs = [ObjectRef("default", "wal/c/1"), ObjectRef("default", "wal/c/2"), ObjectRef("cold", "wal/c/1")]
+        for number, ref in enumerate(refs):
+            parts = [
+                SegmentPart(topic_id, 2 + number, 3 + number, 1, 1, 1, 0, 10 * topic_id, 0, 0, 1, 0, 1)
+                for topic_id in (1, 2)
+            ]
+            w.catalogue.add_commit(ref, 500, 7, parts)
+        assert w.catalogue.commits[refs[0]] == ObjectRecord(500, 2, 30, 7)
+        assert [record.ref for record in w.catalogue.all_parts()] == [sealed], "they are not sealed yet"
+        changes: list[tuple[int, int]] = []
+        w.catalogue.on_change = lambda added, removed, starts: changes.append((len(added), len(removed)))
+        before = w.store.transactions
+        await w.catalogue.withdraw(2, w.catalogue.topic(2).parts[:1], 9)
+        assert (w.store.transactions, changes) == (before, [(0, 1)]), "nothing of it is in the store"
+        assert w.catalogue.commits[refs[0]] == ObjectRecord(500, 1, 10, 7)
+        await w.catalogue.withdraw(1, w.catalogue.topic(1).parts[1:2], 9)
+        assert list(w.catalogue.commits) == refs[1:]
+        w.catalogue.forget_commits("default")
+        assert list(w.catalogue.commits) == [refs[2]]
+        assert [record.ref for record in w.catalogue.topic(1).parts] == [sealed, refs[2]]
+        assert [record.ref for record in w.catalogue.topic(2).parts] == [refs[2]]
+        w.catalogue.forget_commits("cold")
+        assert w.catalogue.commits == {}
+        assert w.catalogue.topic(2).parts == []
+        await check_catalogue(w.store, w.catalogue)
+
+
 async def test_an_owner_whose_record_is_gone_is_fenced() -> None:
     async with world() as w:
         await w.store.delete("/owner")
