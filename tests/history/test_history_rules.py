@@ -768,6 +768,34 @@ async def test_trouble_in_one_storage_is_told_and_the_worst_of_it_first(
         troubles.clear()
         await w.history.keep()
 
+        async def stuck(name: str) -> int:
+            await trio.lowlevel.checkpoint()
+            raise StorageError(f"{name} deletes nothing")
+
+        monkeypatch.setattr(w.history.janitor, "collect", stuck)
+        with pytest.raises(StorageError, match="deletes nothing"):
+            await w.history.keep()
+
+
+async def test_runs_that_are_due_together_share_objects_up_to_a_segment(autojump_clock: MockClock) -> None:
+    async with world() as w, trio.open_nursery() as nursery:
+        await nursery.start(w.history.reader.run)
+        for number in range(3):
+            await w.store_object({topic_id: batches(topic_id, number, 1, 8) for topic_id in range(1, 5)})
+        sizes = {
+            sum(record.part.size_bytes for record in w.catalogue.topic(topic_id).parts) for topic_id in range(1, 5)
+        }
+        (size,) = sizes
+        assert 2 * size <= LIMITS.segment_bytes < 3 * size
+        assert await w.history.merger.merge("default") == 12
+        assert await w.history.merger.merge("default") == 0
+        parts = {topic_id: w.catalogue.topic(topic_id).parts for topic_id in range(1, 5)}
+        assert [len(some) for some in parts.values()] == [1, 1, 1, 1]
+        objects = [some[0].object for some in parts.values()]
+        assert objects[0] == objects[1] != objects[2] == objects[3]
+        assert w.history.merger.merged_parts == 12
+        nursery.cancel_scope.cancel()
+
 
 async def test_what_is_asked_for_is_sealed_by_durability(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world("default", "cold") as w:
@@ -988,7 +1016,17 @@ async def test_orphans_go_five_hundred_at_a_time(autojump_clock: MockClock) -> N
             await delete(keys)
 
         storage.delete = counted  # type: ignore[method-assign]
+        abandoned: list[tuple[str, float]] = []
+
+        async def abandon(prefix: str, older_than_s: float) -> int:
+            await trio.lowlevel.checkpoint()
+            abandoned.append((prefix, older_than_s))
+            return 3
+
+        storage.abandon_uploads = abandon  # type: ignore[method-assign]
         report = await w.history.janitor.repair("default")
+        assert abandoned == [("segments/c/", 50.0), ("manifests/c/", 50.0)]
+        assert report.abandoned_uploads == 6
         assert (report.deleted, len(report.orphans), deletions) == (1100, 1100, [500, 500, 100])
         assert not any(key.startswith(segment_prefix("c")) for key in w.spaces["default"].objects)
 

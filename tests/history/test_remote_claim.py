@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 import trio
 from sealed import make_batch
 
+from danube.history.catalogue import HistoryCatalogue
+from danube.history.remote import RemoteJournal, RemoteRecovered
 from danube.history.remote.claim import Claim, highest_epoch, put_once
 from danube.history.remote.format import (
     CommitHead,
@@ -31,8 +34,9 @@ from danube.history.remote.format import (
     wal_prefix,
 )
 from danube.history.segment import ControlEntry, SegmentBuilder, SegmentKind, SegmentPart
-from danube.log import EntryType
-from danube.model.errors import DataLossError, OwnerFencedError
+from danube.log import Entry, EntryType
+from danube.metadata.memory import MemoryStore
+from danube.model.errors import DanubeError, DataLossError, OwnerFencedError
 from danube.model.limits import Limits
 from danube.storage import MemoryBackend, MemorySpace, Storage
 
@@ -199,6 +203,88 @@ async def test_a_commit_that_is_missing_and_had_settled_is_lost() -> None:
         await b.claim(2)
     assert (1, 3) in b.positions()
     assert (1, 4) in b.positions()
+
+
+async def test_what_lies_farthest_behind_a_gap_knows_most() -> None:
+    b = Bucket()
+    b.begin(1)
+    for sequence, settled in ((3, 2), (4, 2), (5, 2), (6, 3)):
+        b.put(1, sequence, CommitKind.ENTRIES, offsets=(sequence - 2,), settled=settled)
+    with pytest.raises(DataLossError, match="this commit is missing"):
+        await b.claim(2)
+    assert (1, 6) in b.positions()
+
+
+async def test_of_two_who_claim_at_the_same_time_the_lower_one_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Bucket()
+    b.begin(1)
+    put = b.storage.put
+
+    async def at_the_same_time(key: str, data: bytes, *, if_absent: bool = False) -> None:
+        await put(key, data, if_absent=if_absent)
+        if parse_key(CLUSTER, key) == (4, 0):
+            b.put(9, 0, CommitKind.CLAIM)
+
+    monkeypatch.setattr(b.storage, "put", at_the_same_time)
+    with pytest.raises(OwnerFencedError, match="epoch 9"):
+        await b.claim(4)
+    assert b.positions() == [(1, 0), (1, 1), (4, 0), (9, 0)], "it has fenced nothing"
+
+
+class Broker:
+    """Knows what it was told at first, and nothing else."""
+
+    def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
+        pass
+
+    def on_stall(self, entries: Sequence[Entry], error: DanubeError) -> None:
+        pass
+
+    def remote_state(self) -> RemoteState:
+        return RemoteState({"/default/t": ([1], b"record")}, {}, {}, {})
+
+    def topic_name(self, topic_id: int) -> str:
+        return "/default/t"
+
+    def producer_name(self, topic_id: int, producer_id: int) -> str:
+        return ""
+
+
+async def test_a_journal_goes_on_with_what_a_claim_has_found() -> None:
+    b = Bucket()
+    b.begin(1)
+    b.put(1, 2, CommitKind.ENTRIES, offsets=(0,))
+    b.snapshot(1, 3, 3, Position(1, 2), 1)
+    b.put(1, 4, CommitKind.ENTRIES, offsets=(1,), snapshot=(1, 3))
+    async with MemoryStore() as store:
+        catalogue = await HistoryCatalogue.claim(store, "one", 5)
+        journal = RemoteJournal(
+            b.storage,
+            catalogue,
+            Broker(),
+            Limits(),
+            cluster=CLUSTER,
+            owner="me",
+            wall_clock_us=lambda: 9,
+            told=lambda: True,
+        )
+        entered: list[tuple[int, int]] = []
+
+        async def enter(recovered: RemoteRecovered) -> None:
+            await trio.lowlevel.checkpoint()
+            entered.append((recovered.topics[1].next_offset, len(catalogue.commits)))
+            assert fence_of(b, 1, 5) == (CommitKind.FENCE, 5), "behind the fences"
+
+        recovered = await journal.recover(enter)
+        assert entered == [(2, 0)]
+        assert recovered.topics[1].next_offset == 2
+        assert [record.part.base_offset for record in catalogue.topic(1).parts] == [0, 1]
+        keys = {commit_key(CLUSTER, Position(1, sequence)) for sequence in (2, 4)}
+        assert {ref.key for ref in catalogue.commits} == keys
+        commit = journal._queue.take_marker(CommitKind.SNAPSHOT)
+        journal._build(commit)
+        head = decode_commit(bytes(commit.data), CLUSTER, Position(5, 1), "here").head
+        assert (head.snapshot, head.settled, head.kind) == ((1, 3), 1, CommitKind.SNAPSHOT)
 
 
 async def test_a_fence_of_a_later_owner_ends_it() -> None:
