@@ -57,7 +57,11 @@ def test_keys_come_from_a_json_field():
     assert KeyField("a-b c").keys([b'{"a-b c": "v"}'], 1) == ["v"]
 
 
-@pytest.mark.parametrize("bad", [b"", b"not json", b"[1]", b'{"id": {}}', b'{"id": [1]}'])
+DEEP = b'{"x": ' + b"[" * 100_000
+"""More than a decoder goes into, also to pass over it."""
+
+
+@pytest.mark.parametrize("bad", [b"", b"not json", b"[1]", b'{"id": {}}', b'{"id": [1]}', DEEP])
 def test_a_line_without_a_usable_key_is_named(bad):
     with pytest.raises(InvalidArgumentError, match=r"line 12: .*'id'"):
         KeyField("id").keys([b'{"id": 1}', b'{"id": 2}', bad], 10)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import trio
-from broker.broker_harness import RunningBroker, raw_consumer, wait_until
+from broker.broker_harness import RunningBroker, raw_consumer, raw_producer, wait_until
 from compat_harness import NONE, calling, compat_broker
 from consumer_harness import EXCLUSIVE, FAILOVER, KEY_SHARED, SERVICE, SHARED, ack, nack, receiving, subscribe
 
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import api
+from danube.model.batch import check_part, seal_part
 from danube.model.errors import (
     ConsumerDisplacedError,
     InternalError,
@@ -61,6 +62,30 @@ async def test_a_message_is_delivered_as_it_was_sent(tmp_path: Path) -> None:
         assert (second.request_id, second.payload, second.msg_id.topic_offset) == (42, b"second", 1)
         assert not second.attributes
         assert not any(second.HasField(name) for name in ("routing_key", "schema_id", "schema_version"))
+
+
+async def test_a_batch_that_cannot_be_opened_is_nobody_elses_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
+        await client.create_topic(TOPIC)
+        consumer_id = await subscribe(caller, TOPIC)
+        async with running.channel() as channel, raw_producer(channel, TOPIC) as producer:
+            # A record with a field more, of so many arrays, one in the other.
+            body = b"\x91\x95\xc4\x01x\xa1k\x80\x00" + b"\x91" * 3000 + b"\xc0"
+            header = check_part(producer.part(0, [b"x"]))
+            header = header._replace(flags=0, unpacked_size=len(body), packed_size=len(body))
+            producer.send_part(seal_part(header, body))
+            await producer.acked()
+        with trio.move_on_after(0.3):
+            async with receiving(caller, consumer_id) as stream:
+                await stream.next()
+                pytest.fail("there is nothing that could be received")
+        assert (await info(running)).floor == 0
+        async with client.producer("/default/other") as good:
+            await good.send(b"on")
+        assert "records do not decode" in caplog.text
+        assert "Traceback" not in caplog.text
 
 
 async def test_messages_of_a_native_producer(tmp_path: Path) -> None:

@@ -125,6 +125,32 @@ def test_an_unknown_version_or_codec_is_named() -> None:
         b.open_records(odd, b.check_part(odd), MAX)
 
 
+DEEP = b"\x91" * 3000 + b"\xc0"
+"""So many arrays, one in the other."""
+
+
+@pytest.mark.parametrize("flags", [BatchFlags(0), BatchFlags.PAYLOADS_ONLY, BatchFlags.COMPOSITE])
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(DEEP, id="deep"),
+        pytest.param(b"\x95\xc4\x01x\xa1k\x80\x00" + DEEP, id="deep beyond the fields"),
+        pytest.param(b"\x92\xc4\x01x\xa2\xff\xfe", id="no text"),
+        pytest.param(b"\xc1", id="nothing"),
+    ],
+)
+def test_records_that_do_not_decode_are_corrupt(record: bytes, flags: BatchFlags) -> None:
+    """Decoding raises errors of three kinds; opening raises one."""
+    body = b"\x91" + record
+    header = b.check_part(encode([b"x"]))._replace(flags=flags, unpacked_size=len(body), packed_size=len(body))
+    part = b.seal_part(header, body)
+    with pytest.raises(CorruptBatchError):
+        b.open_records(part, b.check_part(part), MAX)
+    if record[-len(DEEP) :] == DEEP:
+        with pytest.raises(CorruptBatchError):
+            b.open_raw(part, b.check_part(part), MAX)
+
+
 @pytest.mark.parametrize("items", [[], [b"a", Record(b"b")], ["text"]])
 def test_a_batch_is_of_one_kind(items: list[bytes]) -> None:
     with pytest.raises(InvalidArgumentError):

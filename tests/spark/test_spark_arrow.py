@@ -189,6 +189,18 @@ def test_batches_are_not_opened_for_what_their_header_says() -> None:
         read([broken], columns("payload"))
 
 
+@pytest.mark.parametrize(
+    "record", [b"\x91" * 3000, b"\x95\xc4\x01x\xa1k\x80\x00" + b"\x91" * 3000, b"\x92\xc4\x01x\xa2\xff\xfe"]
+)
+def test_records_that_do_not_decode_are_damage(record: bytes) -> None:
+    """Also those that are nested too deeply, or hold a text that is no UTF-8."""
+    body = b"\x91" + record
+    header = header_of(part_of([b"x"]), 0)
+    header = header._replace(flags=0, unpacked_size=len(body), packed_size=len(body))
+    with pytest.raises(DataLossError, match="cannot be opened"):
+        read([RawBatch(10, TIME_US, "p", seal_part(header, body))], columns("payload", "key"))
+
+
 def test_a_wrong_count_is_damage() -> None:
     part = part_of([b"ab", b"c"])
     header = header_of(part, 0)
