@@ -110,8 +110,13 @@ class Place(msgspec.Struct):
     """The same of moves that were not confirmed: they may happen at any time."""
     again_since: int = 0
     """After so many moves the cursor was certainly moved: what came and was acknowledged before does not count."""
-    gaps: list[tuple[int, int, float]] = []
-    """Offsets that were passed over because they must have expired: start, end, when."""
+    stream: tuple[int, int] = (0, 0)
+    """Session and generation of the stream that messages come by."""
+    stream_since_s: float = 0.0
+    """When the first of them came by it."""
+    gaps: list[tuple[int, int, float, float]] = []
+    """Offsets that were passed over because they must have expired: start, end, when, and since when messages have
+    come by the same stream. What was published earlier may have been lost with another stream, and be pausing."""
     letters: dict[bytes, DeadLetter] = {}
     """Dead letters by payload."""
 
@@ -119,6 +124,8 @@ class Place(msgspec.Struct):
         """Note a delivery; return what is wrong with it, if anything."""
         found = ""
         session = handed.session
+        if self.stream != (session.number, handed.generation):
+            self.stream, self.stream_since_s = (session.number, handed.generation), handed.now_s
         spot = offset, told.checksum
         settled = self.settled.get(spot)
         if settled is not None and not self.former_owners:
@@ -152,7 +159,7 @@ class Place(msgspec.Struct):
         before = self.last_new.get((ordered_by, (0, 0)), -1)
         self.last_new[ordered_by, (0, 0)] = max(before, offset)
         if not by_key and 0 <= before < offset and rules.message_ttl_s:
-            self.gaps.append((before + 1, offset, handed.now_s))
+            self.gaps.append((before + 1, offset, handed.now_s, self.stream_since_s))
         # What a consumer has in its queue may be handed out after another one has taken over, and gone on behind it:
         # while what has timed out pauses, or when it has expired meanwhile and never comes to the other one. A broker
         # that was started again begins with the first message that is not acknowledged. Then the order is that of each
@@ -186,13 +193,13 @@ class Place(msgspec.Struct):
         if cut:
             return
         where = f"{self.topic}, subscription {self.subscription}"
-        for start, end, when_s in self.gaps:
+        for start, end, when_s, since_s in self.gaps:
             for offset in range(start, end):
                 told = sent(log[offset]) if offset in log else None
                 if (
                     told is not None
                     and not self.deliveries[offset, told.checksum]
-                    and told.published_s <= when_s < told.published_s + self.rules.message_ttl_s
+                    and since_s <= told.published_s <= when_s < told.published_s + self.rules.message_ttl_s
                 ):
                     yield f"P5: {where}: @{offset} was passed over at {when_s:.3f} s, and had not expired"
         # Where an unsynced tail was lost, a move may have been lost, too.

@@ -120,6 +120,18 @@ def test_only_what_has_expired_may_be_passed_over(after_s: float, well: bool) ->
     assert well or "@2 was passed over at 3.000 s, and had not expired" in violations[0]
 
 
+def test_a_message_that_was_lost_with_a_stream_may_pause_until_it_has_expired() -> None:
+    """Seed 20261128000566: it waited for its third attempt when the next ones came by another stream."""
+    story = Story(SubscriptionRules(EXCLUSIVE, message_ttl_s=4.0))
+    for number in (0, 1, 3, 4):
+        if number == 3:
+            story.now_s = 3.0
+        story.deliver(number, generation=1 if number < 3 else 2)
+        story.history.given(story.session, TOPIC, number, b"m%d" % number)
+    story.now_s = 10.0
+    assert story.check() == []
+
+
 def test_a_message_is_not_delivered_before_its_time() -> None:
     story = Story(SubscriptionRules(EXCLUSIVE, in_order=False))
     story.history.publish("p", 1, 5, TOPIC, b"later", "k", due_s=3.0)
