@@ -136,7 +136,8 @@ async def change_policies(broker: Broker, target: str, changes: Mapping[str, Any
         InvalidArgumentError: an unknown name, or a value that cannot be.
         NamespaceNotFoundError, TopicNotFoundError: there is no such target.
         FailedPreconditionError: a partition, or history of a topic that keeps none.
-        StorageUnavailableError: a topic of durability ``remote``, and its storage does not answer: it may still happen.
+        StorageUnavailableError: a topic of durability ``remote``, and its storage does not answer: it may still happen,
+            unless its topics are not served yet.
     """
     catalogue = broker.catalogue
     if not target.startswith("/"):
@@ -152,6 +153,9 @@ async def change_policies(broker: Broker, target: str, changes: Mapping[str, Any
     known = catalogue.find(target)
     if known is not None:
         _check_history(target, known, changes)
+        if known.durability is Durability.REMOTE:
+            # While records are read from the bucket, they replace what is changed here.
+            await broker.remote.open(known.storage)
     record = await catalogue.change_topic_policies(target, changes)
     await _put_into_effect(broker, [(target, record)])
     # A bucket that holds parts of a topic has a copy of its record, too.

@@ -454,6 +454,32 @@ async def test_opening_goes_on_when_its_caller_goes_away(
         assert await read_all(client, TOPIC) == [b"1", b"2"]
 
 
+async def test_a_change_waits_while_records_are_read_from_the_bucket(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was replaced by what the bucket had, and acknowledged all the same."""
+    async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        await running.drain()
+        reading, goes_on = trio.Event(), trio.Event()
+        agree = RemoteTopics._agree
+
+        async def agree_late(*arguments: Any) -> Any:
+            reading.set()
+            await goes_on.wait()
+            return await agree(*arguments)
+
+        monkeypatch.setattr(RemoteTopics, "_agree", agree_late)
+        monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+        await running.start()
+        await reading.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(client.change_policies, TOPIC, max_consumers=3))
+            await trio.sleep(0.1)
+            goes_on.set()
+        assert (await client.policies(TOPIC)).own.max_consumers == 3
+
+
 async def test_a_creation_that_waits_for_its_storage_holds_up_no_other(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
