@@ -31,7 +31,6 @@ _PROMOTED: Final[Mapping[str, frozenset[str]]] = {
     "string": frozenset({"bytes"}),
 }
 """By the reader's type, what other types of a writer it reads (specification, "Schema Resolution")."""
-_RECURSION: Final = Reason("RECURSION", "/", "the schema contains itself where it does not go together")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +50,7 @@ class AvroSchema:
 
     def refuses(self, writer: AvroSchema, policy: Policy, *, is_forward: bool = False) -> list[Reason]:
         """Return why data of another schema does not resolve to this one; all policies are the same."""
-        refuted: set[tuple[int, int]] = set()
-        while True:
-            comparison = _Comparison(refuted)
-            found = comparison.compare(self.root, writer.root, "")
-            if not comparison.is_shaken:
-                # What refers back into itself fails because of something else, which is told as well.
-                return [reason for reason in dict.fromkeys(found) if reason is not _RECURSION]
+        return list(dict.fromkeys(_Comparison().compare(self.root, writer.root, "")))
 
 
 def parse(source: Source, limits: SchemaLimits) -> AvroSchema:
@@ -219,39 +212,22 @@ def _full(name: str, namespace: str) -> str:
 
 
 class _Comparison:
-    """One pass over a reader's and a writer's schema.
+    """A comparison of a reader's and a writer's schema.
 
-    Recursive schemas: a pair that is being compared is taken to be compatible when it is met again, unless an earlier
-    pass has refuted it. If this pass refutes a pair that it has relied on, its other findings are shaken, and
-    the next pass knows better. What remains is the greatest solution.
+    Recursive schemas: a pair that is met again, while it is compared or later, adds nothing. That is sound because
+    there are no alternatives here: if one pair does not go together, the whole does not.
     """
 
-    def __init__(self, refuted: set[tuple[int, int]]) -> None:
-        self._refuted = refuted
-        self._known: dict[tuple[int, int], list[Reason]] = {}
-        self._open: set[tuple[int, int]] = set()
-        self._relied_on: set[tuple[int, int]] = set()
-        self.is_shaken = False
+    def __init__(self) -> None:
+        self._met: set[tuple[int, int]] = set()
 
     def compare(self, reader: Any, writer: Any, path: str) -> list[Reason]:
-        """Return why the reader's schema does not resolve what the writer's wrote."""
+        """Return why the reader's schema does not resolve what the writer's wrote, as far as it was not said before."""
         pair = (id(reader), id(writer))
-        known = self._known.get(pair)
-        if known is not None:
-            return known
-        if pair in self._open:
-            if pair in self._refuted:
-                return [_RECURSION]
-            self._relied_on.add(pair)
+        if pair in self._met:
             return []
-        self._open.add(pair)
-        found = self._resolve(reader, writer, path)
-        self._open.discard(pair)
-        self._known[pair] = found
-        if found and pair not in self._refuted:
-            self._refuted.add(pair)
-            self.is_shaken = self.is_shaken or pair in self._relied_on
-        return found
+        self._met.add(pair)
+        return self._resolve(reader, writer, path)
 
     def _resolve(self, reader: Any, writer: Any, path: str) -> list[Reason]:
         if writer.type == "union":

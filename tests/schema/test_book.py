@@ -38,6 +38,7 @@ from danube.schema import (
     Reference,
     SchemaLimits,
     SchemaType,
+    Settings,
     Strategy,
     examine,
     parse_level,
@@ -251,7 +252,7 @@ def test_a_deleted_subject_comes_back_with_the_next_version_and_the_settings_of_
     registry.commit(change)
     assert gone == [1, 2]
     assert (book.subjects(), book.subjects(deleted=True)) == ([], [S])
-    assert book.own_settings(S).level is None
+    assert book.own_settings(S) == Settings()
     with pytest.raises(SubjectNotFoundError):
         book.versions(S)
     with pytest.raises(SubjectDeletedError, match="delete it permanently"):
@@ -374,6 +375,19 @@ def test_a_reference_that_is_being_made_holds_off_the_deletion() -> None:
         registry.commit(deletion)
 
 
+def test_so_does_one_of_a_schema_that_is_known() -> None:
+    registry = Registry()
+    registry.register("users", USER)
+    refers = (Reference("User", "users", 1),)
+    registry.register(S, ORDER, references=refers)
+    registry.commit(registry.book.delete_subject(S)[1])
+    registry.catch_up()
+    deletion = registry.late.delete_version("users", 1)[1]
+    assert registry.register("new", ORDER, references=refers).is_new
+    with pytest.raises(MetadataConflictError):
+        registry.commit(deletion)
+
+
 def test_a_deletion_holds_off_the_reference() -> None:
     registry = Registry()
     registry.register("users", USER)
@@ -400,6 +414,20 @@ def test_a_schema_that_a_subject_is_about_to_have_is_not_purged() -> None:
     registry.catch_up()
     with pytest.raises(FailedPreconditionError, match="version 1 of 'other'"):
         registry.late.purge(1)
+
+
+def test_nor_one_that_a_subject_with_other_versions_is_about_to_have() -> None:
+    registry = Registry()
+    registry.register(S, A)
+    registry.register("other", AB)
+    registry.commit(registry.book.set_level("other", Level.NONE))
+    registry.commit(registry.book.delete_subject(S)[1])
+    registry.commit(registry.book.delete_subject(S, permanent=True)[1])
+    registry.catch_up()
+    purge = registry.late.purge(1)
+    assert registry.register("other", A).number == 1
+    with pytest.raises(MetadataConflictError):
+        registry.commit(purge)
 
 
 def test_a_purged_schema_that_comes_again_has_another_number() -> None:
@@ -555,6 +583,8 @@ def test_upstreams_clients_call_schemas_by_subject_and_version() -> None:
     registry.commit(book.delete_version(S, 1)[1])
     assert book.to_number(2, 1) == 1, "what is on its way arrives"
     assert book.by_subject_number(2, 1).version.is_deleted
+    registry.commit(book.delete_version(S, 1, permanent=True)[1])
+    assert (book.to_number(2, 1), book.from_number(1, S)) == (None, None)
 
 
 def test_lookup_finds_content_however_it_is_written() -> None:
@@ -593,8 +623,11 @@ def test_guids_are_the_same_in_all_registries() -> None:
     guid = one.book.guid(1)
     assert other.book.guid(number) == guid
     assert other.book.number_of_guid(guid.upper()) == number
+    unknown = other.book.guid(1)
     with pytest.raises(SchemaNotFoundError, match="GUID"):
-        one.book.number_of_guid(other.book.guid(1))
+        one.book.number_of_guid(unknown)
+    made = one.register(S, AB)
+    assert one.book.number_of_guid(unknown) == made.number
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 513, "\ud800"])

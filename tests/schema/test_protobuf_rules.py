@@ -46,6 +46,7 @@ CASES: list[tuple[str, str, str, list[str]]] = [
     ("a repeated number", m("repeated int32 a = 1;"), m("int32 a = 1;"), ["FIELD_NUMERIC_LABEL_CHANGED"]),
     ("a repeated string", m("repeated string a = 1;"), m("string a = 1;"), []),
     ("an optional one", m("optional int32 a = 1;"), m("int32 a = 1;"), []),
+    ("an optional one with another number", m("optional int32 a = 2;"), m("optional int32 a = 1;"), []),
     ("a oneof around one field", m("oneof o { int32 a = 1; }"), m("int32 a = 1;"), []),
     ("a oneof around two", m("oneof o { int32 a = 1; int32 b = 2; }"), m("int32 a = 1; int32 b = 2;"),
      ["MULTIPLE_FIELDS_MOVED_TO_ONEOF"]),
