@@ -12,6 +12,7 @@ from danube.dispatch import Cursor, Gap, ReaderMachine, Span, make_subscription
 from danube.dispatch.delayed import Delayed
 from danube.dispatch.failures import FIRST, NACKED
 from danube.dispatch.inflight import InFlight, Member
+from danube.dispatch.key_flights import KeyFlights
 from danube.dispatch.ring import Ring, ring_hash
 from danube.dispatch.waiting import Aside, Redelivery, Waiting
 from danube.model.errors import InvalidArgumentError
@@ -107,6 +108,24 @@ def test_a_cumulative_acknowledgement_of_the_first_message():
     assert machine.ack_cumulative(0, 1, 0.0) == [0, 1]
     assert machine.ack_cumulative(0, 1, 0.0) == []
     assert machine.ack_cumulative(1, 1, 0.0) == [1, 2]
+
+
+def test_a_slice_with_holes_is_in_flight_without_them():
+    machine = subscription(SHARED, "c", cursor=Cursor(0, ranges=[(2, 3), (5, 6)]))
+    (delivery,) = machine.offered(batch(0, ["a"] * 8), 0.0)
+    assert (delivery.ranges, delivery.messages, delivery.whole) == ([0, 2, 3, 5, 6, 8], 6, False)
+    assert state_of(machine).in_flight_messages == 6
+    assert machine.ack([0, 8], 1, 0.0) == [0, 2, 3, 5, 6, 8]
+    assert (state_of(machine).in_flight_messages, state_of(machine).acked_messages) == (0, 6)
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, 34), (2, 67), (3, 100)])
+def test_a_slice_costs_its_share_of_the_bytes(count, share):
+    for kind in (SHARED, KEY_SHARED):
+        machine = subscription(kind, "c", credit=count)
+        (delivery,) = machine.offered(Span(0, 3, 100, None, ["a"] * 3), 0.0)
+        assert (delivery.messages, delivery.size_bytes) == (count, share)
+        assert state_of(machine).credit_bytes == 10**6 - share
 
 
 # --- Counters ---
@@ -517,6 +536,83 @@ def test_of_all_that_is_ready_the_lowest_offset_is_read_first():
     machine.nack(None, [0, 3], 0.0, 0.0)
     machine.withdraw(3)
     assert machine.next_read(0.0) == (1, True)
+
+
+def test_few_that_are_left_of_many_are_found_in_a_wide_range():
+    machine = machine_of([], limits={"max_unacked_messages": 1000})
+    pump(machine, batch(0, [f"key {number}" for number in range(100)]))
+    machine.ack([1, 90, 91, 100], 1, 0.0)
+    machine.nack(1, [0, 100], None, 1.0, "bad")
+    assert pump(machine, batch(0, [f"key {number}" for number in range(100)]), now=1.0) == {1: [0, 90]}
+    assert machine.ack([0, 100], 1, 2.0) == [0, 1, 90, 91]
+    assert machine.describe(100).backlog_messages == 0
+
+
+def test_poison_that_is_none_any_more_goes_back_to_its_place():
+    machine = machine_of([], poison="dead_letter", max_redelivery_count=0)
+    span = batch(0, ["a"] * 5)
+    pump(machine, span)
+    machine.withdraw(1)
+    machine.nack(1, [1, 2], None, 0.0)
+    machine.nack(1, [2, 3], None, 0.0)  # it is not in flight any more
+    assert [(each.start, each.end) for each in machine.poisoned(5)] == [(1, 2)]
+    change(machine, 1.0, max_redelivery_count=5)
+    assert machine.poisoned(5) == []
+    machine.credit(1, 100, 10**6)
+    assert pump(machine, span, now=1.0) == {1: [1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_waits_for_credit_is_poison_as_soon_as_the_policy_says_so(kind):
+    machine = subscription(kind, "c", redelivery_delay_s=2.0)
+    span = batch(0, list("ab"))
+    pump(machine, span)
+    machine.withdraw(1)
+    machine.nack(1, [0, 1], None, 0.0)
+    machine.tick(5.0)
+    change(machine, 6.0, poison="dead_letter", max_redelivery_count=0)
+    assert [(each.start, each.end) for each in machine.poisoned(5)] == [(0, 1)]
+
+
+def test_who_left_leaves_nothing_behind():
+    machine = machine_of([], [], ["x*"])
+    pump(machine, batch(0, list("abcdef")))
+    for consumer_id in (1, 3):
+        machine.leave(consumer_id, 0.0)
+        assert set(machine._lines.ready) == set(machine.consumer_ids)
+    assert machine.join(9, "c2", 1.0) == 2
+    assert set(machine._lines.ready) == {9}
+
+
+def test_a_flight_that_is_over_holds_no_offsets():
+    flights = KeyFlights()
+    flights.add(Member(1, "c"), [3, 4], 0.0, 10.0)
+    flight = flights.of[3]
+    assert flights.take(3) is flight
+    assert flight.offsets == [3, 4]
+    assert flights.take(4) is flight
+    assert flight.offsets == []
+
+
+def test_a_key_that_has_moved_with_nothing_in_flight_waits_for_credit():
+    machine = machine_of([], [], [])
+    names = [f"key {number}" for number in range(40)]
+    owner = next(iter(pump(machine, batch(0, names[:1]))))
+    machine.ack([0, 1], owner, 0.0)
+    machine.leave(owner, 0.0)
+    heir = machine._ring.owner(ring_hash(names[0]), names[0]).consumer_id
+    machine.withdraw(heir)
+    assert pump(machine, batch(1, names[:1])) == {}
+    assert machine.explain(0.0, 2).state == "no-credit"
+    assert f"'c{heir}'" in machine.explain(0.0, 2).sentence
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_comes_while_nobody_is_there_is_dropped_without_durability(kind):
+    machine = lossy(kind)
+    assert machine.offered(batch(0, list("abc")), 0.0) == []
+    assert machine.describe(3).dropped_messages == 3
+    assert machine.position == 3
 
 
 # --- The ring ---
