@@ -561,7 +561,7 @@ async def test_waiting_for_what_is_on_its_way_is_not_waiting_for_what_comes_late
 
 async def test_a_session_that_is_resumed_does_not_wait_for_what_it_has_in_flight() -> None:
     """Its repeats settle with the first copies, so nothing about it is still open."""
-    world = World()
+    world = World(Durability.REMOTE)
     sender = await world.attached("p")
     world.take(sender, "a", 0)
     found: list[ProducerSession] = []
@@ -572,6 +572,10 @@ async def test_a_session_that_is_resumed_does_not_wait_for_what_it_has_in_flight
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(resume)
+        await trio.testing.wait_all_tasks_blocked()
+        assert found == [], "it is written down first"
+        entry = world.journal.entries[-1]
+        cast("Any", entry.owner).settled(entry, None)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert [session.epoch for session in found] == [sender.session.epoch]

@@ -632,6 +632,16 @@ async def test_a_share_that_failed_does_not_wait_for_what_else_is_on_its_way() -
         assert a.here == []
 
 
+async def test_a_share_that_was_ended_while_it_was_admitted_takes_nothing_more() -> None:
+    async with world_of() as world:
+        a = world.topics["/default/a"]
+        staged = await world.staged(0, b"1")
+        a.on_admit = lambda: a.here[0].end(UnavailableError("the topic has gone"))
+        with pytest.raises(UnavailableError, match="has gone"):
+            await world.commit(0, staged)
+        assert (a.taken, a.here) == ([], [])
+
+
 async def test_a_commit_whose_session_is_taken_over_says_so_and_is_repeated() -> None:
     async with world_of() as world:
         a = world.topics["/default/a"]
@@ -760,7 +770,7 @@ async def test_damage_in_a_later_stage_is_found_before_the_decision() -> None:
 async def test_damage_far_into_a_large_stage_is_found_before_the_decision() -> None:
     async with world_of() as world:
         world.topics["/default/a"].max_message_bytes = 8 * MIB
-        staged = await world.staged(0, bytes(5 * MIB), bytes(MIB), alone=True)
+        staged = await world.staged(0, *[bytes(3 * MIB)] * 3, alone=True)
         world.disk.content(f"{staged:016x}.stage")[-1000] ^= 1
         with pytest.raises(DataLossError):
             await world.commit(0, staged)
@@ -803,9 +813,11 @@ async def test_an_abort_drops_what_it_names_and_nothing_else() -> None:
         assert await world.abort(5, two, later, foreign) == (1, False)
         assert sorted(await world.states()) == sorted((one, three, later, foreign))
         assert await world.abort(5, two) == (0, False)
+        assert await world.abort(6) == (1, False)
+        later = await world.staged(6, b"4")
         assert (await world.commit(4)).committed
         assert await world.abort(5) == (2, False)
-        assert sorted(await world.states()) == [later, foreign]
+        assert sorted(await world.states()) == sorted((later, foreign))
         assert await world.abort(4) == (0, True)
         with pytest.raises(InvalidArgumentError, match="batch id -1"):
             await world.abort(-1)

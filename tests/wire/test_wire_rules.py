@@ -529,7 +529,7 @@ def test_incomplete_messages_take_the_last_byte_of_the_budget_and_then_one_must_
     window, failed = server._connection_window, 0
     for stream_id in range(1, 17, 2):
         server.receive(raw.request(stream_id), 0.0)
-        text = grpc_message(bytes(60 * KIB))[:-1]  # it never ends
+        text = grpc_message(bytes(60 * KIB))[: 48 * KIB]  # it never ends
         while text and not failed:
             assert window, "a peer without window could only wait"
             size = min(len(text), window, 16 * KIB)
@@ -562,8 +562,8 @@ def test_a_block_that_fills_the_table_does_so_each_time_it_comes() -> None:
     block = hpack.Encoder().encode(pairs, huffman=False)
     inserted = len(server._h2.decoder.header_table.dynamic_entries)
     for stream_id in (1, 3, 5):
-        events = server.receive(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, block), 0.0)
-        assert isinstance(events[0], RequestReceived)
+        (event,) = server.receive(frame(HEADERS, END_HEADERS, stream_id, block), 0.0)
+        assert isinstance(event, RequestReceived)
         before, inserted = inserted, len(server._h2.decoder.header_table.dynamic_entries)
         assert inserted > before
         assert server._streams[stream_id].h2 is not None
@@ -758,6 +758,17 @@ def test_one_stream_that_waits_for_its_window_holds_up_no_other_at_all() -> None
     pair.client.send_message(one, b"waits")
     pair.client.send_message(two, b"small")
     assert [stream_id for _, _, stream_id, _ in parse_frames(pair.client.data_to_send())] == [two]
+
+
+def test_a_stream_that_was_reset_while_it_waited_holds_up_no_other() -> None:
+    pair = Pair()
+    one, two = pair.open(), pair.open()
+    pair.pump()
+    pair.client.send_message(one, b"is over")
+    pair.client.send_message(two, b"goes")
+    pair.client.reset(one)
+    sent = parse_frames(pair.client.data_to_send())
+    assert [(kind, stream_id) for kind, _, stream_id, _ in sent] == [(RST_STREAM, one), (DATA, two)]
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, 2])
