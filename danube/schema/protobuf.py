@@ -62,6 +62,8 @@ class ProtobufSchema:
     """Full names of the messages that are in the file itself."""
     is_checked_utf8: frozenset[str]
     """Messages whose strings have to be UTF-8: those of all files but proto2's."""
+    closed_enums: Mapping[str, frozenset[int]]
+    """By full name, the numbers of proto2's enums: a value with another number counts as none."""
     canonical: str
     """Its descriptor in Base64, without the name of the file and names that follow from others."""
     name: str
@@ -119,18 +121,26 @@ def parse(source: Source, limits: SchemaLimits, compile_proto: Compile | None) -
     own = built[own.name]
     messages: dict[str, DescriptorProto] = {}
     checked: set[str] = set()
+    closed: dict[str, frozenset[int]] = {}
     for file in built.values():
         inside = dict(_all_messages(file.message_type, file.package))
         messages |= inside
         if file.syntax not in ("", "proto2"):
             checked |= inside.keys()
+        else:
+            scopes = [(file.package, file.enum_type), *((name, message.enum_type) for name, message in inside.items())]
+            closed |= {
+                _full(scope, enum.name): frozenset(value.number for value in enum.value)
+                for scope, enums in scopes
+                for enum in enums
+            }
     names = tuple(name for name, _ in _all_messages(own.message_type, own.package))
     payload = source.message or (_full(own.package, own.message_type[0].name) if own.message_type else "")
     if source.message and source.message not in names:
         raise InvalidSchemaError(
             f"the protobuf schema has no message {source.message!r}; it has: {', '.join(names[:10]) or 'none'}"
         )
-    return ProtobufSchema(own, messages, names, frozenset(checked), _canonical(own), payload)
+    return ProtobufSchema(own, messages, names, frozenset(checked), closed, _canonical(own), payload)
 
 
 def _described(
@@ -363,6 +373,13 @@ class _Pair:
         elif one.type == _F.TYPE_STRING != other.type and self._name in self._reader.is_checked_utf8:
             # Confluent's registry lets it pass; protobuf refuses the whole message if it is none.
             yield Reason("FIELD_SCALAR_KIND_CHANGED", path, differ + ", which need not be UTF-8")
+        elif one.type == _F.TYPE_ENUM and _is_required(one):
+            # What has none of the numbers counts as absent, and nothing that is required may be.
+            known = self._reader.closed_enums.get(one.type_name.removeprefix("."))
+            written = self._writer.closed_enums.get(other.type_name.removeprefix("."))
+            if known is not None and (written is None or not written <= known):
+                text = f"{what} is required, and its enum lacks numbers that the writer's may have"
+                yield Reason("ENUM_CONST_REMOVED", path, text)
         if _is_required(one) != _is_required(other):
             change, whose = ("ADDED", "reader's") if _is_required(one) else ("REMOVED", "writer's")
             yield Reason(f"REQUIRED_FIELD_{change}", path, f"{what} is required in the {whose} schema only")

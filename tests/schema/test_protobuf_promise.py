@@ -40,7 +40,7 @@ def field(random: Random, message: DescriptorProto, number: int, syntax: str) ->
         made.type = random.choice(SCALARS)
         if made.type == F.TYPE_ENUM:
             made.type_name = ".E"
-        elif syntax == "proto2" and random.random() < 0.2:
+        if syntax == "proto2" and random.random() < 0.2:
             made.label = F.LABEL_REQUIRED
             return
     if random.random() < 0.2:
@@ -77,6 +77,9 @@ def evolved(random: Random, old: FileDescriptorProto) -> FileDescriptorProto:
     for _ in range(random.randint(1, 3)):
         message = random.choice(made.message_type)
         roll = random.random()
+        if random.random() < 0.15 and len(made.enum_type[0].value) > 1:
+            del made.enum_type[0].value[-1]
+            continue
         if roll < 0.3:
             free = [number for number in range(1, 9) if number not in {each.number for each in message.field}]
             if free:
@@ -115,8 +118,6 @@ def scalar(random: Random, kind: int) -> Any:
         return random.choice((0.0, -1.5, 1e9))
     if kind == F.TYPE_BOOL:
         return random.random() < 0.5
-    if kind == F.TYPE_ENUM:
-        return 0
     large = kind in (F.TYPE_INT64, F.TYPE_UINT64, F.TYPE_SINT64, F.TYPE_FIXED64, F.TYPE_SFIXED64)
     signed = kind in (F.TYPE_INT32, F.TYPE_INT64, F.TYPE_SINT32, F.TYPE_SINT64, F.TYPE_SFIXED32, F.TYPE_SFIXED64)
     most = 2 ** ((63 if large else 31) + (not signed)) - 1
@@ -135,9 +136,14 @@ def fill(random: Random, message: Any, depth: int = 0) -> None:
                 inner = getattr(message, each.name)
                 fill(random, inner.add() if each.is_repeated else inner, depth + 1)
         elif each.is_repeated:
-            getattr(message, each.name).extend(scalar(random, each.type) for _ in range(random.randint(0, 2)))
+            if each.enum_type is None:
+                getattr(message, each.name).extend(scalar(random, each.type) for _ in range(random.randint(0, 2)))
         else:
-            setattr(message, each.name, scalar(random, each.type))
+            setattr(
+                message,
+                each.name,
+                random.choice(each.enum_type.values).number if each.enum_type else scalar(random, each.type),
+            )
 
 
 def check_same(old: Any, new: Any) -> None:
@@ -147,7 +153,9 @@ def check_same(old: Any, new: Any) -> None:
         other = theirs.get(each.number)
         if other is None or each.type != other.type or each.is_repeated or other.is_repeated:
             continue
-        if each.message_type is None and each.containing_oneof is None and other.containing_oneof is None:
+        if each.message_type is not None or each.containing_oneof is not None or other.containing_oneof is not None:
+            continue
+        if each.enum_type is None or getattr(old, other.name) in each.enum_type.values_by_number:
             assert getattr(new, each.name) == getattr(old, other.name)
 
 
