@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from random import Random
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from danube.history.manifest import Bucket, Manifest, ManifestKind
 from danube.history.merger import runs_to_merge
 from danube.history.objects import object_origin
 from danube.history.parts import ObjectRecord, PartRecord, TopicHistory
-from danube.history.pieces import cut, piece_key
+from danube.history.pieces import cut, piece_bytes, piece_key
 from danube.history.remote.format import CommitKind, Position
 from danube.history.remote.queue import GATHER_BYTES, CommitQueue
 from danube.history.remote.stored import StoredCommits
@@ -32,6 +33,7 @@ from danube.history.segment import (
 from danube.log import Entry, EntryType
 from danube.model import Durability
 from danube.model.errors import InvalidArgumentError, TopicNotFoundError
+from danube.storage import MemoryBackend, Storage
 
 
 def part(
@@ -293,6 +295,13 @@ def test_data_is_cut_into_pieces() -> None:
     assert cut(b"abcdef", 3) == [b"abc", b"def"]
     assert cut(b"", 3) == []
     assert piece_key("k", 26) == "k-0000001a"
+
+
+def test_pieces_fit_the_objects_of_their_storage() -> None:
+    mib = 1 << 20
+    for most, expected in ((mib, mib), (32 * mib, 32 * mib), (100 * mib, 32 * mib)):
+        storage = Storage(MemoryBackend(max_object_bytes=most), random=Random(1))
+        assert piece_bytes(storage) == expected
 
 
 def test_spans_are_cut_into_pieces_of_four_to_eight_mib() -> None:

@@ -26,7 +26,7 @@ from danube.history.remote.format import CommitKind
 from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
 from danube.history.sealer import Sealer, _Ask
 from danube.history.segment import TRAILER_SIZE, SegmentBuilder, SegmentKind, SegmentPart, read_trailer
-from danube.log import Entry, StoredBatch
+from danube.log import Entry, EntryType, StoredBatch
 from danube.log.index import TopicIndex
 from danube.metadata import Condition, Delete, Put, TransactionResult
 from danube.metadata.memory import MemoryStore
@@ -123,6 +123,12 @@ class Journal:
         self.used_bytes = 0
         self.oldest: list[int] = []
         self.asked: list[int] = []
+        self.sequence = 7
+        self.synced: list[int] = []
+
+    async def sync(self, sequence: int) -> None:
+        await trio.lowlevel.checkpoint()
+        self.synced.append(sequence)
 
     def topics_of_oldest(self, size_bytes: int) -> list[int]:
         self.asked.append(size_bytes)
@@ -470,6 +476,30 @@ async def test_topics_share_objects_up_to_a_number_of_parts(monkeypatch: pytest.
         (item,) = [item async for item in w.sealer._build(topics, set())]
         (part,) = item.footer.parts
         assert (part.topic_id, part.batches) == (2, 1 + 999 // (part.size_bytes // part.batches))
+
+
+async def test_what_was_sealed_is_counted_and_names_its_producers() -> None:
+    async with world() as w:
+        log = Log(1, 1000, NOW_US)
+        log.batches = [
+            make_batch(1, 0, [b"x"], producer_id=3),
+            make_batch(1, 1, [b"x"], producer_id=0),
+            make_batch(1, 5, [b"x"], producer_id=4),
+        ]
+        log.end_offset = 6
+        topic = Topic(1, log)
+        w.sealer.watch(topic)
+        await w.sealer._seal([topic], {1})
+        records = w.catalogue.topic(1).parts
+        footer = await load_footer(w.storages["default"], records[0].object)
+        ranges = [(part.base_offset, part.end_offset) for part in footer.parts]
+        assert ranges == [(0, 2), (5, 6)], "a hole parts them"
+        assert [each.part for each in records] == footer.parts[:1], "what lies behind it does not continue the journal"
+        assert footer.producers == {3: "maker-3", 4: "maker-4"}, "of composite batches the records have the names"
+        status = w.sealer.status()
+        size = len(w.spaces["default"].objects[records[0].object][0])
+        assert (status.sealed_objects, status.sealed_bytes) == (1, size)
+        assert log.sealed == [(2, records[0].part.size_bytes)]
 
 
 async def test_what_is_in_the_catalogue_leaves_the_journal() -> None:
@@ -875,17 +905,72 @@ class RemoteBroker:
         return "maker"
 
 
-def remote(w: World) -> RemoteJournal:
+def remote(w: World, limits: Limits = LIMITS) -> RemoteJournal:
     return RemoteJournal(
         w.storages["default"],
         w.catalogue,
         RemoteBroker(),
-        LIMITS,
+        limits,
         cluster="c",
         owner="me",
         wall_clock_us=clock_us,
         told=lambda: True,
     )
+
+
+async def test_a_storage_that_is_away_is_tried_again_and_those_who_wait_are_told(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        journal = remote(w)
+        stalls: list[tuple[float, int]] = []
+        settled: list[Entry] = []
+        broker = journal._broker
+        broker.on_stall = lambda entries, error: stalls.append((trio.current_time(), len(entries)))  # type: ignore[method-assign]
+        broker.on_commit = lambda entries, error: settled.extend(entries)  # type: ignore[method-assign]
+        await journal.recover()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            await trio.sleep(100)
+            assert (stalls, len(journal._queue.in_flight)) == ([], 0)
+            puts: list[float] = []
+            put = w.storages["default"].put
+
+            async def away(key: str, data: bytes, *, if_absent: bool = False) -> None:
+                await trio.lowlevel.checkpoint()
+                puts.append(trio.current_time())
+                raise StorageUnavailableError("away")
+
+            w.storages["default"].put = away  # type: ignore[method-assign]
+            begun = trio.current_time()
+            journal.submit(Entry(EntryType.CURSOR, 1, Durability.REMOTE, (b"x",)))
+            await trio.sleep(70)
+            pauses = [round(puts[at + 1] - puts[at], 3) for at in range(8)]
+            assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+            assert [count for _, count in stalls] == [1, 1], "and again, as long as it takes"
+            assert 30 <= stalls[0][0] - begun <= 38
+            assert stalls[1][0] - stalls[0][0] == pytest.approx(30)
+            w.storages["default"].put = put  # type: ignore[method-assign]
+            await trio.sleep(10)
+            assert len(settled) == 1
+            await trio.sleep(100)
+            assert len(stalls) == 2
+            await journal.aclose()
+
+
+async def test_a_snapshot_follows_so_many_commits(autojump_clock: MockClock) -> None:
+    limits = msgspec.structs.replace(LIMITS, remote_snapshot_commits=3)
+    async with world() as w:
+        journal = remote(w, limits)
+        await journal.recover()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            await trio.sleep(1)
+            kinds = []
+            for _ in range(7):
+                journal.submit(Entry(EntryType.CURSOR, 1, Durability.REMOTE, (b"x",)))
+                await trio.sleep(1)
+                kinds.append((journal._commits_since, journal._queue.next_sequence))
+            assert kinds == [(1, 3), (2, 4), (0, 6), (1, 7), (2, 8), (0, 10), (1, 11)]
+            await journal.aclose()
 
 
 async def test_parts_of_commits_are_needed_until_they_are_sealed_or_expired() -> None:
@@ -1205,6 +1290,34 @@ async def test_a_survey_finds_what_is_promised_and_what_is_not(autojump_clock: M
         assert set(only.damage) == {2}
         assert set(only.objects) <= {ref.key for ref in refs}
         assert (await survey_topics(storage, "c", survey.bucket, [99])).objects == {}
+
+
+async def test_broken_objects_are_named_in_order_and_a_survey_can_be_cancelled(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        keys = [f"{segment_prefix('c')}{number}.seg" for number in range(3)]
+        for key in keys:
+            w.spaces["default"].store(key, b"short", 0)
+        storage = w.storages["default"]
+        get = storage.get
+
+        async def slow(key: str, start: int = 0, end: int | None = None) -> bytes:
+            await trio.sleep(9 if key == keys[0] else 1)
+            return await get(key, start, end)
+
+        storage.get = slow  # type: ignore[method-assign]
+        survey = await survey_bucket(storage, "c")
+        assert [key for key, _ in survey.broken] == keys
+        with trio.move_on_after(0.5) as patience:
+            await survey_bucket(storage, "c")
+        assert patience.cancelled_caught
+
+        async def away(key: str, start: int = 0, end: int | None = None) -> bytes:
+            await trio.sleep(1)
+            raise StorageUnavailableError("away")
+
+        storage.get = away  # type: ignore[method-assign]
+        with pytest.raises(StorageUnavailableError, match="away"):
+            await survey_bucket(storage, "c")
 
 
 async def test_checksums_are_compared_of_what_no_manifest_vouches_for_and_of_all_if_asked() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -29,7 +30,8 @@ from danube.log.reader import CHUNK_BYTES, JournalReader
 from danube.log.recovered import Standing
 from danube.model import DanubeError, Durability, Limits
 from danube.model.batch import check_part
-from danube.model.errors import InternalError, MessageTooLargeError, NotFoundError
+from danube.model.errors import InternalError, JournalFencedError, MessageTooLargeError, NotFoundError, UnavailableError
+from danube.model.limits import MIB
 from danube.testing.disk import SimulatedDisk
 
 
@@ -499,6 +501,33 @@ async def test_nothing_is_freed_by_a_journal_that_ends(autojump_clock: MockClock
     assert await found.journal.write_freed(bytes(16)) is False
 
 
+async def test_what_a_fence_overtakes_is_not_freed(autojump_clock: MockClock) -> None:
+    found = Keeper(SimulatedDisk(Random(1)), LIMITS)
+    await found.journal.recover()
+    answers: list[bool] = []
+    with pytest.RaisesGroup(JournalFencedError):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(found.journal.run)
+            await trio.sleep(1)
+            found.disk.fail("sync", errno.EIO)
+
+            async def ask() -> None:
+                with trio.CancelScope(shield=True):  # bounded: the journal ends
+                    answers.append(await found.journal.write_freed(bytes(16)))
+
+            nursery.start_soon(ask)
+            await trio.sleep(10)
+    assert answers == [False]
+
+
+async def test_a_journal_that_has_ended_admits_nothing(autojump_clock: MockClock) -> None:
+    async with keeper() as k:
+        assert k.journal.try_admit(10)
+    assert not k.journal.try_admit(10)
+    with trio.fail_after(100), pytest.raises(UnavailableError, match="clos"):
+        await k.journal.admit(10)
+
+
 async def test_a_publish_that_meets_a_full_disk_looks_at_once_whether_it_still_is(autojump_clock: MockClock) -> None:
     async with keeper() as k:
         log = k.log(1)
@@ -617,7 +646,7 @@ async def test_sixteen_chunks_are_kept_and_the_ones_used_last() -> None:
     assert len(disk.asked) == 17
     await reader.window(1, CHUNK_BYTES, 10)
     assert len(disk.asked) == 18, "the one that was used least lately has gone"
-    assert len(reader._chunks) == 16
+    assert len(reader._chunks) * CHUNK_BYTES == 16 * MIB
 
 
 async def test_a_file_that_is_gone_is_not_found_and_not_kept() -> None:

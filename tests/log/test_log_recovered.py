@@ -227,6 +227,8 @@ async def test_what_was_freed_is_not_missed_and_raises_the_checkpoint(autojump_c
     header = read_file_header(bytes(f.disk.content(f.recovery.active.name)), f.recovery.active.file_id)
     assert header is not None
     assert (header.checkpoint, header.live) == (13, ())
+    late = file(3, 13, block(3, 13, freed(2, 1)), live=[(1, 12), (2, 12)], watermark=12)
+    assert (await recover(late)).standing.missing_files == (2,), "the first number is no file"
     # The one that says so may itself be cut off: then they are missing.
     torn = damaged(file(3, 13, *gone, live=[(1, 12)], watermark=12), START + 60)
     f = await recover(torn)
@@ -278,6 +280,15 @@ async def test_a_hole_of_which_nobody_knows_all_is_kept_for_good(autojump_clock:
     (corruption,) = f.recovered.corruptions
     assert (corruption.topics, corruption.complete) == ({}, False)
     assert f.recovered.topics[1].suspect is False
+    only = body(block(1, 10, batch(1, 0, 2), batch(4, 0)), *BODY[1:])
+    at += len(only[1].rstrip(b"\0")) - len(data.rstrip(b"\0"))
+    f = await recover((name, only[1][:at] + b"\xee" * 70 + only[1][at + 70 :]), tail())
+    assert [(f.recovered.topics[number].suspect, len(f.recovered.corruptions)) for number in (1, 4)] == [
+        (False, 1),
+        (True, 1),
+    ], "topic 4 may have had something there"
+    f = await recover(damaged(only, at + 12), tail())
+    assert (f.recovered.corruptions[0].complete, f.recovered.topics[4].suspect) == (True, False)
     stamp_at = data.index(b"DNB1", BODY_AT[1])
     f = await recover(damaged((name, data), stamp_at + 9), tail())
     (corruption,) = f.recovered.corruptions
