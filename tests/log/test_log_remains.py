@@ -338,6 +338,8 @@ async def test_what_is_whole_but_for_a_checksum_is_told_completely(autojump_cloc
     two = b"".join(pieces) + block(4, batch(3, 0)) + TERMINATOR
     assert await salvaged(two) == (expected | {3: (0, 1)}, True)
     assert await salvaged(b"") == ({}, True)
+    empty = framed(control(0))[1]
+    assert await salvaged(b"".join(pieces) + empty) == (expected, True), "an entry without a payload is whole"
 
 
 async def test_an_entry_without_its_stamp_names_its_topic(autojump_clock: MockClock) -> None:
