@@ -1036,6 +1036,17 @@ async def test_the_janitor_counts_what_is_there(autojump_clock: MockClock) -> No
         assert (await w.history.janitor.check_manifests("default")) == 1
 
 
+async def test_a_damaged_manifest_is_found() -> None:
+    async with world() as w:
+        await w.store_object({1: batches(1, 0, 2)})
+        await w.history.manifests["default"].flush()
+        (key,) = [key for key in w.spaces["default"].objects if key.startswith("manifests/")]
+        data, time_us = w.spaces["default"].objects[key]
+        w.spaces["default"].store(key, data[:-1] + bytes([data[-1] ^ 1]), time_us)
+        with pytest.raises(DataLossError, match="the manifest is damaged"):
+            await w.history.janitor.check_manifests("default")
+
+
 async def test_what_comes_or_goes_while_the_janitor_looks_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
         first = await w.store_object({1: batches(1, 0, 2)})

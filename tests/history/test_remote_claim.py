@@ -10,6 +10,7 @@ import trio
 from sealed import make_batch
 
 from danube.history.catalogue import HistoryCatalogue
+from danube.history.parts import ObjectRef
 from danube.history.remote import RemoteJournal, RemoteRecovered
 from danube.history.remote.claim import Claim, highest_epoch, put_once
 from danube.history.remote.format import (
@@ -268,6 +269,8 @@ async def test_a_journal_goes_on_with_what_a_claim_has_found() -> None:
             wall_clock_us=lambda: 9,
             told=lambda: True,
         )
+        stale = SegmentPart(1, 7, 8, 1, 1, 1, 0, 10, 0, 0, 1, 0, 1)
+        catalogue.add_commit(ObjectRef("default", "wal/main/of-an-attempt"), 10, 1, [stale])
         entered: list[tuple[int, int]] = []
 
         async def enter(recovered: RemoteRecovered) -> None:
@@ -368,6 +371,18 @@ async def test_an_object_under_the_key_of_a_commit_that_is_none_is_refused() -> 
     b.space.store(commit_key(CLUSTER, Position(1, 2)), bytes(builder.finish()[0]), 1)
     with pytest.raises(DataLossError, match="this is no commit"):
         await b.claim(2)
+
+
+async def test_a_commit_that_does_not_say_what_it_is_is_refused() -> None:
+    b = Bucket()
+    b.begin(1)
+    for entries in ([], [ControlEntry(EntryType.CURSOR, 1, b"x")]):
+        builder = SegmentBuilder(SegmentKind.COMMIT, 1, 5)
+        builder.control(entries)
+        b.space.store(commit_key(CLUSTER, Position(1, 2)), bytes(builder.finish()[0]), 1)
+        with pytest.raises(DataLossError, match="does not say what it is"):
+            await b.claim(2)
+        b.space.remove(commit_key(CLUSTER, Position(2, 0)))
 
 
 async def test_objects_are_put_once_and_known_again() -> None:
