@@ -616,3 +616,23 @@ async def test_who_waits_for_a_rate_hears_of_the_end_of_the_topic(autojump_clock
             await attempt()
     with pytest.raises(UnavailableError, match="has gone"):
         world.intake.try_admit(1)
+
+
+async def test_the_brokers_own_producers_let_the_idle_go_too() -> None:
+    world = World(producer_state_expiry_s=100.0)
+    gone = await world.open("gone")
+    world.now_us += 101_000_000
+    await world.open("own", internal=True)
+    assert world.table.name_of(gone.producer_id) == ""
+
+
+async def test_who_is_attached_or_registered_is_listed_by_name() -> None:
+    world = World()
+    sender = await world.attached("p")
+    await register(world, "a")
+    await world.open("not here")
+    world.take(sender, "a", 0, 5)
+    assert world.intake.infos() == [
+        api.ProducerInfo("a", 0, 0, True),
+        api.ProducerInfo("p", sender.session.epoch, 5, True),
+    ]

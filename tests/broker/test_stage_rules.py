@@ -21,6 +21,7 @@ from danube.model import Durability, Limits, api, stage_api
 from danube.model.batch import BatchHeader, encode_part, open_records
 from danube.model.errors import (
     DanubeError,
+    DataDirectoryError,
     DataLossError,
     DuplicateSequenceError,
     FailedPreconditionError,
@@ -49,6 +50,7 @@ class FakeTopic:
         self.intake = self
         self.max_message_bytes = MIB
         self.at_once = True
+        self.producer_id = 1000 + topic_id
         self.forgetful = False
         """Whether it has forgotten where batches are that it knows."""
         self.damage: DanubeError | None = None
@@ -83,8 +85,7 @@ class FakeTopic:
         self.on_open()
         self.opened.append((request.producer_name, bool(request.anonymous), internal))
         self.epoch += 1
-        producer_id = 1000 + self.topic_id
-        return ProducerSession(producer_id, request.producer_name, self.epoch, self.next_sequence, False, True)
+        return ProducerSession(self.producer_id, request.producer_name, self.epoch, self.next_sequence, False, True)
 
     def attach(self, sender: Any, *, internal: bool) -> None:
         assert internal
@@ -109,7 +110,7 @@ class FakeTopic:
         assert sender in self.here
         assert len(self.admitted) == len(self.taken) + 1, "each batch is admitted before it is taken"
         assert self.admitted[-1] == len(part)
-        assert (header.producer_id, header.producer_epoch) == (1000 + self.topic_id, self.epoch)
+        assert (header.producer_id, header.producer_epoch) == (self.producer_id, self.epoch)
         self.taken.append(header.base_sequence)
         if header.base_sequence < self.next_sequence:
             if self.forgetful:
@@ -231,7 +232,7 @@ class World:
         self.ids = 0
         limits = {"max_batch_bytes": 8 * MIB, **limits}
         self.broker = SimpleNamespace(
-            config=SimpleNamespace(limits=Limits(**limits), cluster="here"),
+            config=SimpleNamespace(limits=Limits(**limits), cluster="here", data_directory="/data"),
             seams=SimpleNamespace(wall_clock_us=lambda: 10**15 + round(trio.current_time() * 1e6)),
             catalogue=SimpleNamespace(store=store, new_id=self.new_id, locate=self.locate),
             topic=self.topics.__getitem__,
@@ -669,7 +670,14 @@ async def test_a_topic_that_lost_its_latest_batches_goes_on_from_where_it_stands
             await world.commit(1, staged)
         await world.restart()
         a.refusal, a.next_sequence, a.end_offset = None, 4, 4
-        assert (await world.commit(1)).offsets == {"/default/a": (4, 6)}
+        a.producer_id, a.at_once = 4711, False  # its producer is another one, too
+        found: list[Any] = []
+        world.nursery.start_soon(outcome_of, partial(world.commit, 1), found)
+        await come_to_rest()
+        assert world.stages.held_producers == {4711}
+        a.settle()
+        await come_to_rest()
+        assert found[0].offsets == {"/default/a": (4, 6)}
         assert (a.taken, a.rows) == ([4], [b"1", b"2"])
 
 
@@ -1088,6 +1096,42 @@ async def test_producers_of_stages_are_bounded_and_those_that_committed_nothing_
         assert [await world.last(name) for name in ("one", "two", "three")] == [None, 1, 0]
         await world.restart()
         assert [await world.last(name) for name in ("one", "two", "three")] == [None, 1, 0]
+
+
+async def test_of_two_first_commits_at_once_the_one_that_fails_does_not_take_the_other_along() -> None:
+    async with world_of() as world:
+        one, two = await world.staged(0, b"1"), await world.staged(0, b"2")
+        world.store.writes = ["refuse"]
+        failed, found = list[Any](), list[Any]()
+        world.nursery.start_soon(outcome_of, partial(world.commit, 0, one), failed)
+        while (known := world.stages._ledger.find("job")) is None or not known.lock.locked():
+            await trio.lowlevel.checkpoint()
+        world.nursery.start_soon(outcome_of, partial(world.commit, 0, two), found)
+        await come_to_rest()
+        assert isinstance(failed[0], UnavailableError)
+        assert found[0].committed
+        assert await world.last() == 0
+        assert not (await world.commit(0)).committed
+        assert world.rows() == [b"2"]
+
+
+async def test_a_disk_that_cannot_be_read_at_the_start_is_named() -> None:
+    async with world_of() as world:
+
+        async def fail() -> dict[str, int]:
+            raise OSError(errno.EACCES, "no")
+
+        world.disk.list = fail  # type: ignore[method-assign]
+        with pytest.raises(DataDirectoryError, match="what is staged there cannot be read"):
+            await world.restart()
+
+
+async def test_the_largest_batch_fits_into_a_request() -> None:
+    async with world_of() as world:
+        limit = world.stages.service()[stage_api.StageMethod.STAGE].max_request_bytes
+        assert limit is not None
+        largest = stage_api.StageBatch(bytes(world.broker.config.limits.max_batch_bytes))
+        assert len(msgspec.msgpack.encode(largest)) <= limit
 
 
 async def test_the_memory_of_a_producer_whose_batch_waits_does_not_expire() -> None:

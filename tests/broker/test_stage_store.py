@@ -28,7 +28,7 @@ from danube.broker.stages.format import (
     read_head,
 )
 from danube.broker.stages.store import StageStore, StoredStage
-from danube.model.batch import BatchHeader, check_part, encode_part
+from danube.model.batch import BatchHeader, check_part, crc32c, encode_part
 from danube.model.errors import CorruptBatchError, DataLossError, LimitExceededError, UnavailableError
 from danube.model.limits import MIB, Limits
 from danube.model.stage_api import StageState
@@ -61,7 +61,10 @@ def test_the_bytes_are_those_of_the_picture() -> None:
     head = encode_head(HEAD)
     assert (head[:4], head[4:8]) == (b"DNG1", (1).to_bytes(4, "little"))
     assert int.from_bytes(head[8:12], "little") == len(head) - 16
-    assert read_head(head + b"what follows") == (HEAD, len(head))
+    assert read_head(head + b"what follows") == read_head(head) == (HEAD, len(head))
+    foreign = b"DNG2" + head[4:-4]
+    with pytest.raises(CorruptBatchError):
+        read_head(foreign + crc32c(foreign).to_bytes(4, "little"))
     end = StageEnd(2, 30, 400, 0xABCD)
     data = encode_end(end)
     assert len(data) == END_SIZE == 36
