@@ -237,6 +237,16 @@ async def test_a_write_is_synced_if_it_is_to_be(tmp_path: Path, monkeypatch: pyt
         assert synced[2:] == ["b"], "a file is there, zeros and all, when it is created"
 
 
+async def test_all_may_read_and_the_owner_alone_may_write(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with RealDisk(tmp_path) as disk:
+            await disk.create("a", 10)
+            assert {os.stat(tmp_path / name).st_mode & 0o777 for name in ("lock", "a")} == {0o644}
+    finally:
+        os.umask(before)
+
+
 async def test_a_directory_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))

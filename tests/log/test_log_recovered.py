@@ -32,7 +32,13 @@ from danube.log.recovered import Corruption, Recovered, RecoveredTopic, TornTail
 from danube.log.recovery import Recovery
 from danube.model import BatchHeader, Durability, Limits, Stamp
 from danube.model.batch import BatchFlags, check_part, read_stamp, write_stamp
-from danube.model.errors import CorruptBatchError, DataLossError, DuplicateSequenceError, JournalFullError
+from danube.model.errors import (
+    CorruptBatchError,
+    DataLossError,
+    DuplicateSequenceError,
+    JournalFullError,
+    ProducerFencedError,
+)
 from danube.testing.disk import SimulatedDisk
 
 SIZE = 16 * 1024
@@ -194,6 +200,12 @@ async def test_an_empty_directory(autojump_clock: MockClock) -> None:
     assert (f.standing.begun, f.recovered.blocks, f.recovery.last_sequence) == (False, 0, 0)
     assert (f.recovery.active.file_id, f.recovery.active.end, f.recovery.next_number) == (1, START, 2)
     assert f.blocks() == []
+
+
+async def test_the_first_file_of_a_journal_may_have_lost_its_header(autojump_clock: MockClock) -> None:
+    name, data = file(1, 1, block(1, 1, batch(1, 0)), block(1, 2, batch(1, 1)))
+    f = await recover((name, b"\7" * START + data[START:]))
+    assert (f.recovered.corruptions, f.recovered.torn, f.recovered.blocks) == ([], None, 2)
 
 
 async def test_files_that_were_made_ready_become_spares_and_may_be_used_at_once(autojump_clock: MockClock) -> None:
@@ -600,6 +612,25 @@ def test_a_window_of_64_settled_batches_and_all_that_are_pending() -> None:
     assert [verdict(number) for number in (35, 36, 99)] == [None, Verdict.KNOWN, Verdict.KNOWN]
     with pytest.raises(DuplicateSequenceError):
         table.check(header_of(2, producer_id=100, epoch=session.epoch, sequence=99))
+
+
+def test_an_exclusive_producer_fences_every_older_session_of_its_topic() -> None:
+    table = ProducerTable(LIMITS)
+    old = table.open("p", 100, now_us=1)
+    exclusive = table.open("q", 200, exclusive=True, now_us=1)
+    young = table.open("r", 300, now_us=1)
+    assert [table.is_fenced(session) for session in (old, exclusive, young)] == [True, False, False]
+    with pytest.raises(ProducerFencedError, match="an exclusive producer has taken over"):
+        table.check(header_of(1, producer_id=100, epoch=old.epoch))
+    with pytest.raises(ProducerFencedError, match="an exclusive producer has taken over"):
+        table.resume(100, old.epoch, now_us=2)
+    for session in (exclusive, young):
+        assert table.resume(session.producer_id, session.epoch, now_us=2) == session
+        assert table.check(header_of(1, producer_id=session.producer_id, epoch=session.epoch)).kind is Verdict.NEW
+    with pytest.raises(ProducerFencedError, match="was replaced by epoch"):
+        table.resume(200, exclusive.epoch + 1, now_us=2)
+    with pytest.raises(ProducerFencedError, match="is unknown"):
+        table.resume(999, 1, now_us=2)
 
 
 def test_a_registration_that_failed_leaves_its_name_free() -> None:

@@ -412,6 +412,17 @@ async def test_what_is_sealed_is_read_from_history() -> None:
     assert sealed.asked == []
 
 
+async def test_behind_a_hole_the_very_first_message_is_read() -> None:
+    b = Bench(sealed=Sealed(0))
+    single = make_part([b"one"])
+    for _ in range(4):
+        b.log.append(single, check_part(single), 1)
+    b.settle()
+    b.log.sealed_up_to(2, 1)
+    for offset in (0, 1, 2):
+        assert [batch.base_offset for batch in await b.log.read(offset, 1)] == [2]
+
+
 async def test_what_leaves_the_journal_while_it_is_read_is_read_from_history() -> None:
     sealed = Sealed(99)
     b = Bench(sealed=sealed)
