@@ -76,6 +76,25 @@ def test_nothing_is_delivered_without_credit_of_both_sorts(kind, messages, size)
     assert state_of(machine).delivered_messages == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_byte_and_a_message_of_credit_are_some(kind):
+    machine = subscription(kind, "c", credit=0)
+    machine.withdraw(1)
+    machine.credit(1, 1, 1)
+    assert machine.next_read(0.0) == (0, False)
+    assert len(machine.offered(batch(0, ["a"]), 0.0)) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_delayed_is_forgotten_at_a_seek(kind):
+    machine = subscription(kind, "c")
+    machine.offered(batch(0, list("ab"), due=50.0), 0.0)
+    assert machine._delayed.some
+    machine.seek(0, 1.0)
+    assert not machine._delayed.some
+    assert (machine.delayed_messages(), machine.next_deadline()) == (0, None)
+
+
 @pytest.mark.parametrize("credit", [(-1, 0), (0, -1)])
 def test_credit_is_not_negative(credit):
     machine = subscription(SHARED, "c")

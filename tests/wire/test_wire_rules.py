@@ -129,6 +129,22 @@ def test_http_1_may_come_in_pieces(cut: int) -> None:
     assert ended_by(server) == 13
 
 
+@pytest.mark.parametrize("first", [frame(SETTINGS, ACK, 0), frame(PING, 0, 0, bytes(8))])
+def test_the_first_frame_says_settings_and_acknowledges_none(first: bytes) -> None:
+    server = server_connection()
+    server.receive(RawClient().hello()[: -len(frame(SETTINGS, 0, 0))] + first, 0.0)
+    assert ended_by(server) == PROTOCOL_ERROR
+
+
+def test_trailers_are_no_new_stream() -> None:
+    server, raw = greeted_server(Limits(max_new_streams_per_second=3))
+    for stream_id in (1, 3, 5):
+        head = raw.request(stream_id)
+        trailers = raw.encoder.encode([("x-last", "word")], huffman=False)
+        server.receive(head + frame(HEADERS, END_HEADERS | END_STREAM, stream_id, trailers), 0.0)
+        assert server.terminated is None
+
+
 def test_a_preface_may_come_in_pieces() -> None:
     hello = RawClient().hello()
     for cut in range(1, len(hello)):
