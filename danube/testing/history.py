@@ -263,11 +263,14 @@ class History:
         self._sessions += 1
         for topic in topics:
             if (topic, subscription) not in self._places:
-                rules = self._rules.get((topic, subscription), SubscriptionRules(kind))
-                place = self._places[topic, subscription] = Place(rules, topic, subscription)
-                place.former_owners = self._homes[topic] in self._replaced
-                place.expires = self._topics[topic].retention
+                self._begin(topic, subscription, self._rules.get((topic, subscription), SubscriptionRules(kind)))
         return Session(subscription, self._sessions, self.events, tuple(filters))
+
+    def _begin(self, topic: str, subscription: str, rules: SubscriptionRules) -> Place:
+        place = self._places[topic, subscription] = Place(rules, topic, subscription)
+        place.former_owners = self._homes[topic] in self._replaced
+        place.expires = self._topics[topic].retention
+        return place
 
     def deliver(
         self,
@@ -382,6 +385,8 @@ class History:
         """
         self.events += 1
         place = self._places.get((topic, subscription))
+        if place is None and (rules := self._rules.get((topic, subscription))) is not None:
+            place = self._begin(topic, subscription, rules)  # no consumer has been let in so far
         return place.moved(offset, failed=failed) if place is not None else 0
 
     def sought(self, topic: str, subscription: str, offset: int, moves: int) -> None:

@@ -294,3 +294,23 @@ def test_a_seek_that_was_not_confirmed_may_happen_later() -> None:
     story.history.moved(TOPIC, "s", 0)
     story.history.sought(TOPIC, "s", 0, moves)
     assert any("4 messages" not in each and "first is @4" in each for each in story.check())
+
+
+@pytest.mark.parametrize(("target", "well"), [(3, True), (1, False)])
+def test_a_seek_before_the_first_consumer_counts(target: int, well: bool) -> None:
+    """Policies may let no consumer in for long; what was passed over meanwhile is nothing that it has to get."""
+    history = History()
+    history.topic(TOPIC, Durability.DISK)
+    history.rules([TOPIC], "s", SubscriptionRules(SubscriptionType.FAILOVER))
+    for number in range(5):
+        history.publish("p", 1, number, TOPIC, b"m%d" % number, None)
+        history.acknowledge(b"m%d" % number, TOPIC, number)
+    moves = history.moved(TOPIC, "s", target)
+    history.moved(TOPIC, "s", target)
+    history.sought(TOPIC, "s", target, moves)
+    session = history.session("s", SubscriptionType.FAILOVER, [TOPIC])
+    for number in (3, 4):
+        history.deliver(session, 1, TOPIC, number, b"m%d" % number, None)
+        history.given(session, TOPIC, number, b"m%d" % number, history.moment(session, TOPIC))
+    history.audit("hot", TOPIC, [Audited(number, b"m%d" % number, None) for number in range(5)])
+    assert (history.check() == []) is well
