@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from danube.broker.broker import Broker, Seams
-from danube.broker.config import BrokerConfig, load_config, parse_address, parse_size
 from danube.broker.doctor import Check, doctor
 from danube.broker.faces import Face, FaceMaker
 from danube.broker.run import run_broker
+from danube.broker.runtime.config import BrokerConfig, load_config, parse_address, parse_size
 
 __all__ = [
     "Broker",

@@ -17,27 +17,27 @@ from typing import Any
 import trio
 from msgspec.structs import replace
 
-from danube.broker.admin import Administration
-from danube.broker.bond import Bond
-from danube.broker.building import build_topic
-from danube.broker.catalogue import Catalogue
-from danube.broker.clock_steps import ClockSteps
-from danube.broker.composite import Composing
-from danube.broker.config import DEFAULT_ADMIN_PORT, DEFAULT_STORAGE, BrokerConfig, with_port
-from danube.broker.consume import consume
-from danube.broker.descriptors import ADMIN_SHARE
-from danube.broker.expiry import MessageExpiry
+from danube.broker.calls.admin import Administration
+from danube.broker.calls.consume import consume
+from danube.broker.calls.publish import PublishStream, publish
+from danube.broker.delivery.expiry import MessageExpiry
+from danube.broker.directory.bond import Bond
+from danube.broker.directory.building import build_topic
+from danube.broker.directory.catalogue import Catalogue
+from danube.broker.directory.policies import PolicyBook
+from danube.broker.directory.records import SubscriptionRecord, TopicRecord, members
+from danube.broker.durability.remote import RemoteTopics
 from danube.broker.faces import FaceMaker
-from danube.broker.named_locks import NamedLocks
-from danube.broker.opened import OpenedBatches
-from danube.broker.policies import PolicyBook
-from danube.broker.publish import PublishStream, publish
-from danube.broker.records import SubscriptionRecord, TopicRecord, members
-from danube.broker.remote import RemoteTopics
-from danube.broker.seams import Seams, shown_address
+from danube.broker.intake.composer import Composing
+from danube.broker.runtime.clock_steps import ClockSteps
+from danube.broker.runtime.config import DEFAULT_ADMIN_PORT, DEFAULT_STORAGE, BrokerConfig, with_port
+from danube.broker.runtime.descriptors import ADMIN_SHARE
+from danube.broker.runtime.named_locks import NamedLocks
+from danube.broker.runtime.opened_batches import OpenedBatches
+from danube.broker.runtime.seams import Seams, shown_address
 from danube.broker.stages import StageDisk, Stages
-from danube.broker.state import RecoveryVisitor
-from danube.broker.topic import Topic
+from danube.broker.topic.recovered import RecoveryVisitor
+from danube.broker.topic.topic import Topic
 from danube.dispatch import Cursor, encode_entry
 from danube.history import History, HistoryCatalogue, Subscriptions
 from danube.log import BatchCache, Entry, Journal

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import trio
 
-from danube.broker.bond import find_losses, read_record
+from danube.broker.directory.bond import find_losses, read_record
 from danube.log import Journal, RealDisk
 from danube.metadata import EmbeddedStore
 from danube.model import Limits

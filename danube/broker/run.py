@@ -19,10 +19,10 @@ import msgspec
 import trio
 
 from danube.broker.broker import Broker, Seams
-from danube.broker.config import BrokerConfig
-from danube.broker.descriptors import fit_to_descriptors
 from danube.broker.faces import FaceMaker
-from danube.broker.memory import FreedMemory, keep_large_buffers
+from danube.broker.runtime.config import BrokerConfig
+from danube.broker.runtime.descriptors import fit_to_descriptors
+from danube.broker.runtime.process_memory import FreedMemory, keep_large_buffers
 from danube.model.errors import DanubeError, exit_code
 from danube.model.version import __version__
 

@@ -1,6 +1,6 @@
 """Dead letters as they are shown: what the attributes of a copy say about the failure of its original.
 
-The broker's half, which makes the copies, is :mod:`danube.broker.dead_letters`.
+The broker's half, which makes the copies, is :mod:`danube.broker.delivery.dead_letters`.
 """
 
 from __future__ import annotations

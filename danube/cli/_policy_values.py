@@ -58,7 +58,7 @@ def _digits(number: float) -> str:
 
 
 def _parse_size(text: str) -> int:
-    from danube.broker.config import parse_size
+    from danube.broker.runtime.config import parse_size
 
     return parse_size(text)
 

@@ -30,7 +30,7 @@ def read_retention(max_age: str | None, max_bytes: str | None, delete_acknowledg
         InvalidArgumentError: an age that is none, or a rule of 0.
         ConfigurationError: a size that is none.
     """
-    from danube.broker.config import parse_size
+    from danube.broker.runtime.config import parse_size
     from danube.model.errors import InvalidArgumentError
 
     if max_age is None and max_bytes is None and not delete_acknowledged:

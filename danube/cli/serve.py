@@ -55,7 +55,7 @@ def serve(
     wins over the defaults.
     """
     leave_on_interrupt()  # until the broker handles signals itself: nothing is begun before that
-    from danube.broker.config import load_config, parse_size
+    from danube.broker.runtime.config import load_config, parse_size
 
     limits: dict[str, Any] = {}
     if journal_limit is not None:

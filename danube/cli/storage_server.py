@@ -43,7 +43,7 @@ def storage_server(
     """
     import msgspec
 
-    from danube.broker.config import parse_address, parse_size
+    from danube.broker.runtime.config import parse_address, parse_size
     from danube.model.errors import ConfigurationError
     from danube.model.limits import Limits
     from danube.storage_server import StorageServerConfig, run_storage_server

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from danube.broker.dead_letters import dead_letter_topic, first_policy
-from danube.broker.records import members
+from danube.broker.delivery.dead_letters import dead_letter_topic, first_policy
+from danube.broker.directory.records import members
 from danube.compat.admin_methods import BROKER_ID, failures_as_not_found, methods
 from danube.compat.producers import durability_of
 from danube.compat.proto import danube_admin_pb2 as pb
@@ -34,8 +34,8 @@ from danube.wire import Context, Service
 
 if TYPE_CHECKING:
     from danube.broker import Broker
-    from danube.broker.subscription import Subscription
-    from danube.broker.topic import Topic
+    from danube.broker.delivery.subscription import Subscription
+    from danube.broker.topic.topic import Topic
 
 __all__ = ["NamespaceAdmin", "TopicAdmin"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from danube.broker.consume import check_key_filters
+from danube.broker.calls.consume import check_key_filters
 from danube.compat.consumer_ids import ConsumerIds, ConsumerRecord, KnownConsumer
 from danube.compat.discovery import broker_url
 from danube.compat.errors import for_clients, unary
@@ -39,8 +39,8 @@ from danube.wire import Context, Method, ServerStream, Service, UnaryCall
 
 if TYPE_CHECKING:
     from danube.broker import Broker
-    from danube.broker.subscription import Subscription
-    from danube.broker.topic import Topic
+    from danube.broker.delivery.subscription import Subscription
+    from danube.broker.topic.topic import Topic
 
 __all__ = ["Consumers"]
 
@@ -335,7 +335,7 @@ class Consumers:
 
 
 class _Pending:
-    """An acknowledgement that waits until it is durable; a :class:`danube.broker.receiver.AckWaiter`."""
+    """An acknowledgement that waits until it is durable; a :class:`danube.broker.delivery.receiver.AckWaiter`."""
 
     __slots__ = ("_call", "_request_id")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from danube.broker.config import parse_address
-from danube.broker.records import members
+from danube.broker.directory.records import members
+from danube.broker.runtime.config import parse_address
 from danube.compat.errors import unary
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import validate_topic

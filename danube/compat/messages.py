@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from danube.broker.receiver import Delivery, StoredBatch
+from danube.broker.delivery.receiver import Delivery, StoredBatch
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Durability
 from danube.model.batch import BatchFlags, BatchHeader, CompositeRecord, Record, open_records
@@ -35,7 +35,7 @@ from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError
 
 if TYPE_CHECKING:
-    from danube.broker.topic import Topic
+    from danube.broker.topic.topic import Topic
 
 __all__ = ["generation_of", "marked", "messages_of"]
 

@@ -6,7 +6,7 @@ off by a restart of the broker goes on under it. An id that was never given out,
 UNAVAILABLE: after a few attempts the client creates its producer anew, while any other status would be its end.
 
 A message is answered when it has reached the durability of its topic. Messages are put together to composite batches
-(:mod:`danube.broker.composite`). They have no sequence: a client that sends again gives the message another
+(:mod:`danube.broker.intake.composer`). They have no sequence: a client that sends again gives the message another
 ``request_id``, so the broker cannot tell a repeat from another message, and stores both.
 """
 
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from danube.broker.composite import Schema
-from danube.broker.ensuring import ensure_topic
+from danube.broker.directory.ensuring import ensure_topic
+from danube.broker.intake.composer import Schema
 from danube.compat.errors import for_clients, unary
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Durability, validate_name
@@ -36,7 +36,7 @@ from danube.wire import Context, Method, Service, UnaryCall
 
 if TYPE_CHECKING:
     from danube.broker import Broker
-    from danube.broker.topic import Topic
+    from danube.broker.topic.topic import Topic
 
 __all__ = ["Producers", "durability_of"]
 

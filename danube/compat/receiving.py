@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
-from danube.broker.receiver import Delivery, StoredBatch
+from danube.broker.delivery.receiver import Delivery, StoredBatch
 from danube.compat.errors import for_clients
 from danube.compat.messages import marked, messages_of
 from danube.model import Durability, Limits, api
@@ -32,9 +32,9 @@ from danube.model.limits import KIB, MIB
 from danube.wire import ServerStream
 
 if TYPE_CHECKING:
-    from danube.broker.pump import Pump
-    from danube.broker.subscription import Subscription
-    from danube.broker.topic import Topic
+    from danube.broker.delivery.pump import Pump
+    from danube.broker.delivery.subscription import Subscription
+    from danube.broker.topic.topic import Topic
 
 __all__ = ["CompatConsumer", "for_receivers"]
 
@@ -66,7 +66,7 @@ class _Parcel(NamedTuple):
 
 
 class CompatConsumer:
-    """One connected consumer of a subscription; a :class:`danube.broker.receiver.Receiver`.
+    """One connected consumer of a subscription; a :class:`danube.broker.delivery.receiver.Receiver`.
 
     Args:
         subscription: whose messages it gets.

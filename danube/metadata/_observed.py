@@ -2,7 +2,7 @@
 
 A store may lose its newest changes without being able to know it: an old copy was put back, or a log was cut at a
 damaged place, which looks like its end. Only somebody outside who has seen a later revision can tell. See
-:mod:`danube.broker.bond`.
+:mod:`danube.broker.directory.bond`.
 """
 
 from __future__ import annotations

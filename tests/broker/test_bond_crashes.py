@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from danube.broker.bond import Bond
+from danube.broker.directory.bond import Bond
 from danube.log import Entry, EntryType, Journal
 from danube.metadata import ObservedStore
 from danube.metadata.memory import _MemoryTable

@@ -10,7 +10,7 @@ import pytest
 import trio
 from broker_harness import running_broker
 
-from danube.broker.catalogue import Catalogue
+from danube.broker.directory.catalogue import Catalogue
 from danube.metadata import MemoryStore
 from danube.model import Durability, Limits, SubscriptionPolicy, SubscriptionType
 from danube.model.errors import SubscriptionNotFoundError, UnavailableError

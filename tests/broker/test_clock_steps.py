@@ -10,8 +10,8 @@ import trio
 from broker_harness import RawConsumer, raw_consumer, raw_producer, running_broker, wait_until
 from test_delayed import TYPES, offsets
 
-from danube.broker import clock_steps
-from danube.broker.clock_steps import ClockSteps
+from danube.broker.runtime import clock_steps
+from danube.broker.runtime.clock_steps import ClockSteps
 from danube.model import api
 
 TOPIC = "/default/t"

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from danube.broker.broker import Broker
-from danube.broker.composite import Composer, Composing, Schema
-from danube.broker.topic import Topic
+from danube.broker.intake.composer import Composer, Composing, Schema
+from danube.broker.topic.topic import Topic
 from danube.log import StoredBatch
 from danube.model import Limits
 from danube.model.batch import PART_OVERHEAD, BatchHeader, CompositeRecord, check_part, open_records

@@ -13,9 +13,9 @@ import trio
 from broker_harness import RawConsumer, RunningBroker, raw_consumer, raw_producer, running_broker, wait_until
 
 import danube
-from danube.broker import dead_letters
-from danube.broker.dead_letters import dead_letter_topic, first_policy
-from danube.broker.subscription import Subscription
+from danube.broker.delivery import dead_letters
+from danube.broker.delivery.dead_letters import dead_letter_topic, first_policy
+from danube.broker.delivery.subscription import Subscription
 from danube.model import Durability, PoisonPolicy, SubscriptionPolicy, api
 from danube.model.batch import encode_part, pack_part, read_header
 from danube.model.errors import InvalidArgumentError, InvalidNameError, UnavailableError

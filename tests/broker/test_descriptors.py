@@ -13,7 +13,7 @@ from broker_harness import wait_until
 from brokers import BrokerProcess
 
 import danube
-from danube.broker.descriptors import RESERVE, fit_to_descriptors, most_connections
+from danube.broker.runtime.descriptors import RESERVE, fit_to_descriptors, most_connections
 from danube.model.limits import Limits
 
 TOPIC = "/default/t"

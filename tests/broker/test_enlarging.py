@@ -9,7 +9,7 @@ import pytest
 import trio
 from broker_harness import RunningBroker, read_all, running_broker
 
-from danube.broker.ensuring import ensure_topic
+from danube.broker.directory.ensuring import ensure_topic
 from danube.model import Durability
 from danube.model.errors import (
     AlreadyExistsError,

@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from danube.broker.memory_log import MemoryLog
-from danube.broker.policies import stack
-from danube.broker.producing import Intake
+from danube.broker.directory.policies import stack
+from danube.broker.intake.intake import Intake
+from danube.broker.topic.memory_log import MemoryLog
 from danube.log import BatchCache, Entry, EntryType, ProducerSession, ProducerTable, StoredBatch, TopicLog
 from danube.model import Durability, Limits, ProducerAccess, Rate, TopicPolicies, api
 from danube.model.batch import BatchHeader, CompositeRecord, encode_composite, encode_part, read_header

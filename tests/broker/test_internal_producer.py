@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from danube.broker.internal_producer import InternalProducer
+from danube.broker.intake.internal_producer import InternalProducer
 from danube.log import ProducerSession, StoredBatch
 from danube.model.batch import BatchHeader, Record, open_records, read_header
 from danube.model.errors import DanubeError, JournalFullError, ProducerFencedError, StorageUnavailableError

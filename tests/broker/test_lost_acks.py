@@ -10,7 +10,7 @@ import pytest
 import trio
 from broker_harness import RawConsumer, raw_consumer, running_broker, wait_until
 
-from danube.broker.subscription import Subscription
+from danube.broker.delivery.subscription import Subscription
 from danube.log import Entry
 from danube.model import api
 from danube.model.errors import DanubeError, JournalFencedError, UnavailableError

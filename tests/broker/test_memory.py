@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 SCRIPT = """
-from danube.broker.memory import FreedMemory, keep_large_buffers
+from danube.broker.runtime.process_memory import FreedMemory, keep_large_buffers
 
 def resident():
     with open("/proc/self/statm") as file:

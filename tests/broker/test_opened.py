@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from danube.broker.opened import OpenedBatches
+from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.log import StoredBatch
 from danube.model import Limits
 from danube.model.batch import CompositeRecord, Record, check_part, encode_composite, encode_part

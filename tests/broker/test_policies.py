@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sealed_topics import bucket, publish
 
 import danube
-from danube.broker.policies import stack
+from danube.broker.directory.policies import stack
 from danube.model import Rate, Retention, SubscriptionPolicy, TopicPolicies
 from danube.model.batch import Codec, read_header, seal_part
 from danube.model.errors import (

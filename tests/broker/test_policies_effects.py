@@ -13,8 +13,8 @@ from broker_harness import RunningBroker, raw_consumer, raw_producer, running_br
 from sealed_topics import bucket, publish
 
 import danube
-from danube.broker.expiry import MessageExpiry, round_s
-from danube.broker.pacing import Pace
+from danube.broker.delivery.expiry import MessageExpiry, round_s
+from danube.broker.intake.publish_rate import Pace
 from danube.model import PoisonPolicy, Rate, Retention, TopicPolicies, api
 from danube.model.errors import StorageUnavailableError, TopicNotFoundError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danube.broker.rates import BURST_S, TokenBucket
+from danube.broker.runtime.token_bucket import BURST_S, TokenBucket
 from danube.model import Rate
 
 ROUNDING = 1 + 1e-9

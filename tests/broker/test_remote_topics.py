@@ -13,8 +13,8 @@ import trio
 from broker_harness import RunningBroker, raw_producer, read_all, running_broker, wait_until
 
 import danube
-from danube.broker import remote
-from danube.broker.remote import RemoteTopics
+from danube.broker.durability import remote
+from danube.broker.durability.remote import RemoteTopics
 from danube.history import HistoryCatalogue, highest_epoch, read_bucket
 from danube.model import api
 from danube.model.errors import (

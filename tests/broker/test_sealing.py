@@ -11,7 +11,7 @@ import trio
 from broker_harness import RunningBroker, read_all, running_broker, take, wait_until
 
 import danube
-from danube.broker.policies import stack
+from danube.broker.directory.policies import stack
 from danube.dispatch import decode_entry
 from danube.history import read_bucket
 from danube.model.limits import KIB, MIB

@@ -11,7 +11,7 @@ import pytest
 import trio
 from broker_harness import running_broker
 
-from danube.broker.snapshots import Snapshots
+from danube.broker.directory.snapshots import Snapshots
 from danube.metadata import MemoryStore
 from danube.model.errors import DataLossError, LimitExceededError, UnavailableError
 from danube.model.limits import KIB, Limits

@@ -14,7 +14,7 @@ from broker_harness import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danube.broker.stages.disk import RealStageDisk
+from danube.broker.runtime.stage_disk import RealStageDisk
 from danube.broker.stages.format import (
     END_SIZE,
     StageEnd,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danube.broker.opened import OpenedBatches
+from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.compat.messages import messages_of
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.dispatch import Delivery

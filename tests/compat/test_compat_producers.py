@@ -11,7 +11,7 @@ from broker.broker_harness import RunningBroker
 from compat_harness import DISK, NONE, Caller, calling, compat_broker
 
 import danube
-from danube.broker.composite import Composer
+from danube.broker.intake.composer import Composer
 from danube.compat.codec import PROTO
 from danube.compat.errors import for_clients
 from danube.compat.producers import Producers

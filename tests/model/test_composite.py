@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from danube.broker.opened import OpenedBatch
+from danube.broker.runtime.opened_batches import OpenedBatch
 from danube.client._message import Batch, Message, open_delivery
 from danube.log import ProducerTable, StoredBatch
 from danube.log.index import Location

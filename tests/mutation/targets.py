@@ -15,7 +15,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "log": ("danube/log/*.py",),
     "dispatch": ("danube/dispatch/*.py",),
     "history": ("danube/history/*.py", "danube/history/remote/*.py"),
-    "intake": ("danube/broker/producing.py", "danube/broker/composite.py", "danube/broker/stages/*.py"),
+    "intake": ("danube/broker/intake/intake.py", "danube/broker/intake/composer.py", "danube/broker/stages/*.py"),
     "client": ("danube/client/_outbox.py", "danube/client/_acks.py", "danube/client/_feed.py"),
     "wire": (
         "danube/wire/connection.py",

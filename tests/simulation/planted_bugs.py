@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from danube.broker.topic import Topic
+from danube.broker.topic.topic import Topic
 from danube.dispatch.cursor import Cursor
 from danube.history import history
 from danube.history.sealer import Sealer, _Packer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from danube.broker import bond
+from danube.broker.directory import bond
 from danube.testing.simulation import draw_plan, run_world
 
 SEED = 710002

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from danube.broker.catalogue import Catalogue
+from danube.broker.directory.catalogue import Catalogue
 from danube.client import Client
 from danube.history import History
 from danube.model.errors import DanubeError, OwnerFencedError, UnavailableError

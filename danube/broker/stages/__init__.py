@@ -22,7 +22,7 @@ and decisions in its metadata. A producer that goes on elsewhere begins with an 
 
 from __future__ import annotations
 
-from danube.broker.stages.disk import RealStageDisk, StageDisk
+from danube.broker.runtime.stage_disk import RealStageDisk, StageDisk
 from danube.broker.stages.service import Stages
 
 __all__ = ["RealStageDisk", "StageDisk", "Stages"]

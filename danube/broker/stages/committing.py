@@ -37,7 +37,7 @@ from danube.model.stage_api import StageCommit, StageState
 
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
-    from danube.broker.topic import Topic
+    from danube.broker.topic.topic import Topic
 
 __all__ = ["Committer"]
 
@@ -50,7 +50,7 @@ _IN_FLIGHT_BYTES: Final = 16 * MIB
 
 
 class _Sender:
-    """Publishes the share of one topic. A :class:`danube.broker.senders.Sender`."""
+    """Publishes the share of one topic. A :class:`danube.broker.intake.senders.Sender`."""
 
     def __init__(self, session: ProducerSession) -> None:
         self._session = session

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
-from danube.broker.publish import check_batch
-from danube.broker.settling import to_the_end
+from danube.broker.calls.publish import check_batch
+from danube.broker.runtime.settling import to_the_end
+from danube.broker.runtime.stage_disk import StageDisk
 from danube.broker.stages.aborted import AbortedWrites, Write
 from danube.broker.stages.committing import Committer
-from danube.broker.stages.disk import StageDisk
 from danube.broker.stages.format import StageHead
 from danube.broker.stages.ledger import Known, Ledger
 from danube.broker.stages.store import StageStore, StoredStage
@@ -49,7 +49,7 @@ from danube.wire import Context, Message, Method, ServerStream, Service
 
 if TYPE_CHECKING:
     from danube.broker.broker import Broker
-    from danube.broker.producing import Intake
+    from danube.broker.intake.intake import Intake
 
 __all__ = ["Stages"]
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from danube.broker.stages.disk import StageDisk
+from danube.broker.runtime.stage_disk import StageDisk
 from danube.broker.stages.format import (
     END_SIZE,
     MAX_HEAD_SIZE,

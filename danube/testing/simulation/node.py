@@ -19,7 +19,7 @@ import trio
 
 import danube.compat
 from danube.broker import Broker, BrokerConfig, Seams
-from danube.broker.config import StorageConfig
+from danube.broker.runtime.config import StorageConfig
 from danube.log._files import journal_name
 from danube.metadata import Capabilities, LeaseId, MemoryStore, MetadataStore
 from danube.metadata._machine import Machine

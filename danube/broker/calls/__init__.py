@@ -1,0 +1,1 @@
+"""The native protocol: bytes in, operations, bytes out."""

@@ -1,0 +1,182 @@
+"""The Consume call: one long-lived stream for each consumer of a topic or partition, and for each reader.
+
+The handler reads what the consumer says (credit, acknowledgements); deliveries are sent by the subscription's pump,
+from wherever something changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from danube.broker.calls.consumer import Consumer
+from danube.broker.delivery.reader import Reader
+from danube.broker.delivery.subscription import Subscription
+from danube.model import Limits, SubscriptionType, api, validate_name
+from danube.model.decoding import UNDECODABLE
+from danube.model.errors import FailedPreconditionError, InvalidArgumentError
+from danube.model.ranges import check_flat
+from danube.wire import Context, Message, ServerStream
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+
+__all__ = ["check_key_filters", "consume"]
+
+_REQUEST = msgspec.msgpack.Decoder(api.ConsumeRequest)
+
+
+async def consume(broker: Broker, stream: ServerStream, context: Context) -> None:
+    """Handle one Consume call until the consumer closes it, is displaced, or the broker drains."""
+    first = await stream.receive()
+    request = _decode(first)
+    if not isinstance(request, api.ConsumeOpen):
+        raise InvalidArgumentError("a Consume stream begins with ConsumeOpen")
+    assert first is not None
+    first.release()
+    consumer_id = broker.next_consumer_id()
+    name = request.consumer_name
+    if request.reader and not name:
+        name = f"reader-{consumer_id}"
+    validate_name("consumer", name)
+    if not request.reader:
+        validate_name("subscription", request.subscription)
+    key_filters = _key_filters(request, broker.config.limits)
+    topic = broker.topic(request.topic)
+    found = await topic.open_reader(request) if request.reader else await topic.subscribe(request)
+    consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)
+    await _converse(stream, found, consumer, broker.config.limits)
+
+
+def _key_filters(request: api.ConsumeOpen, limits: Limits) -> tuple[str, ...]:
+    filters = request.key_filters
+    if not filters:
+        return ()
+    if request.reader or request.type is not SubscriptionType.KEY_SHARED:
+        raise InvalidArgumentError("key filters are for consumers of key-shared subscriptions; leave them out")
+    return check_key_filters(filters, limits)
+
+
+def check_key_filters(filters: Sequence[str], limits: Limits) -> tuple[str, ...]:
+    """Return the key filters of a consumer; raise InvalidArgumentError if they cannot be."""
+    if len(filters) > limits.max_key_filters:
+        raise InvalidArgumentError(
+            f"{len(filters)} key filters are more than max_key_filters = {limits.max_key_filters}; use wider patterns"
+        )
+    for pattern in filters:
+        if not pattern:
+            raise InvalidArgumentError("a key filter cannot be empty; '*' lets every key through")
+        if len(pattern) > limits.max_key_filter_chars:
+            raise InvalidArgumentError(
+                f"a key filter of {len(pattern)} characters is longer than"
+                f" max_key_filter_chars = {limits.max_key_filter_chars}"
+            )
+    return tuple(filters)
+
+
+async def _converse(stream: ServerStream, found: Subscription | Reader, consumer: Consumer, limits: Limits) -> None:
+    topic = found.topic
+    obey: Callable[[api.ConsumeRequest], None]
+    if isinstance(found, Reader):
+        reader = found
+        reader.join(consumer)
+        obey = lambda request: _obey_reader(reader, consumer, request)  # noqa: E731
+        answer = api.ConsumeOpened(
+            topic.topic_id,
+            consumer.consumer_id,
+            topic.durability,
+            True,
+            reader.start_offset,
+            topic.end_offset,
+            start_offset=reader.start_offset,
+            owner_epoch=topic.owner_epoch,
+        )
+    else:
+        subscription = found
+        topic.check_consumer(subscription, consumer.name)
+        subscription.join(consumer)
+        obey = lambda request: _obey(subscription, consumer, request, limits)  # noqa: E731
+        answer = api.ConsumeOpened(
+            topic.topic_id,
+            consumer.consumer_id,
+            topic.durability,
+            subscription.is_active(consumer),
+            subscription.cursor.floor,
+            topic.end_offset,
+            subscription.policy.ack_timeout_s,
+            subscription_id=subscription.subscription_id,
+            generation=subscription.generation,
+            owner_epoch=topic.owner_epoch,
+        )
+    try:
+        consumer.send(answer)
+        found.pump()
+        while (message := await stream.receive()) is not None:
+            message.release()
+            obey(_decode(message))
+    finally:
+        found.leave(consumer)
+
+
+def _obey(subscription: Subscription, consumer: Consumer, request: api.ConsumeRequest, limits: Limits) -> None:
+    match request:
+        case api.Ack(ranges, generation):
+            check_flat(ranges, "Ack")
+            subscription.ack(consumer, ranges, generation)
+        case api.Credit(messages, size_bytes):
+            subscription.credit(consumer, messages, size_bytes)
+        case api.AckCumulative(offset, generation):
+            if offset < 0:
+                raise InvalidArgumentError(f"AckCumulative: the offset {offset} is negative")
+            subscription.ack_cumulative(consumer, offset, generation)
+        case api.Nack(ranges, delay_ms, reason, generation):
+            check_flat(ranges, "Nack")
+            delay_s = None if delay_ms == -1 else _seconds(delay_ms, "Nack: the delay", "max_delivery_delay_s", limits)
+            subscription.nack(consumer, ranges, delay_s, reason[: limits.max_nack_reason_chars], generation)
+        case api.ExtendLease(ranges, lease_ms, generation):
+            check_flat(ranges, "ExtendLease")
+            lease_s = _seconds(lease_ms, "ExtendLease: the lease", "max_lease_s", limits)
+            subscription.extend(consumer, ranges, lease_s or None, generation)
+        case api.GiveBack(ranges, generation):
+            check_flat(ranges, "GiveBack")
+            subscription.give_back(consumer, ranges, generation)
+        case api.FlushAcks(token):
+            subscription.flush_acks(consumer, token)
+        case api.ConsumeOpen():
+            raise InvalidArgumentError("ConsumeOpen is only the first message of a Consume stream")
+
+
+def _seconds(milliseconds: int, what: str, limit: str, limits: Limits) -> float:
+    if milliseconds < 0:
+        raise InvalidArgumentError(f"{what} of {milliseconds} ms is negative")
+    most: float = getattr(limits, limit)
+    if milliseconds > most * 1000:
+        raise InvalidArgumentError(f"{what} of {milliseconds / 1000:g} s is longer than {limit} = {most:g}")
+    return milliseconds / 1000
+
+
+def _obey_reader(reader: Reader, consumer: Consumer, request: api.ConsumeRequest) -> None:
+    match request:
+        case api.Credit(messages, size_bytes):
+            reader.credit(consumer, messages, size_bytes)
+        case api.FlushAcks(token):
+            reader.flush_acks(consumer, token)
+        case api.ConsumeOpen():
+            raise InvalidArgumentError("ConsumeOpen is only the first message of a Consume stream")
+        case _:
+            raise FailedPreconditionError(
+                f"a reader cannot send {type(request).__name__}: it has no subscription, so nothing is acknowledged;"
+                " open a consumer instead"
+            )
+
+
+def _decode(message: Message | None) -> api.ConsumeRequest:
+    if message is None:
+        raise InvalidArgumentError("the Consume stream ended before its first message")
+    try:
+        request: api.ConsumeRequest = _REQUEST.decode(message.data)
+        return request
+    except UNDECODABLE as error:
+        raise InvalidArgumentError(f"Consume: the message does not decode: {error}") from error

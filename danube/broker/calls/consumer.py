@@ -1,0 +1,108 @@
+"""One connected consumer: who it is, and the stream that leads to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from danube.broker.calls.encoding import encode_delivery
+from danube.dispatch import Delivery
+from danube.log import StoredBatch
+from danube.model import api
+from danube.model.batch import slice_part
+from danube.model.errors import DanubeError
+from danube.wire import ServerStream
+
+if TYPE_CHECKING:
+    from danube.broker.delivery.pump import Pump
+    from danube.broker.topic.topic import Topic
+
+__all__ = ["Consumer"]
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Consumer:
+    """One connected consumer of a subscription, or a reader; a :class:`danube.broker.delivery.receiver.Receiver`."""
+
+    __slots__ = ("_held", "caught_up_at", "consumer_id", "key_filters", "name", "stream")
+
+    wants_caught_up = True
+
+    def __init__(
+        self,
+        consumer_id: int,
+        name: str,
+        stream: ServerStream,
+        end_offset: int,
+        key_filters: tuple[str, ...] = (),
+    ) -> None:
+        self.consumer_id = consumer_id
+        self.name = name
+        self.stream = stream
+        self.key_filters = key_filters
+        self._held: tuple[int, int] | None = None
+        """Credit that is kept back while the connection takes nothing more."""
+        self.caught_up_at: int | None = end_offset
+        """Where it has caught up: the end of the topic when it connected. None once it was told."""
+
+    def deliver(self, topic: Topic, batch: StoredBatch, delivery: Delivery, sliced: bool) -> None:
+        """Send the bytes of a batch, or a slice of it.
+
+        Raises:
+            InvalidArgumentError: the batch has to be cut, and cannot be opened.
+        """
+        producer_id = batch.header.producer_id
+        if delivery.whole and delivery.attempt == 1:
+            message = batch.delivery
+            if message is None:
+                # All who take this batch whole share one encoding.
+                producer = topic.producer_name(producer_id)
+                message = batch.delivery = encode_delivery(batch, delivery, producer, batch.part)
+        else:
+            part = batch.part
+            if sliced and not delivery.whole:
+                part = slice_part(batch.header, topic.opened.open(topic.topic_id, batch).take(delivery.ranges))
+            message = encode_delivery(batch, delivery, topic.producer_name(producer_id), part)
+        self.stream.send_nowait(message)
+
+    def send(self, reply: api.ConsumeReply) -> None:
+        """Queue one reply."""
+        self.stream.send_nowait(_encode(reply))
+
+    def end(self, error: DanubeError) -> None:
+        """End its call with an error."""
+        self.stream.abandon(error)
+
+    def crowded(self, lossy: bool) -> bool:
+        """Whether its connection takes nothing more for now."""
+        return self.stream.crowded(whole_connection=lossy)
+
+    def hold(self, pump: Pump, messages: int, size_bytes: int) -> None:
+        """Keep credit back until the connection takes more again."""
+        held = self._held
+        if held is None:
+            self._held = (messages, size_bytes)
+            self.stream.when_room(lambda: pump.resume_soon(self), pump.stalled)
+        else:
+            self._held = (held[0] + messages, held[1] + size_bytes)
+
+    @property
+    def holds(self) -> bool:
+        """Whether credit is kept back."""
+        return self._held is not None
+
+    def resume(self, pump: Pump, lossy: bool) -> None:
+        """Give the pump what was kept back, if the connection does take more."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if self.stream.crowded(whole_connection=lossy):
+            self.hold(pump, *held)
+        else:
+            pump.machine.credit(self.consumer_id, *held)
+
+    def resumed(self) -> None:
+        """Let others have the room that was not used."""
+        self.stream.pass_room_on()

@@ -1,0 +1,1 @@
+"""What goes out: pumps, subscriptions, readers, cursors, dead letters."""

@@ -1,0 +1,356 @@
+"""Dead letters: copies of what a subscription gave up on, in a topic of their own.
+
+The machine sets poison aside (:meth:`danube.dispatch.Machine.poisoned`). A task, which exists only while there is some,
+reads it, publishes copies, waits until they are durable, and only then counts the originals as acknowledged. A crash in
+between repeats the copy. Nobody waits for it: other messages pass what is set aside.
+
+A copy has the payload, key, attributes, schema and publish time of its original, and says in further attributes where
+it is from and why it is there::
+
+    x-original-topic              topic or partition
+    x-original-subscription
+    x-original-topic-offset
+    x-original-producer           name
+    x-original-producer-id
+    x-original-broker-addr        where the broker listens
+    x-poison-policy               dead_letter
+    x-delivery-attempt            deliveries so far
+    x-failure-reason              of the last failure: what the nack said, "nack" or "ack timeout"
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import trio
+
+from danube.broker.intake.internal_producer import InternalProducer
+from danube.dispatch import Poisoned
+from danube.log import StoredBatch
+from danube.model import Durability, PoisonPolicy, RangeSet, SubscriptionPolicy, validate_topic
+from danube.model.batch import PART_OVERHEAD, BatchFlags, Codec, CompositeRecord, Record
+from danube.model.decoding import UNDECODABLE
+from danube.model.errors import (
+    AlreadyExistsError,
+    CorruptBatchError,
+    DanubeError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+)
+from danube.model.names import partition_name, route_key, split_partition
+from danube.model.policies import change_policy
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+    from danube.broker.delivery.subscription import Subscription
+    from danube.broker.topic.topic import Topic
+
+__all__ = ["DEAD_LETTER_SUFFIX", "DeadLetters", "check_dead_letters", "dead_letter_topic", "first_policy"]
+
+_log = logging.getLogger("danube.subscription")
+
+DEAD_LETTER_SUFFIX: Final = "-dlq"
+"""How the names of dead-letter topics end, unless a policy names them."""
+
+_RANGES_AT_A_TIME = 1_000
+_READ_BYTES = 1 * 2**20
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+
+_ARRAY_HEAD = 5
+"""Bytes that begin a msgpack array."""
+
+_NO_TOPIC_CHARACTER = re.compile(r"[^\w-]")
+_encode = msgspec.msgpack.Encoder().encode
+_PAYLOAD = msgspec.msgpack.Decoder(bytes)
+_RECORD = msgspec.msgpack.Decoder(Record)
+_COMPOSITE = msgspec.msgpack.Decoder(CompositeRecord)
+
+
+def dead_letter_topic(topic: str, subscription: str, policy: SubscriptionPolicy) -> str:
+    """Return where the dead letters of a subscription go.
+
+    Without a name in the policy that is ``{topic}-{subscription}-dlq``, one topic for all partitions; characters that
+    a topic's name cannot have become ``-``.
+    """
+    if policy.dead_letter_topic:
+        return policy.dead_letter_topic
+    return f"{_base(topic)}-{_NO_TOPIC_CHARACTER.sub('-', subscription)}{DEAD_LETTER_SUFFIX}"
+
+
+def check_dead_letters(topic: str, subscription: str, policy: SubscriptionPolicy) -> None:
+    """Raise InvalidArgumentError if the policy sends dead letters where they cannot go."""
+    if policy.poison is not PoisonPolicy.DEAD_LETTER:
+        return
+    target = dead_letter_topic(topic, subscription, policy)
+    validate_topic(target)
+    if _base(target) == _base(topic):
+        raise InvalidArgumentError(
+            f"subscription {subscription!r} of topic {topic!r} cannot send dead letters to {target!r}: that is where"
+            " they come from; name another dead_letter_topic"
+        )
+
+
+def first_policy(
+    topic: str, subscription: str, default: SubscriptionPolicy, wanted: Mapping[str, Any]
+) -> SubscriptionPolicy:
+    """Return the policy of a new subscription: the broker's default, with what its first consumer wants instead.
+
+    The default alone makes no dead letters of dead letters: they stay where they are.
+
+    Raises:
+        InvalidArgumentError: it cannot be.
+    """
+    if default.poison is PoisonPolicy.DEAD_LETTER and _base(topic).endswith(DEAD_LETTER_SUFFIX):
+        default = change_policy(default, {"poison": PoisonPolicy.BLOCK.value})
+    policy = change_policy(default, wanted)
+    check_dead_letters(topic, subscription, policy)
+    return policy
+
+
+def _base(topic: str) -> str:
+    split = split_partition(topic)
+    return split[0] if split else topic
+
+
+class _Letter(NamedTuple):
+    """A copy, and the offsets of what it stands for."""
+
+    start: int
+    end: int
+    record: Record
+
+
+class DeadLetters:
+    """The dead letters of one subscription.
+
+    Attributes:
+        problem: why the last attempt to copy failed; None while it works.
+        copied: messages that were copied since the broker was started.
+    """
+
+    def __init__(self, broker: Broker, subscription: Subscription) -> None:
+        self._broker = broker
+        self._subscription = subscription
+        self._task: trio.CancelScope | None = None
+        self._attempt = trio.CancelScope()
+        self._closed = False
+        self._turn = 0
+        self.problem: DanubeError | None = None
+        self.copied = 0
+
+    def look(self) -> None:
+        """Copy what the machine has set aside, if there is something and it is not being done already."""
+        if self._task is None and not self._closed and self._subscription.machine.poisoned(1):
+            self._task = trio.CancelScope()
+            self._broker.nursery.start_soon(self._run, self._task)
+
+    def changed(self) -> None:
+        """The policy has changed: what does not work is tried again at once."""
+        if self.problem is not None:
+            self._attempt.cancel()
+
+    def close(self) -> None:
+        """The subscription is gone."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    @property
+    def target(self) -> str:
+        """Where the copies go."""
+        subscription = self._subscription
+        return dead_letter_topic(subscription.topic.name, subscription.name, subscription.policy)
+
+    # --- The task ---
+
+    async def _run(self, scope: trio.CancelScope) -> None:
+        with scope:
+            pause_s = _FIRST_PAUSE_S
+            while not await self._tried(pause_s):
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S) if not self._attempt.cancelled_caught else _FIRST_PAUSE_S
+            # Nothing waits between the last look and this: what is set aside from now on starts another task.
+            self._task = None
+            self._say(None)
+
+    async def _tried(self, pause_s: float) -> bool:
+        """Return whether everything is copied; after a failure not before ``pause_s``, or a change of the policy."""
+        with trio.CancelScope() as self._attempt:
+            try:
+                await self._copy_all()
+                return True
+            except DanubeError as error:
+                self._say(error)
+            except OSError as error:
+                self._say(UnavailableError(f"the journal cannot be read: {error}"))
+            await trio.sleep(pause_s)
+        return False
+
+    def _say(self, error: DanubeError | None) -> None:
+        """Note why it does not work, or that it does."""
+        if error is not None and self.problem is None:
+            _log.error("%s cannot send dead letters to %s, and tries again: %s", self._subscription, self.target, error)
+        elif error is None and self.problem is not None:
+            _log.warning("%s sends dead letters again", self._subscription)
+        self.problem = error
+
+    async def _copy_all(self) -> None:
+        """Copy until nothing is set aside any more. A failure leaves what is not copied where it is."""
+        machine = self._subscription.machine
+        with ExitStack() as stack:
+            producers: dict[Topic, InternalProducer] = {}
+            while found := machine.poisoned(_RANGES_AT_A_TIME):
+                generation = machine.cursor.generation
+                batch = await self._read(found[0].start)
+                if batch is None:
+                    continue
+                targets = await self._targets()
+                for topic, letters in self._sort(self._letters(batch, _within(batch, found)), targets):
+                    if topic not in producers:
+                        producer = await InternalProducer.open(topic, self._producer_name(), self._say)
+                        producers[topic] = stack.enter_context(producer)
+                    await self._publish(producers[topic], batch, letters)
+                    if machine.cursor.generation != generation:
+                        break  # somebody has moved the cursor: what was copied is to be delivered again
+                    settled = RangeSet((letter.start, letter.end) for letter in letters)
+                    self._subscription.settle(settled.to_flat())
+                    self.copied += settled.count()
+
+    def _producer_name(self) -> str:
+        subscription = self._subscription
+        return f"dead-letters-{subscription.topic.topic_id:016x}-{subscription.subscription_id:016x}"
+
+    async def _read(self, offset: int) -> StoredBatch | None:
+        """Return the batch that holds an offset; None if the log has lost it, which settles it."""
+        kept = self._subscription.topic.kept
+        batch = kept.get_cached(offset)
+        if batch is not None:
+            return batch
+        found = await kept.read(offset, _READ_BYTES)
+        if not found:
+            raise UnavailableError(f"offset {offset} of topic {self._subscription.topic.name!r} cannot be read now")
+        if found[0].base_offset > offset:
+            self._subscription.settle([offset, found[0].base_offset])
+            return None
+        return found[0]
+
+    async def _targets(self) -> list[Topic]:
+        """Return the topic, or the partitions, to publish to; create the topic if there is none."""
+        broker, source, target = self._broker, self._subscription.topic, self.target
+        check_dead_letters(source.name, self._subscription.name, self._subscription.policy)
+        if broker.catalogue.find(target) is None and split_partition(target) is None:
+            try:
+                await broker.create_topic(target, source.durability, 0, source.storage)
+            except AlreadyExistsError:
+                _log.debug("somebody else has just created %s", target)
+        record = broker.catalogue.find(target)
+        partitions = record.partitions if record is not None else 0
+        names = [partition_name(target, index) for index in range(partitions)] if partitions else [target]
+        topics = [broker.topic(name) for name in names]
+        if topics[0].durability is Durability.NONE:
+            raise FailedPreconditionError(
+                f"topic {target!r} keeps nothing (durability 'none') and cannot take dead letters; name another"
+                " dead_letter_topic"
+            )
+        return topics
+
+    # --- Copies ---
+
+    def _letters(self, batch: StoredBatch, found: Sequence[Poisoned]) -> list[_Letter]:
+        """Return the copies of poisoned messages of a batch."""
+        topic = self._subscription.topic
+        try:
+            opened = topic.opened.open(topic.topic_id, batch)
+        except CorruptBatchError as error:
+            # Nobody can tell its messages apart: one letter stands for all of them.
+            reason = f"the batch cannot be opened, and this is all of it: {error}"
+            attributes = self._attributes(batch, found[0]._replace(start=batch.base_offset, reason=reason))
+            return [_Letter(batch.base_offset, batch.end_offset, Record(batch.part, attributes=attributes))]
+        flags = batch.header.flags
+        decode: Callable[[msgspec.Raw], Record] = _plain if flags & BatchFlags.PAYLOADS_ONLY else _RECORD.decode
+        if flags & BatchFlags.COMPOSITE:
+            decode = _COMPOSITE.decode
+        letters = []
+        for item in found:
+            for offset in range(item.start, item.end):
+                raw = opened.raws[offset - batch.base_offset]
+                about = item._replace(start=offset)
+                try:
+                    record = decode(raw)
+                except UNDECODABLE as error:
+                    record = Record(bytes(raw))
+                    about = about._replace(reason=f"the record does not decode, and this is all of it: {error}")
+                attributes = {**(record.attributes or {}), **self._attributes(batch, about)}
+                if isinstance(record, CompositeRecord):
+                    attributes |= _producer(record.producer, record.producer_id)
+                record = Record(record.payload, record.key, attributes, record.publish_delta_us)
+                letters.append(_Letter(offset, offset + 1, record))
+        return letters
+
+    def _attributes(self, batch: StoredBatch, item: Poisoned) -> dict[str, str]:
+        subscription = self._subscription
+        producer_id = batch.header.producer_id
+        return {
+            "x-original-topic": subscription.topic.name,
+            "x-original-subscription": subscription.name,
+            "x-original-topic-offset": str(item.start),
+            **_producer(subscription.topic.producer_name(producer_id), producer_id),
+            "x-original-broker-addr": ",".join(self._broker.addresses),
+            "x-poison-policy": PoisonPolicy.DEAD_LETTER.value,
+            "x-delivery-attempt": str(item.attempt),
+            "x-failure-reason": item.reason,
+        }
+
+    def _sort(self, letters: list[_Letter], targets: list[Topic]) -> Iterator[tuple[Topic, list[_Letter]]]:
+        """Share letters out to partitions (by key, else in turn) and cut them into batches of bounded size."""
+        limits = self._broker.config.limits
+        self._turn += 1
+        shares: dict[int, list[_Letter]] = {}
+        for letter in letters:
+            key = letter.record.key
+            share = route_key(key, len(targets)) if key else self._turn % len(targets)
+            shares.setdefault(share, []).append(letter)
+        for share, mine in shares.items():
+            begin = size = 0
+            for index, letter in enumerate(mine):
+                cost = len(_encode(letter.record))
+                # One that is too large by itself, because of what was added to it, goes all the same.
+                full = size + cost > limits.max_batch_bytes - PART_OVERHEAD - _ARRAY_HEAD
+                if index > begin and (full or index - begin >= limits.max_batch_records):
+                    yield targets[share], mine[begin:index]
+                    begin, size = index, 0
+                size += cost
+            yield targets[share], mine[begin:]
+
+    async def _publish(self, producer: InternalProducer, batch: StoredBatch, letters: list[_Letter]) -> None:
+        header = batch.header
+        await producer.publish(
+            [letter.record for letter in letters],
+            header.publish_time_us,
+            codec=Codec(header.codec),
+            schema_id=header.schema_id,
+            schema_version=header.schema_version,
+        )
+
+
+def _producer(name: str, producer_id: int) -> dict[str, str]:
+    return {"x-original-producer": name, "x-original-producer-id": str(producer_id)}
+
+
+def _plain(raw: msgspec.Raw) -> Record:
+    return Record(_PAYLOAD.decode(raw))
+
+
+def _within(batch: StoredBatch, found: Sequence[Poisoned]) -> list[Poisoned]:
+    """Return the parts of poisoned ranges that lie in a batch."""
+    return [
+        item._replace(start=max(item.start, batch.base_offset), end=min(item.end, batch.end_offset))
+        for item in found
+        if item.start < batch.end_offset and item.end > batch.base_offset
+    ]

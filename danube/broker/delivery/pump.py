@@ -1,0 +1,360 @@
+"""The pump: from the log of a topic, through a state machine of :mod:`danube.dispatch`, to consumers.
+
+The machine says which batch it wants to see and which messages go to whom; the pump reads the log and sends. Most work
+happens in :meth:`Pump.pump`, a plain function called wherever something changed (a commit, an ack, credit, a consumer
+that came or went): what is in the cache is delivered at once, without waking a task. Only reading from the disk and
+waiting for a deadline need a task, and it exists while consumers are connected.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from danube.broker.delivery.receiver import Receiver
+from danube.broker.runtime.token_bucket import TokenBucket
+from danube.dispatch import Delivery, Gap, Machine, Span
+from danube.log import StoredBatch
+from danube.model import Durability, api
+from danube.model.errors import DanubeError, DataLossError, StorageError
+
+if TYPE_CHECKING:
+    from danube.broker.topic.topic import Topic
+
+__all__ = ["Pump"]
+
+_log = logging.getLogger("danube.subscription")
+
+_READ_BYTES = 4 * 2**20
+"""How much is read from the journal at a time for a subscription that is behind the cache."""
+_STORAGE_RETRY_S = 1.0
+"""Pause of a subscription whose history cannot be read now; the storage has its own, shorter ones before that."""
+_PUMP_BATCHES = 64
+"""After this many batches a pump lets other tasks run."""
+
+
+class Pump(ABC):
+    """Moves the messages of one topic or partition to the consumers of one machine.
+
+    Attributes:
+        topic: where the messages come from.
+        machine: who gets what.
+        consumers: the connected ones, by id.
+        failure: set when stored data is damaged: it stops, loudly, until :meth:`look_again` finds that mended.
+        waits_for: why history cannot be read now.
+    """
+
+    def __init__(self, topic: Topic, machine: Machine) -> None:
+        self.topic = topic
+        self.machine = machine
+        self.consumers: dict[int, Receiver] = {}
+        self.failure: DanubeError | None = None
+        self._failed_at = -1
+        """The offset that could not be read; -1: the failure was another one."""
+        self.waits_for: StorageError | None = None
+        self._ahead: deque[StoredBatch] = deque()
+        """What was read from the disk ahead of the machine."""
+        self._bucket: TokenBucket | None = None
+        """Limits the rate of deliveries."""
+        self.paced_until = math.inf
+        """When that rate lets the next batch go; infinite if nothing waits for it."""
+        self._catching_up = False
+        """Some consumer has a ``caught_up_at``."""
+        self._lossy = topic.durability is Durability.NONE
+        """What finds no consumer with credit is lost."""
+        self._resuming: list[Receiver] = []
+        """Consumers that read again, whose credit was kept back."""
+        self._takes_turns = False
+        self._clears_away = False
+        self._pumping = False
+        self.moving = False
+        """It was moved, and that is not durable yet: nothing is delivered for now."""
+        self._wake = trio.Event()
+        """Something is to be read."""
+        self._rearm = trio.Event()
+        """There is an earlier deadline."""
+        self._armed_s = math.inf
+        self._task_scope: trio.CancelScope | None = None
+
+    # --- Consumers ---
+
+    def _connected(self, consumer: Receiver) -> None:
+        """A consumer is in the machine now: it takes part."""
+        self.consumers[consumer.consumer_id] = consumer
+        self._catching_up = True
+        if self._task_scope is None:
+            self._task_scope = trio.CancelScope()
+            self.topic.start_task(self._run, self._task_scope)
+
+    def leave(self, consumer: Receiver) -> None:
+        """Disconnect a consumer; what it had is delivered again to others. A displaced consumer is gone already."""
+        if self.consumers.pop(consumer.consumer_id, None) is None:
+            return
+        self.machine.leave(consumer.consumer_id, trio.current_time())
+        if not self.consumers:
+            self._ahead.clear()
+            if self._task_scope is not None:
+                self._task_scope.cancel()
+                self._task_scope = None
+        self.pump()
+
+    def credit(self, consumer: Receiver, messages: int, size_bytes: int) -> None:
+        """Let more be delivered to a consumer."""
+        if consumer.holds or consumer.crowded(self._lossy):
+            consumer.hold(self, messages, size_bytes)  # until it has read what is on its way to it
+            return
+        self.machine.credit(consumer.consumer_id, messages, size_bytes)
+        self.pump()
+
+    def resume_soon(self, consumer: Receiver) -> None:
+        """A consumer whose credit is kept back reads again: go on in a turn of our own."""
+        self._resuming.append(consumer)
+        self._rearm.set()
+
+    def stalled(self) -> None:
+        """A consumer has not read for a while: keep nothing for it that can be read again."""
+        if all(consumer.holds for consumer in self.consumers.values()):
+            self._ahead.clear()
+
+    def end(self, error: DanubeError) -> None:
+        """Disconnect every consumer with an error."""
+        for consumer in list(self.consumers.values()):
+            consumer.end(error)
+
+    # --- Moving messages ---
+
+    def pump(self) -> None:
+        """Deliver what can be delivered now from memory; leave the rest to the task."""
+        if self._pumping or self.moving or not self.consumers or self.failure is not None:
+            return
+        self._pumping = True
+        try:
+            if self._takes_turns:
+                self._turn()
+            self._pump()
+            if self._clears_away:
+                self._clear_away()
+        except DanubeError as error:
+            self._fail(error)
+        finally:
+            self._pumping = False
+
+    def _turn(self) -> None:  # noqa: B027 - a hook
+        """See whose turn it is (if ``_takes_turns``)."""
+
+    def _clear_away(self) -> None:  # noqa: B027 - a hook
+        """Take care of what the machine has settled by itself or set aside (if ``_clears_away``)."""
+
+    def _pump(self) -> None:
+        machine = self.machine
+        topic = self.topic
+        bucket = self._bucket
+        if len(self.consumers) == 1:
+            # Its credit may be older than what fills its connection. Several consumers overdraw by a slice each.
+            for consumer in self.consumers.values():
+                self._hold_if_crowded(consumer)
+        if bucket is not None:
+            self.paced_until = math.inf
+        now = trio.current_time()
+        for _ in range(_PUMP_BATCHES):
+            request = machine.next_read(now)
+            if request is None or request.offset >= topic.end_offset:
+                break
+            batch = self._find(request.offset)
+            if batch is None:
+                self._wake.set()  # on disk: the task reads it
+                break
+            if bucket is not None and bucket.paid_at > now:
+                self.paced_until = bucket.paid_at
+                break
+            span = self._span(batch, now)
+            if span is None:
+                continue
+            for item in machine.offered(span, now):
+                self._send(item, now)
+        else:
+            self._wake.set()
+        if self._catching_up:
+            self._tell_caught_up()
+        deadline = machine.next_deadline()
+        if (deadline is not None and deadline < self._armed_s) or (
+            bucket is not None and self.paced_until < self._armed_s
+        ):
+            self._rearm.set()
+
+    def _next_deadline(self) -> float:
+        deadline = self.machine.next_deadline()
+        # While nothing is delivered at all, a rate that lets the next batch go is no reason to wake up.
+        paced = math.inf if self.moving or self.failure is not None else self.paced_until
+        return min(paced, math.inf if deadline is None else deadline)
+
+    def offer(self, batch: StoredBatch) -> None:
+        """Hand over a batch that is kept nowhere (topics of durability ``none``): now or never."""
+        now = trio.current_time()
+        span = self._span(batch, now)
+        if span is not None:
+            for item in self.machine.offered(span, now):
+                self._send(item, now)
+            if self._catching_up:
+                self._tell_caught_up()
+
+    def _find(self, offset: int) -> StoredBatch | None:
+        ahead = self._ahead
+        while ahead and ahead[0].end_offset <= offset:
+            ahead.popleft()
+        if ahead and ahead[0].base_offset <= offset:
+            return ahead[0]
+        return self.topic.kept.get_cached(offset)
+
+    def _span(self, batch: StoredBatch, now: float) -> Span | None:
+        """Return a batch as the machine sees it; None if it was settled instead."""
+        return Span(batch.base_offset, batch.end_offset, len(batch.part), batch)
+
+    def _send(self, item: Delivery | Gap, now: float) -> None:
+        consumer = self.consumers.get(item.consumer_id)
+        if consumer is None:
+            return
+        if isinstance(item, Gap):
+            consumer.send(api.Gap(item.start, item.end))
+            return
+        if self._bucket is not None:
+            self._bucket.take(item.messages, item.size_bytes, now)
+        self._deliver(consumer, item)
+        self._hold_if_crowded(consumer)
+
+    def _hold_if_crowded(self, consumer: Receiver) -> None:
+        if not consumer.holds and consumer.crowded(self._lossy):
+            # It grants more than it reads. What else it may have waits in the log, or goes to others.
+            consumer.hold(self, *self.machine.withdraw(consumer.consumer_id))
+
+    def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
+        """Send messages to a consumer."""
+        consumer.deliver(self.topic, delivery.token, delivery, False)
+
+    def _tell_caught_up(self) -> None:
+        machine = self.machine
+        self._catching_up = False
+        for consumer in self.consumers.values():
+            goal = consumer.caught_up_at
+            if goal is None:
+                continue
+            if machine.position >= goal and not machine.goes_on():
+                consumer.send(api.CaughtUp(goal))
+                consumer.caught_up_at = None
+            else:
+                self._catching_up = True
+
+    @abstractmethod
+    def _skip(self, ranges: Sequence[int]) -> None:
+        """Pass over flat ranges that the log no longer holds."""
+
+    # --- The tasks ---
+
+    async def _run(self, scope: trio.CancelScope) -> None:
+        """Read from the disk and wait for deadlines, while consumers are connected."""
+        with scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_time)  # of its own: a storage may be slow to answer
+                await self._keep_reading()
+                nursery.cancel_scope.cancel()
+        if self._task_scope is scope:
+            self._task_scope = None  # it has failed: whoever connects after that was mended needs another task
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._armed_s = self._next_deadline()
+            with trio.move_on_at(self._armed_s):
+                await self._rearm.wait()
+            self._rearm = trio.Event()
+            resuming, self._resuming = self._resuming, []
+            for consumer in resuming:
+                if consumer.consumer_id in self.consumers:
+                    consumer.resume(self, self._lossy)
+            self.machine.tick(trio.current_time())
+            self.pump()
+            for consumer in resuming:
+                consumer.resumed()
+
+    async def _keep_reading(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            try:
+                await self._read_ahead()
+                self._storage_down(None)
+            except StorageError as error:
+                # History is out of reach, not lost: try again, and wait for it as long as it takes.
+                self._storage_down(error)
+                await trio.sleep(_STORAGE_RETRY_S)
+                self._wake.set()
+                continue
+            except DanubeError as error:
+                self._fail(error)
+                return
+            except OSError as error:
+                self._fail(DataLossError(f"the journal of topic {self.topic.name!r} cannot be read: {error}"))
+                return
+            self.pump()
+            await trio.lowlevel.checkpoint()
+
+    async def _read_ahead(self) -> None:
+        while not self.failure:
+            request = self.machine.next_read(trio.current_time())
+            if request is None or request.offset >= self.topic.end_offset or self._find(request.offset) is not None:
+                return
+            end = self.topic.end_offset
+            try:
+                batches = await self.topic.kept.read(request.offset, _READ_BYTES)
+            except (DanubeError, OSError):
+                self._failed_at = request.offset
+                raise
+            if not batches:  # retention, or a loss of the journal, has taken everything that was there
+                self._skip([request.offset, max(end, self.topic.start_offset)])
+                self.pump()
+                return
+            self._ahead = deque(batches)
+            found = batches[0].base_offset
+            if found > request.offset:
+                # Retention, or a power loss, has taken what lies between. Nobody can acknowledge it any more.
+                self._skip([request.offset, found])
+            self.pump()
+
+    def _storage_down(self, error: StorageError | None) -> None:
+        if error is not None and self.waits_for is None:
+            _log.error("%s waits for its history, and tries again: %s", self, error)
+        elif error is None and self.waits_for is not None:
+            _log.warning("%s reads its history again", self)
+        self.waits_for = error
+
+    def _fail(self, error: DanubeError) -> None:
+        _log.error("%s stops: %s", self, error)
+        self.failure = error
+        self.end(error)
+
+    def forget_failure(self) -> None:
+        """Try again: what made it stop may be mended, or the cursor be elsewhere now."""
+        if self.failure is not None:
+            _log.warning("%s is tried again after: %s", self, self.failure)
+        self.failure, self._failed_at = None, -1
+
+    async def look_again(self) -> None:
+        """If it has stopped, see whether what could not be read can be read now, and go on if so."""
+        failure, offset = self.failure, self._failed_at
+        if failure is None:
+            return
+        if offset >= 0:
+            try:
+                await self.topic.kept.read(offset, 1)
+            except StorageError as error:
+                _log.debug("%s: out of reach is not lost: %s", self, error)
+            except (DanubeError, OSError) as error:
+                _log.debug("%s stays stopped: %s", self, error)
+                return
+        if self.failure is failure:
+            self.forget_failure()

@@ -1,0 +1,58 @@
+"""A reader: one consumer that reads a topic from some offset on, without a subscription.
+
+Nothing is acknowledged, journalled or remembered; it ends with its connection. It reads the log as it is, history
+included: batches whose delivery time has not come, and messages that have expired, are there. On a topic that keeps
+nothing it gets what is published while it has credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from danube.broker.delivery.pump import Pump
+from danube.broker.delivery.receiver import Receiver
+from danube.dispatch import Machine
+from danube.model import api
+
+if TYPE_CHECKING:
+    from danube.broker.topic.topic import Topic
+
+__all__ = ["Reader"]
+
+
+class Reader(Pump):
+    """One reader of one topic or partition."""
+
+    def __init__(self, topic: Topic, machine: Machine) -> None:
+        super().__init__(topic, machine)
+        self.start_offset = machine.position
+
+    def __repr__(self) -> str:
+        return f"<Reader of {self.topic.name} at {self.machine.position}>"
+
+    def join(self, consumer: Receiver) -> None:
+        """Connect the consumer.
+
+        Raises:
+            TopicNotFoundError: the topic was deleted.
+            DataLossError: stored data is damaged.
+        """
+        self.topic.check_not_deleted()
+        self.machine.join(consumer.consumer_id, consumer.name, trio.current_time())
+        self.topic.readers[self] = None
+        self._connected(consumer)
+
+    def leave(self, consumer: Receiver) -> None:
+        """Disconnect the consumer."""
+        self.topic.readers.pop(self, None)
+        super().leave(consumer)
+
+    def flush_acks(self, consumer: Receiver, token: int) -> None:
+        """Answer at once: there are no acknowledgements to wait for."""
+        consumer.send(api.AcksFlushed(token))
+
+    def _skip(self, ranges: Sequence[int]) -> None:
+        self.machine.discard(ranges, trio.current_time())

@@ -1,0 +1,450 @@
+"""A subscription at work: the shell around one pure state machine of :mod:`danube.dispatch`.
+
+:class:`danube.broker.delivery.pump.Pump` moves the messages. What is added here is what a subscription has and a plain reading
+of the log has not: acknowledgements, and a cursor that is kept (:mod:`danube.broker.delivery.cursor_journal`); a policy for what
+fails; several consumers who take turns, and deliveries that are parts of a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from danube.broker.delivery.cursor_journal import CursorJournal
+from danube.broker.delivery.dead_letters import DeadLetters, check_dead_letters
+from danube.broker.delivery.explain import explanation_of, info_of
+from danube.broker.delivery.pump import Pump
+from danube.broker.delivery.receiver import AckWaiter, Receiver
+from danube.broker.runtime.token_bucket import TokenBucket
+from danube.dispatch import Cursor, Delivery, Machine, Span
+from danube.log import StoredBatch
+from danube.model import Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
+from danube.model.errors import (
+    ConsumerDisplacedError,
+    DanubeError,
+    InvalidArgumentError,
+    SubscriptionNotFoundError,
+)
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+    from danube.broker.directory.records import SubscriptionRecord
+    from danube.broker.runtime.settling import Settling
+    from danube.broker.topic.topic import Topic
+
+__all__ = ["Subscription"]
+
+_log = logging.getLogger("danube.subscription")
+
+_UNREADABLE_PAUSE_S = 1.0
+"""Pause before what cannot be delivered is tried again, if the policy has none and never gives up."""
+
+
+class Subscription(Pump):
+    """One subscription of one topic or partition."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        topic: Topic,
+        name: str,
+        subscription_id: int,
+        kind: SubscriptionType,
+        cursor: Cursor,
+        machine: Machine,
+    ) -> None:
+        super().__init__(topic, machine)
+        self.name = name
+        self.subscription_id = subscription_id
+        self.kind = kind
+        self.cursor = cursor
+        self.creation: Settling | None = None
+        """Settles when a subscription of durability ``remote`` is durable; None for one that was restored."""
+        self.record: SubscriptionRecord | None = None
+        """Its durable record; None for one that lives in memory."""
+        self.dead_letters = DeadLetters(broker, self)
+        self.expired_messages = 0
+        """Outlived the topic's ``message_ttl_s`` since the broker was started."""
+        self._journal = CursorJournal(topic, subscription_id, cursor)
+        self._life = topic.owner_epoch if topic.durability is Durability.OS else 0
+        self._wall_clock_us = broker.seams.wall_clock_us
+        self._clock_steps = broker.clock_steps
+        self._active: int | None = None
+        self._slices = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+        self._takes_turns = kind is SubscriptionType.FAILOVER
+        self._former_end = 0
+        """What lies below may have been delivered before the broker was started again."""
+        self._unreadable_at = -1
+        """Base offset of the batch that was found last that has to be opened and cannot be."""
+        self._unreadable_why = ""
+        self._ttl_us = 0.0
+        self._policy_applied()
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.name} of {self.topic.name} {self.kind} floor={self.cursor.floor}>"
+
+    # --- Consumers ---
+
+    def restored(self) -> None:
+        """The subscription was there before the broker was started; all of its topic may have been delivered."""
+        self._former_end = self.topic.end_offset
+
+    def join(self, consumer: Receiver) -> None:
+        """Connect a consumer; one of the same name that is still there is displaced.
+
+        Raises:
+            TopicNotFoundError, SubscriptionNotFoundError: it was deleted while it was being opened.
+            SubscriptionBusyError: exclusive, and another consumer is connected.
+            DataLossError: the subscription stopped because stored data is damaged, and it still is.
+        """
+        self.topic.check_not_deleted()
+        if self.topic.subscriptions.get(self.name) is not self:
+            raise SubscriptionNotFoundError(f"subscription {self.name!r} of topic {self.topic.name!r} was deleted")
+        if self.failure is not None:
+            raise self.failure
+        displaced = self.machine.join(
+            consumer.consumer_id, consumer.name, trio.current_time(), filters=consumer.key_filters
+        )
+        if displaced is not None:
+            old = self.consumers.pop(displaced, None)
+            if old is not None:
+                old.end(
+                    ConsumerDisplacedError(
+                        f"consumer {consumer.name!r} of subscription {self.name!r} has connected again and taken over;"
+                        " give each consumer a name of its own"
+                    )
+                )
+        if self._takes_turns and self.machine.active == consumer.consumer_id:
+            self._change_active(told=True)  # by the answer to ConsumeOpen
+        self._connected(consumer)
+
+    def leave(self, consumer: Receiver) -> None:
+        """Disconnect a consumer; what it had is delivered again to others. A displaced consumer is gone already."""
+        self._journal.forget(consumer)
+        super().leave(consumer)
+        self._clear_away()  # also after the last one
+
+    def _change_active(self, *, told: bool = False) -> None:
+        """Tell failover consumers who is on standby now, and whose turn it is (unless that one was told)."""
+        former, active = self._active, self.machine.active
+        self._active = active
+        if former is not None and former in self.consumers:
+            self.consumers[former].send(api.ActiveChanged(False))
+        if active is not None and not told:
+            self.consumers[active].send(api.ActiveChanged(True))
+
+    def is_active(self, consumer: Receiver) -> bool:
+        """Whether messages go to this consumer (False for a failover consumer that stands by)."""
+        return self.machine.active in (None, consumer.consumer_id)
+
+    def close(self, error: DanubeError) -> None:
+        """The subscription is deleted: disconnect its consumers with an error, and do nothing more."""
+        self.dead_letters.close()
+        self.end(error)
+
+    # --- Policy ---
+
+    @property
+    def policy(self) -> SubscriptionPolicy:
+        """How it treats its messages."""
+        return self.machine.policy
+
+    def check_policy(self, policy: SubscriptionPolicy) -> None:
+        """Raise InvalidArgumentError if it cannot have this policy."""
+        check_dead_letters(self.topic.name, self.name, policy)
+
+    def change_policy(self, policy: SubscriptionPolicy) -> None:
+        """Treat messages by another policy from now on, also those that were delivered before.
+
+        Raises:
+            InvalidArgumentError: it cannot have this policy, and keeps the one it has.
+        """
+        self.check_policy(policy)
+        former = self.policy
+        self.machine.change_policy(policy, trio.current_time())
+        if policy.ack_timeout_s != former.ack_timeout_s:
+            for consumer in self.consumers.values():
+                consumer.send(api.LeaseChanged(policy.ack_timeout_s))
+        self._policy_applied()
+        self.dead_letters.changed()
+        self.pump()
+        self._clear_away()  # also without a consumer
+
+    def _policy_applied(self) -> None:
+        policy = self.policy
+        self._clears_away = policy.poison is not PoisonPolicy.BLOCK or policy.unmatched is Unmatched.SKIP
+        self.topic_policies_changed()
+
+    @property
+    def rate(self) -> Rate | None:
+        """How fast it delivers at most; None: no limit."""
+        return self._bucket.rate if self._bucket is not None else None
+
+    def topic_policies_changed(self) -> None:
+        """The topic may say something else about the rate of deliveries, and how long messages live."""
+        self._ttl_us = self.topic.message_ttl_s * 1e6
+        rate = self.policy.dispatch_rate
+        if rate is None:
+            rate = self.topic.dispatch_rate()
+        if not rate or self._lossy:  # what is not delivered at once is lost there, and that is no way to delay it
+            self._bucket, self.paced_until = None, math.inf
+        elif self._bucket is None:
+            self._bucket = TokenBucket(rate, trio.current_time())
+        elif rate != self._bucket.rate:
+            self._bucket.change(rate, trio.current_time())
+        self.pump()
+
+    # --- What consumers say ---
+    #
+    # Whatever is said about messages has the generation of their delivery. A seek begins another one: what is said
+    # about earlier deliveries, by whomever and however late, must not settle messages that are to come again. So does
+    # the start of a broker for topics of durability `os`: a power loss may have taken what was delivered, and others
+    # have its offsets since.
+
+    @property
+    def generation(self) -> int:
+        """Of what is delivered now."""
+        return self._life << 32 | self.cursor.generation
+
+    def _is_void(self, consumer: Receiver | None, generation: int) -> bool:
+        """Whether something was said about deliveries from before a seek: then it is a sign of life, and no more."""
+        if generation == self.generation:
+            return False
+        if consumer is not None:
+            self.machine.ack((), consumer.consumer_id, trio.current_time())
+            self.pump()
+        return True
+
+    def ack(self, consumer: Receiver, ranges: Sequence[int], generation: int) -> None:
+        """Acknowledge flat ranges."""
+        if self._is_void(consumer, generation):
+            return
+        new = self.machine.ack(ranges, consumer.consumer_id, trio.current_time())
+        self._acked(new + self._acked_before(ranges))
+
+    def ack_cumulative(self, consumer: Receiver, offset: int, generation: int) -> None:
+        """Acknowledge everything up to and including an offset that was delivered in this life of the broker."""
+        if self._is_void(consumer, generation):
+            return
+        # Nothing of before a restart: who repeats an acknowledgement says which messages it had.
+        self._acked(self.machine.ack_cumulative(offset, consumer.consumer_id, trio.current_time()))
+
+    def _acked_before(self, ranges: Sequence[int]) -> list[int]:
+        """Take acknowledgements of what was delivered before the broker was started again, and not yet since.
+
+        A client repeats those that were not confirmed to it when its connection broke. It asks for confirmation, and
+        after that nothing of them may come again.
+        """
+        position = self.machine.position
+        if position >= self._former_end:
+            return []
+        clipped = [min(max(offset, position), self._former_end) for offset in ranges]
+        pairs = zip(clipped[::2], clipped[1::2], strict=True)
+        return self.machine.discard(
+            [offset for pair in pairs if pair[0] < pair[1] for offset in pair], trio.current_time()
+        )
+
+    def ack_for(self, waiter: AckWaiter, offset: int, consumer: Receiver | None, generation: int) -> None:
+        """Acknowledge one message for somebody who is told as soon as that is durable.
+
+        Args:
+            waiter: is told, perhaps before this returns.
+            offset: of the message; one that is unknown, or was acknowledged before, is none the worse for it.
+            consumer: to whom this is a sign of life, if that is known.
+            generation: of its delivery.
+        """
+        if self._is_void(consumer, generation):
+            self._journal.add_for(waiter, ())
+            return
+        consumer_id = consumer.consumer_id if consumer is not None else None
+        ranges = [offset, offset + 1]
+        new = self.machine.ack(ranges, consumer_id, trio.current_time())
+        self._journal.add_for(waiter, new + self._acked_before(ranges))
+        self.pump()
+
+    def _acked(self, ranges: Sequence[int]) -> None:
+        if ranges:
+            self._journal.add(ranges)
+        self.pump()
+
+    def settle(self, ranges: Sequence[int]) -> list[int]:
+        """Count flat ranges as acknowledged though no consumer did it; return what was not so before."""
+        settled = self.machine.discard(ranges, trio.current_time())
+        self._acked(settled)
+        return settled
+
+    def expire_below(self, offset: int) -> None:
+        """Settle everything below an offset, delivered or not: it has outlived the topic's ``message_ttl_s``."""
+        floor = self.cursor.floor
+        if offset > floor:
+            self._count_expired(self.settle([floor, offset]))
+
+    def _count_expired(self, settled: Sequence[int]) -> None:
+        self.expired_messages += sum(settled[1::2]) - sum(settled[::2])
+
+    def nack(
+        self, consumer: Receiver, ranges: Sequence[int], delay_s: float | None, reason: str, generation: int
+    ) -> None:
+        """Take note that flat ranges have failed; ``delay_s`` None: the pause is as the policy says."""
+        if self._is_void(consumer, generation):
+            return
+        self.machine.nack(consumer.consumer_id, ranges, delay_s, trio.current_time(), reason)
+        self.pump()
+
+    def nack_for(self, offset: int, least_delay_s: float | None, reason: str, generation: int) -> None:
+        """Take note that one message has failed, wherever it is in flight.
+
+        Args:
+            offset: of the message; one that is not in flight is passed over.
+            least_delay_s: the pause is as the policy says, but at least this, and at most the longest of the policy.
+            reason: what a person should know about it.
+            generation: of its delivery.
+        """
+        if self._is_void(None, generation):
+            return
+        delay_s = None
+        if least_delay_s is not None:
+            policy = self.policy
+            usual_s = policy.redelivery_delay(self.machine.failures(offset) + 1)
+            delay_s = min(max(usual_s, least_delay_s), max(usual_s, policy.max_redelivery_delay_s))
+        self.machine.nack(None, [offset, offset + 1], delay_s, trio.current_time(), reason)
+        self.pump()
+
+    def refuse(self, consumer: Receiver, offset: int, reason: str) -> None:
+        """A consumer has found out, while messages were being delivered, that it cannot take one: it fails."""
+        self._fail_undelivered(consumer, [offset, offset + 1], reason)
+
+    def extend(self, consumer: Receiver, ranges: Sequence[int], lease_s: float | None, generation: int) -> None:
+        """Move the ack timeout of flat ranges to ``lease_s`` seconds from now; None: the policy's ack timeout."""
+        if self._is_void(consumer, generation):
+            return
+        if lease_s is None:
+            lease_s = self.policy.ack_timeout_s
+        self.machine.extend(consumer.consumer_id, ranges, lease_s, trio.current_time())
+        self.pump()
+
+    def give_back(self, consumer: Receiver, ranges: Sequence[int], generation: int) -> None:
+        """Deliver flat ranges to others: the application of this consumer is stuck and has not seen them."""
+        if generation != self.generation:
+            return
+        self.machine.give_back(consumer.consumer_id, ranges, trio.current_time())
+        self.pump()
+
+    def flush_acks(self, consumer: Receiver, token: int) -> None:
+        """Answer with AcksFlushed once all that was acknowledged is durable; end the consumer if it never will be."""
+        self._journal.flush(consumer, token)
+
+    def snapshot(self) -> bytes:
+        """Return what a checkpoint stores of the cursor."""
+        return self._journal.snapshot()
+
+    async def seek(self, offset: int) -> None:
+        """Move the cursor and return when that is durable. Connected consumers go on from there.
+
+        From now on acknowledgements of what was delivered before count for nothing. Nothing is delivered until the
+        move is durable: after a crash that undoes it no consumer can have seen its generation, which is then given to
+        another one. If the caller is cancelled, the cursor may have been moved.
+
+        Raises:
+            JournalFencedError, UnavailableError: it is not durable; the broker is about to end.
+        """
+        await self._journal.quiet()  # entries reach the journal in order; the reset goes after the deltas
+        self._ahead.clear()
+        self.forget_failure()
+        self._former_end = 0
+        self.moving = True
+        self.machine.seek(offset, trio.current_time())
+        self._journal.reset(self._sought)
+        await self._journal.saved()
+
+    def _sought(self) -> None:
+        """The cursor was moved, and that is durable: consumers begin again."""
+        self.moving = False
+        told = api.Sought(self.generation)
+        for consumer in self.consumers.values():
+            consumer.send(told)
+            if consumer.wants_caught_up:
+                consumer.caught_up_at, self._catching_up = self.topic.end_offset, True
+        self.pump()
+
+    # --- Moving messages ---
+
+    def _turn(self) -> None:
+        if self.machine.active != self._active:
+            self._change_active()
+
+    def _clear_away(self) -> None:
+        if self.machine.settled_itself:
+            self._journal.add(self.machine.take_settled())
+        if self.policy.poison is PoisonPolicy.DEAD_LETTER:
+            self.dead_letters.look()
+
+    def _skip(self, ranges: Sequence[int]) -> None:
+        self.settle(ranges)
+
+    def _span(self, batch: StoredBatch, now: float) -> Span | None:
+        header = batch.header
+        due = 0.0
+        if header.deliver_at_us or self._ttl_us:
+            now_us = self._wall_clock_us()
+            if self._ttl_us and batch.append_time_us + self._ttl_us < now_us:
+                self._count_expired(self.settle([batch.base_offset, batch.end_offset]))
+                return None
+            if header.deliver_at_us > now_us:
+                due = now + (header.deliver_at_us - self._clock_steps.now_us(self)) / 1e6
+        keys = None
+        if self.kind is SubscriptionType.KEY_SHARED:
+            try:
+                opened = self.topic.opened.open(self.topic.topic_id, batch)
+                keys = opened.keys(self.topic.producer_name(header.producer_id))
+            except InvalidArgumentError as error:
+                self._unreadable_at, self._unreadable_why = batch.base_offset, str(error)
+        return Span(batch.base_offset, batch.end_offset, len(batch.part), batch, keys, due)
+
+    def clock_stepped(self, by_s: float) -> None:
+        """The wall clock was set: what waits for a time of it has to wait shorter, or longer."""
+        self.machine.shift_delayed(-by_s)
+        self.pump()
+
+    def waits_for_time(self) -> bool:
+        """Whether messages wait for their delivery time."""
+        return self.topic.subscriptions.get(self.name) is self and self.machine.shift_delayed(0)
+
+    def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
+        batch: StoredBatch = delivery.token
+        if delivery.attempt > 1 and consumer.caught_up_at is None and consumer.wants_caught_up:
+            # What others have left over belongs to what was there: say it again behind it.
+            consumer.caught_up_at, self._catching_up = 0, True
+        if batch.base_offset == self._unreadable_at:
+            self._give_up(consumer, delivery, self._unreadable_why)
+            return
+        try:
+            consumer.deliver(self.topic, batch, delivery, self._slices)
+        except InvalidArgumentError as error:
+            self._give_up(consumer, delivery, str(error))
+
+    def _give_up(self, consumer: Receiver, delivery: Delivery, reason: str) -> None:
+        """A batch that cannot be opened cannot be delivered in parts: it fails, until its policy takes it away."""
+        _log.error("%s cannot deliver the batch at %d: %s", self, delivery.base_offset, reason)
+        self.machine.credit(consumer.consumer_id, delivery.messages, delivery.size_bytes)  # it got nothing for it
+        self._fail_undelivered(consumer, delivery.ranges, reason)
+
+    def _fail_undelivered(self, consumer: Receiver, ranges: Sequence[int], reason: str) -> None:
+        policy = self.policy
+        endless = policy.max_redelivery_count < 0 and not policy.redelivery_delay_s
+        delay_s = _UNREADABLE_PAUSE_S if endless else None
+        self.machine.nack(consumer.consumer_id, ranges, delay_s, trio.current_time(), reason)
+
+    # --- Telling ---
+
+    def info(self) -> api.SubscriptionInfo:
+        """Return the subscription as it stands."""
+        return info_of(self)
+
+    def explain(self) -> api.Explanation:
+        """Say why it moves or does not."""
+        return explanation_of(self)

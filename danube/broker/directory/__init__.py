@@ -1,0 +1,1 @@
+"""Which topics are here: records, policies, creation and deletion, recovery, restore."""

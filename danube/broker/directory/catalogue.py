@@ -1,0 +1,604 @@
+"""The catalogue: which namespaces, topics and subscriptions exist, kept in the metadata store.
+
+Keys::
+
+    /policies                                  TopicPolicies of the whole broker
+    /namespaces/{namespace}                    NamespaceRecord
+    /topics/{namespace}/{topic}                TopicRecord; a partitioned topic is one record
+    /subscriptions/{topic id}/{subscription}   SubscriptionRecord
+    /storages/{storage}                        identity of the marker by which it is recognized (text)
+    /snapshots/...                             see danube.broker.directory.snapshots
+
+A topic incarnation has an id of its own: what is deleted and created again never meets its old data or cursors.
+The store is the truth; the dictionaries here are the copy that every lookup uses. All changes pass through one lock,
+so that a check and the change that follows it cannot be torn apart by another task. What is stored is always known
+here as well: who waits for a change may go away, but not between the two.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import trio
+
+from danube.broker.directory.records import NamespaceRecord, SubscriptionRecord, TopicRecord
+from danube.broker.directory.snapshots import Snapshots
+from danube.metadata import MetadataStore
+from danube.model import (
+    Durability,
+    Limits,
+    SubscriptionPolicy,
+    SubscriptionType,
+    TopicPolicies,
+    partition_name,
+    validate_namespace,
+    validate_topic,
+)
+from danube.model.errors import (
+    AlreadyExistsError,
+    DanubeError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    InvalidNameError,
+    LimitExceededError,
+    NamespaceNotFoundError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from danube.model.names import split_partition
+from danube.model.policies import change_policy
+
+__all__ = ["Catalogue"]
+
+_log = logging.getLogger("danube.broker")
+
+BUILT_IN_NAMESPACES = ("default", "system")
+
+_encode = msgspec.msgpack.encode
+_NAMESPACE = msgspec.msgpack.Decoder(NamespaceRecord)
+_TOPIC = msgspec.msgpack.Decoder(TopicRecord)
+_SUBSCRIPTION = msgspec.msgpack.Decoder(SubscriptionRecord)
+_POLICIES = msgspec.msgpack.Decoder(TopicPolicies)
+
+
+def _subscription_key(topic_id: int, subscription: str) -> str:
+    return f"/subscriptions/{topic_id:016x}/{subscription}"
+
+
+def _together() -> trio.CancelScope:
+    """Return a scope for a change of the store and the change of memory that goes with it.
+
+    Shielded, and bounded by what the store takes for one change. If it fails with a doubt (an answer was lost), memory
+    counts: the record may be stored, but nothing was ever served from it, so the next attempt writes over it.
+    """
+    return trio.CancelScope(shield=True)
+
+
+class Catalogue:
+    """Namespaces, topics and subscriptions of one broker. Create it with :meth:`load`."""
+
+    def __init__(self, store: MetadataStore, limits: Limits, rng: random.Random, clock_us: Callable[[], int]) -> None:
+        self._store = store
+        self._limits = limits
+        self._rng = rng
+        self._clock_us = clock_us
+        self._lock = trio.Lock()
+        self.snapshots = Snapshots(store)
+        """What checkpoints of the journal have stored."""
+        self._namespaces: dict[str, NamespaceRecord] = {}
+        self.unknown: Callable[[str], DanubeError | None] = lambda topic: None
+        """Returns why it is not known whether a topic exists that is not here; None if it does not."""
+        self._topics: dict[str, TopicRecord] = {}
+        self._storages: dict[str, str] = {}
+        self.broker_policies = TopicPolicies()
+        """Of the whole broker, as set by command; those of the configuration come after them."""
+
+    @classmethod
+    async def load(
+        cls, store: MetadataStore, limits: Limits, rng: random.Random, clock_us: Callable[[], int]
+    ) -> Catalogue:
+        """Read everything from the store, and create the built-in namespaces if they are missing."""
+        self = cls(store, limits, rng, clock_us)
+        for item in (await store.list("/namespaces/"))[0]:
+            self._namespaces[item.key.removeprefix("/namespaces/")] = _NAMESPACE.decode(item.value)
+        for item in (await store.list("/topics/"))[0]:
+            self._topics[item.key.removeprefix("/topics")] = _TOPIC.decode(item.value)
+        for item in (await store.list("/storages/"))[0]:
+            self._storages[item.key.removeprefix("/storages/")] = item.value.decode()
+        policies = await store.get("/policies")
+        if policies is not None:
+            self.broker_policies = _POLICIES.decode(policies.value)
+        for name in BUILT_IN_NAMESPACES:
+            if name not in self._namespaces:
+                await self.create_namespace(name)
+        return self
+
+    @property
+    def store(self) -> MetadataStore:
+        """Where all of it is kept. A face may keep something there, too, under a prefix of its own."""
+        return self._store
+
+    # --- Storages ---
+
+    def storage_identity(self, name: str) -> str:
+        """Return the identity of a storage; empty if it was never written to."""
+        return self._storages.get(name, "")
+
+    async def remember_storage(self, name: str, identity: str) -> None:
+        """Store the identity of a storage."""
+        with _together():
+            await self._store.put(f"/storages/{name}", identity.encode())
+            self._storages[name] = identity
+
+    # --- Namespaces ---
+
+    @property
+    def namespaces(self) -> list[str]:
+        """Names of all namespaces, sorted."""
+        return sorted(self._namespaces)
+
+    async def create_namespace(self, name: str) -> None:
+        """Create a namespace."""
+        validate_namespace(name)
+        async with self._lock:
+            if name in self._namespaces:
+                raise AlreadyExistsError(f"namespace {name!r} exists already")
+            if len(self._namespaces) >= self._limits.max_namespaces:
+                raise LimitExceededError(
+                    f"namespace {name!r} cannot be created: limit max_namespaces ="
+                    f" {self._limits.max_namespaces} is reached"
+                )
+            record = NamespaceRecord(self._clock_us())
+            with _together():
+                await self._store.put(f"/namespaces/{name}", _encode(record))
+                self._namespaces[name] = record
+
+    async def delete_namespace(self, name: str) -> None:
+        """Delete a namespace that holds no topic."""
+        validate_namespace(name)
+        async with self._lock:
+            if name not in self._namespaces:
+                raise NamespaceNotFoundError(f"namespace {name!r} does not exist")
+            if name in BUILT_IN_NAMESPACES:
+                raise FailedPreconditionError(f"namespace {name!r} is built in and cannot be deleted")
+            held = sum(topic.startswith(f"/{name}/") for topic in self._topics)
+            if held:
+                raise FailedPreconditionError(
+                    f"namespace {name!r} still holds {held} topic(s); delete them first (danube topics list)"
+                )
+            with _together():
+                await self._store.delete(f"/namespaces/{name}")
+                del self._namespaces[name]
+
+    # --- Topics ---
+
+    def topics(self, namespace: str = "") -> Iterator[tuple[str, TopicRecord]]:
+        """Yield ``(name, record)`` of all topics, sorted; partitioned ones once, under their base name."""
+        prefix = f"/{namespace}/" if namespace else "/"
+        for name in sorted(self._topics):
+            if name.startswith(prefix):
+                yield name, self._topics[name]
+
+    def find(self, topic: str) -> TopicRecord | None:
+        """Return the record of a plain or base topic, or None."""
+        return self._topics.get(topic)
+
+    def locate(self, topic: str) -> tuple[TopicRecord, int]:
+        """Return the record that holds a plain topic or one partition, and that topic's id.
+
+        Raises:
+            TopicNotFoundError: no such topic or partition.
+            InvalidArgumentError: a partitioned base name, which holds no messages itself.
+            StorageUnavailableError: it is not known yet whether there is; see :attr:`unknown`.
+        """
+        record = self._topics.get(topic)
+        if record is not None:
+            if record.partitions:
+                raise InvalidArgumentError(
+                    f"topic {topic!r} has {record.partitions} partitions; open {partition_name(topic, 0)!r} and so on"
+                )
+            return record, record.topic_ids[0]
+        split = split_partition(topic)
+        base = self._topics.get(split[0]) if split else None
+        if split and base is not None and split[1] < base.partitions:
+            return base, base.topic_ids[split[1]]
+        unknown = self.unknown(topic)
+        if unknown is not None:
+            raise unknown
+        if split:
+            # A plain topic cannot have this name, so the advice to create it would be wrong.
+            create = f"does not exist; create that with: danube topics create {split[0]} --partitions N"
+            has = f"has {base.partitions} partitions" if base is not None else create
+            raise TopicNotFoundError(
+                f"topic {topic!r} does not exist: it is the name of partition {split[1]} of {split[0]!r}, which {has}"
+            )
+        raise TopicNotFoundError(f"topic {topic!r} does not exist; create it with: danube topics create {topic}")
+
+    async def create_topic(
+        self,
+        topic: str,
+        durability: Durability,
+        partitions: int,
+        storage: str = "default",
+        policies: TopicPolicies | None = None,
+    ) -> TopicRecord:
+        """Create a plain (0 partitions) or partitioned topic in one step."""
+        name = validate_topic(topic)
+        if split_partition(topic):
+            raise InvalidNameError(
+                f"topic {topic!r} is named like a partition; create its base topic with --partitions instead"
+            )
+        self._check_partitions(topic, partitions)
+        async with self._lock:
+            if name.namespace not in self._namespaces:
+                raise NamespaceNotFoundError(
+                    f"namespace {name.namespace!r} of topic {topic!r} does not exist; create it with:"
+                    f" danube namespaces create {name.namespace}"
+                )
+            if topic in self._topics:
+                raise AlreadyExistsError(f"topic {topic!r} exists already")
+            self._check_room(topic, max(1, partitions))
+            ids = [self.new_id() for _ in range(max(1, partitions))]
+            record = TopicRecord(
+                durability,
+                partitions,
+                ids,
+                self._clock_us(),
+                storage,
+                policies if policies is not None else TopicPolicies(),
+            )
+            return await self._put_topic(topic, record)
+
+    async def enlarge_topic(self, topic: str, partitions: int) -> TopicRecord:
+        """Give a partitioned topic more partitions, and return its new record.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            InvalidArgumentError, LimitExceededError: these are too many.
+        """
+        async with self._lock:
+            record = self._topics.get(topic)
+            if record is None:
+                raise TopicNotFoundError(f"topic {topic!r} was deleted while it was to get more partitions")
+            added = partitions - record.partitions
+            self._check_partitions(topic, partitions)
+            self._check_room(topic, added)
+            ids = [*record.topic_ids, *(self.new_id() for _ in range(added))]
+            return await self._put_topic(topic, msgspec.structs.replace(record, partitions=partitions, topic_ids=ids))
+
+    def _check_partitions(self, topic: str, partitions: int) -> None:
+        if not 0 <= partitions <= self._limits.max_partitions:
+            raise InvalidArgumentError(
+                f"topic {topic!r}: {partitions} partitions asked for, limit max_partitions ="
+                f" {self._limits.max_partitions}"
+            )
+
+    def _check_room(self, topic: str, added: int) -> None:
+        if sum(len(record.topic_ids) for record in self._topics.values()) + added > self._limits.max_topics:
+            raise LimitExceededError(
+                f"topic {topic!r} cannot be created: limit max_topics = {self._limits.max_topics} is reached"
+            )
+
+    async def restore_topic(
+        self,
+        topic: str,
+        record: TopicRecord,
+        subscriptions: Mapping[int, Mapping[str, tuple[SubscriptionRecord, bytes]]],
+    ) -> None:
+        """Enter a topic that existed elsewhere, with its ids and subscriptions. May be repeated after it was cut off.
+
+        Args:
+            topic: its name; a namespace that is missing is created.
+            record: what it was.
+            subscriptions: by topic id and name: the record, and the snapshot of the cursor.
+
+        Raises:
+            AlreadyExistsError: there is another topic of this name.
+            LimitExceededError: there are too many topics or namespaces.
+        """
+        name = validate_topic(topic)
+        if name.namespace not in self._namespaces:
+            await self.create_namespace(name.namespace)
+        async with self._lock:
+            if topic in self._topics:
+                raise AlreadyExistsError(f"topic {topic!r} exists already")
+            count = sum(len(known.topic_ids) for known in self._topics.values()) + len(record.topic_ids)
+            if count > self._limits.max_topics:
+                raise LimitExceededError(
+                    f"topic {topic!r} cannot be restored: limit max_topics = {self._limits.max_topics} is reached"
+                )
+            for topic_id in record.topic_ids:
+                for subscription, (entry, cursor) in subscriptions.get(topic_id, {}).items():
+                    await self.snapshots.save([("cursors", entry.subscription_id, cursor)])
+                    await self._store.put(_subscription_key(topic_id, subscription), _encode(entry))
+            # The record comes last: until then nothing of this counts.
+            await self._put_topic(topic, record)
+
+    async def delete_topic(self, topic: str) -> TopicRecord:
+        """Delete a plain or partitioned topic with all that hangs on it, and return what its record was."""
+        validate_topic(topic)
+        async with self._lock:
+            record = self._topics.get(topic)
+            if record is None:
+                split = split_partition(topic)
+                if split and split[0] in self._topics:
+                    raise FailedPreconditionError(
+                        f"topic {topic!r} is a partition; only {split[0]!r} as a whole can be deleted"
+                    )
+                raise TopicNotFoundError(f"topic {topic!r} does not exist")
+            # The record goes first: what hangs on its ids is unreachable from then on, and swept at the next start
+            # if the broker dies in between.
+            with _together():
+                await self._store.delete(f"/topics{topic}")
+                del self._topics[topic]
+            try:
+                for topic_id in record.topic_ids:
+                    await self._sweep(topic_id)
+            except DanubeError as error:
+                _log.warning("what is left of topic %r is swept at the next start: %s", topic, error)
+            return record
+
+    async def _sweep(self, topic_id: int) -> None:
+        for item in (await self._store.list(f"/subscriptions/{topic_id:016x}/"))[0]:
+            record = _SUBSCRIPTION.decode(item.value)
+            await self.snapshots.delete("cursors", record.subscription_id)
+            await self._store.delete(item.key)
+        await self.snapshots.delete("topics", topic_id)
+
+    async def sweep_orphans(self) -> int:
+        """Delete what belongs to topics and subscriptions that are gone (a deletion was cut short); return how many."""
+        alive = {topic_id for record in self._topics.values() for topic_id in record.topic_ids}
+        orphans = {int(item.key.split("/")[2], 16) for item in (await self._store.list("/subscriptions/"))[0]} - alive
+        orphans |= await self.snapshots.ids("topics") - alive
+        for topic_id in orphans:
+            await self._sweep(topic_id)
+        # A checkpoint that was under way may have stored the cursor of a subscription that was just deleted.
+        known = {
+            record.subscription_id for records in (await self.subscriptions()).values() for record in records.values()
+        }
+        return len(orphans) + await self.snapshots.sweep("topics", alive) + await self.snapshots.sweep("cursors", known)
+
+    # --- Policies ---
+
+    def namespace_policies(self, name: str) -> TopicPolicies:
+        """Return what a namespace says.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist.
+        """
+        return self._namespace(name).policies
+
+    def _namespace(self, name: str) -> NamespaceRecord:
+        record = self._namespaces.get(name)
+        if record is None:
+            raise NamespaceNotFoundError(f"namespace {name!r} does not exist; list them with: danube namespaces list")
+        return record
+
+    async def change_broker_policies(self, changes: Mapping[str, Any]) -> None:
+        """Change what the broker says; ``changes`` as in :func:`danube.model.change_policy`."""
+        async with self._lock:
+            policies = change_policy(self.broker_policies, changes)
+            await self._store.put("/policies", _encode(policies))
+            self.broker_policies = policies
+
+    async def change_namespace_policies(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Change what a namespace says.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist.
+            InvalidArgumentError: see :func:`danube.model.change_policy`.
+        """
+        validate_namespace(name)
+        async with self._lock:
+            record = self._namespace(name)
+            record = msgspec.structs.replace(record, policies=change_policy(record.policies, changes))
+            await self._store.put(f"/namespaces/{name}", _encode(record))
+            self._namespaces[name] = record
+
+    def records_above(self, topic: str) -> dict[str, bytes]:
+        """Return the record of a topic's namespace by its name, and the policies of the broker under an empty one.
+
+        As manifests have them beside the topic's own.
+        """
+        namespace = topic.split("/", 2)[1]
+        found = {"": _encode(self.broker_policies)}
+        if namespace in self._namespaces:
+            found[namespace] = _encode(self._namespaces[namespace])
+        return found
+
+    async def restore_policies(self, records: Mapping[str, bytes]) -> list[str]:
+        """Enter what namespaces and the broker said elsewhere; what is said here already stays as it is.
+
+        Args:
+            records: as :meth:`records_above` gives them.
+
+        Returns:
+            The names for which something was entered.
+        """
+        restored: list[str] = []
+        for name, encoded in sorted(records.items()):
+            if name and name not in self._namespaces:
+                await self.create_namespace(name)
+            async with self._lock:
+                if not name:
+                    policies = _POLICIES.decode(encoded)
+                    if self.broker_policies == TopicPolicies() != policies:
+                        with _together():
+                            await self._store.put("/policies", encoded)
+                            self.broker_policies = policies
+                        restored.append(name)
+                    continue
+                record = self._namespace(name)
+                policies = _NAMESPACE.decode(encoded).policies
+                if record.policies == TopicPolicies() != policies:
+                    record = msgspec.structs.replace(record, policies=policies)
+                    with _together():
+                        await self._store.put(f"/namespaces/{name}", _encode(record))
+                        self._namespaces[name] = record
+                    restored.append(name)
+        return restored
+
+    async def change_topic_policies(self, topic: str, changes: Mapping[str, Any]) -> TopicRecord:
+        """Change what a plain or partitioned topic says, and return its new record.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            FailedPreconditionError: it is a partition.
+            InvalidArgumentError: see :func:`danube.model.change_policy`.
+        """
+        async with self._lock:
+            record = self._topics.get(topic)
+            if record is None:
+                self.locate(topic)
+                raise FailedPreconditionError(
+                    f"topic {topic!r} is a partition; policies belong to the partitioned topic as a whole"
+                )
+            policies = change_policy(record.policies, changes)
+            return await self._put_topic(topic, msgspec.structs.replace(record, policies=policies))
+
+    async def plan_subscription(
+        self, topic: str, topic_id: int, subscription: str, changes: Mapping[str, Any], existing: Container[str] = ()
+    ) -> TopicRecord:
+        """Keep what the policy of a subscription changes that does not exist yet, and return the topic's new record.
+
+        Args:
+            topic: plain or partitioned.
+            topic_id: of the one partition that this is for; 0: for all of them, and the plain topic.
+            subscription: its name.
+            changes: names and plain values, as in :func:`danube.model.change_policy`; added to what is kept already.
+            existing: subscriptions for which nothing has to be kept any more.
+
+        Raises:
+            TopicNotFoundError: the topic was deleted.
+            LimitExceededError: too many are kept.
+        """
+        async with self._lock:
+            record = self._existing(topic)
+            planned = {each: dict(names) for each, names in record.planned.items()}
+            for names in planned.values():
+                for name in [name for name in names if name in existing]:
+                    del names[name]
+            if not topic_id:
+                for each, names in planned.items():
+                    if each and subscription in names:  # what is said of the whole topic counts in each partition
+                        names[subscription] = {**names[subscription], **changes}
+            known = planned.setdefault(topic_id, {})
+            known[subscription] = {**known.get(subscription, {}), **changes}
+            if sum(map(len, planned.values())) > self._limits.max_planned_subscriptions:
+                raise LimitExceededError(
+                    f"topic {topic!r}: the policy of subscription {subscription!r}, which does not exist, cannot be"
+                    f" kept: limit max_planned_subscriptions = {self._limits.max_planned_subscriptions} is reached;"
+                    " subscribe first, or delete a subscription that has a policy and does not exist"
+                )
+            return await self._put_planned(topic, record, planned)
+
+    async def forget_planned(self, topic: str, topic_id: int, subscription: str) -> TopicRecord | None:
+        """Drop what is kept for a subscription, and return the topic's new record; None if nothing was kept.
+
+        Args:
+            topic: plain or partitioned.
+            topic_id: of the one partition that this is for; 0: of all of them.
+            subscription: its name.
+        """
+        async with self._lock:
+            record = self._topics.get(topic)
+            if record is None:
+                return None
+            planned = {each: dict(names) for each, names in record.planned.items()}
+            for each, names in planned.items():
+                if topic_id in (0, each):
+                    names.pop(subscription, None)
+            if planned == record.planned:
+                return None
+            return await self._put_planned(topic, record, planned)
+
+    async def _put_planned(
+        self, topic: str, record: TopicRecord, planned: Mapping[int, dict[str, dict[str, Any]]]
+    ) -> TopicRecord:
+        kept = {each: names for each, names in planned.items() if names}
+        return await self._put_topic(topic, msgspec.structs.replace(record, planned=kept))
+
+    def _existing(self, topic: str) -> TopicRecord:
+        record = self._topics.get(topic)
+        if record is None:
+            raise TopicNotFoundError(f"topic {topic!r} was deleted while it was being changed")
+        return record
+
+    async def replace_topic(self, topic: str, record: TopicRecord) -> None:
+        """Let an existing topic be what a copy of its record says that counts for more."""
+        async with self._lock:
+            await self._put_topic(topic, record)
+
+    async def _put_topic(self, topic: str, record: TopicRecord) -> TopicRecord:
+        with _together():
+            await self._store.put(f"/topics{topic}", _encode(record))
+            self._topics[topic] = record
+        return record
+
+    async def change_subscription(self, topic_id: int, name: str, record: SubscriptionRecord) -> None:
+        """Replace the record of a subscription.
+
+        Raises:
+            SubscriptionNotFoundError: it was deleted meanwhile.
+        """
+        async with self._lock:
+            key = _subscription_key(topic_id, name)
+            present = await self._store.get(key)
+            if present is None or _SUBSCRIPTION.decode(present.value).subscription_id != record.subscription_id:
+                raise SubscriptionNotFoundError(f"subscription {name!r} was deleted while its policy was being changed")
+            await self._store.put(key, _encode(record), expected_revision=present.mod_revision)
+
+    # --- Subscriptions ---
+
+    async def subscriptions(self) -> dict[int, dict[str, SubscriptionRecord]]:
+        """Return all durable subscriptions, by topic id and name."""
+        found: dict[int, dict[str, SubscriptionRecord]] = {}
+        for item in (await self._store.list("/subscriptions/"))[0]:
+            _, _, topic_id, name = item.key.split("/", 3)
+            found.setdefault(int(topic_id, 16), {})[name] = _SUBSCRIPTION.decode(item.value)
+        return found
+
+    async def create_subscription(
+        self,
+        topic_id: int,
+        name: str,
+        kind: SubscriptionType,
+        start_offset: int,
+        policy: SubscriptionPolicy,
+    ) -> SubscriptionRecord:
+        """Store a new subscription; there is no checkpoint after that, so that the caller can bring it to life."""
+        record = SubscriptionRecord(self.new_id(), kind, start_offset, self._clock_us(), policy)
+        with _together():
+            await self._store.put(_subscription_key(topic_id, name), _encode(record))
+        return record
+
+    async def delete_subscription(self, topic_id: int, name: str, subscription_id: int) -> None:
+        """Forget a subscription and its cursor."""
+        await self._store.delete(_subscription_key(topic_id, name))
+        try:
+            await self.snapshots.delete("cursors", subscription_id)
+        except DanubeError as error:
+            _log.warning("what is left of subscription %r is swept at the next start: %s", name, error)
+
+    @staticmethod
+    def encode(record: TopicRecord | SubscriptionRecord) -> bytes:
+        """Return a record as it is stored, for whoever keeps a copy of it."""
+        return _encode(record)
+
+    @staticmethod
+    def decode_topic(record: bytes) -> TopicRecord:
+        """Read a topic's record that was kept elsewhere."""
+        return _TOPIC.decode(record)
+
+    @staticmethod
+    def decode_subscription(record: bytes) -> SubscriptionRecord:
+        """Read a subscription's record that was kept elsewhere."""
+        return _SUBSCRIPTION.decode(record)
+
+    def new_id(self) -> int:
+        """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""
+        return self._rng.getrandbits(63) or 1

@@ -1,0 +1,359 @@
+"""Bringing topics back from a bucket whose broker, or whose data directory, is lost.
+
+Everything is looked at before anything is changed: what the bucket holds (:mod:`danube.history.restore`), whether all
+of it is whole, whether names are taken. Then, in this order::
+
+    parts and objects -> catalogue of history       nobody sees them yet
+    policies of namespaces and broker               unless there are some here
+    topic by topic: cursors, subscriptions, record  the record last; the topic comes to life
+    manifest of this broker, higher epoch           the bucket is ours
+
+Cut off anywhere, it may be done again: topics that are there already, under the same ids, stay as they are. Until the
+last step the bucket is the former owner's, so nothing is sealed into it and nothing is deleted from it. From then on
+the former owner, should it come back, finds that it is not its own any more.
+
+It is for a broker that is lost: one that lives goes on sealing and deleting while its bucket is looked at. So just
+before anything is changed, the manifests are read once more, and if there are new ones, nothing is restored. What is
+left are the moments until the last step. In them nothing that was looked at is deleted, which takes ``segment_grace_s``
+after a manifest without it; but what a former owner seals just then is known to it alone.
+
+It goes on to its end when the client that asked for it goes away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from danube.broker.directory.catalogue import Catalogue
+from danube.broker.directory.records import SubscriptionRecord, TopicRecord
+from danube.broker.runtime.settling import to_the_end
+from danube.broker.topic.recovered import new_cursor
+from danube.dispatch import Cursor, decode_entry, encode_entry
+from danube.history import Chain, Survey, enter, read_bucket, survey_bucket, verify_chains
+from danube.model import Durability, Limits, history_api, validate_topic
+from danube.model.errors import (
+    AlreadyExistsError,
+    DanubeError,
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    TopicNotFoundError,
+)
+from danube.model.history_api import MOST_NAMES
+from danube.model.names import split_partition
+from danube.storage import Storage, storage_place
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+
+__all__ = ["restore_topics"]
+
+_log = logging.getLogger("danube.broker")
+
+Subscriptions = dict[int, dict[str, tuple[SubscriptionRecord, Cursor]]]
+
+
+class _Candidate:
+    """A topic that is in the bucket."""
+
+    def __init__(
+        self, name: str, record: TopicRecord, chains: list[Chain], subscriptions: Subscriptions, clamped: list[str]
+    ) -> None:
+        self.name = name
+        self.record = record
+        self.chains = chains
+        self.subscriptions = subscriptions
+        self.clamped = clamped
+        """Subscriptions that were beyond the end."""
+        self.state = "restored"
+
+    def row(self) -> history_api.RestoredTopic:
+        """Return what is told of it."""
+        parts = [each for chain in self.chains for each in chain.parts]
+        return history_api.RestoredTopic(
+            self.name,
+            self.record.durability,
+            self.record.partitions,
+            sum(chain.start_offset for chain in self.chains),
+            sum(chain.end_offset for chain in self.chains),
+            len(parts),
+            len({key for key, _ in parts}),
+            sum(part.size_bytes for _, part in parts),
+            sorted({name for found in self.subscriptions.values() for name in found}),
+            self.state,
+            sorted(set(self.clamped)),
+            sum(chain.unlisted for chain in self.chains),
+        )
+
+
+async def restore_topics(broker: Broker, request: history_api.RestoreTopics) -> history_api.RestoreReport:
+    """Bring back what a bucket holds; see :class:`danube.model.history_api.RestoreTopics`.
+
+    Raises:
+        FailedPreconditionError: no storage has this URL, or its history is not to be taken over.
+        AlreadyExistsError: a topic of one of the names exists, and is another one.
+        DataLossError: something of what is wanted is damaged or missing; it says what.
+        NotFoundError: there is no history, or none of a topic that was asked for.
+        StorageError: the bucket cannot be read.
+    """
+    for topic in request.topics:
+        validate_topic(topic)
+    if request.give_up_others and not request.topics:
+        raise InvalidArgumentError("give_up_others goes with topics: it is about all others")
+    storage = _find_storage(broker, request)
+    survey = await survey_bucket(storage, broker.config.cluster)
+    _check_owner(broker, storage, survey)
+    candidates = _candidates(broker, storage, survey)
+    chosen = _choose(broker, storage, candidates, request)
+    await verify_chains(storage, survey, [chain for one in chosen for chain in one.chains], deep=request.deep)
+    _check_damage(storage, survey, chosen)
+    if not request.dry_run:
+
+        async def carry_out() -> None:
+            async with broker.restoring:
+                try:
+                    await _carry_out(broker, storage, survey, candidates, request)
+                except (DanubeError, OSError) as error:
+                    _log.error("restoring was cut off, and may be repeated: %s", error)
+                    raise
+
+        await to_the_end(broker.nursery, carry_out)
+    return _report(broker, storage, survey, candidates, request.dry_run)
+
+
+# --- Which bucket ---
+
+
+def _find_storage(broker: Broker, request: history_api.RestoreTopics) -> Storage:
+    wanted = storage_place(request.url)
+    configured = broker.config.all_storages
+    found = [
+        storage
+        for name, storage in sorted(broker.history.storages.items())
+        if wanted in (storage_place(storage.url), storage_place(configured[name].url)) and request.storage in ("", name)
+    ]
+    if not found:
+        known = ", ".join(f"{name} ({storage.url})" for name, storage in sorted(broker.history.storages.items()))
+        called = f" called {request.storage!r}" if request.storage else ""
+        raise FailedPreconditionError(
+            f"this broker has no storage{called} at {wanted}; configured are {known}. Start it with --storage {wanted},"
+            f' or add it to the configuration file: [storages.NAME] with url = "{wanted}"'
+        )
+    if len(found) > 1:
+        raise InvalidArgumentError(
+            f"several storages are at {wanted}: {', '.join(storage.name for storage in found)}; choose one (--storage)"
+        )
+    if not found[0].capabilities.durable:
+        raise FailedPreconditionError(f"storage {found[0].name!r} ({found[0].url}) forgets: topics cannot live in it")
+    return found[0]
+
+
+def _check_owner(broker: Broker, storage: Storage, survey: Survey) -> None:
+    catalogue = broker.history.catalogue
+    if survey.bucket.epoch and survey.bucket.incarnation == catalogue.incarnation:
+        raise FailedPreconditionError(
+            f"{storage.url} is this broker's own already: there is nothing to restore. To see whether it is whole:"
+            f" danube storage check {storage.name}"
+        )
+    if not survey.bucket.epoch and not survey.objects:
+        raise NotFoundError(
+            f"{storage.url} holds no history of cluster {broker.config.cluster!r}; if the lost broker had another"
+            " cluster name, start this one with it (--cluster)"
+        )
+
+
+# --- What is in it ---
+
+
+def _candidates(broker: Broker, storage: Storage, survey: Survey) -> list[_Candidate]:
+    records = {name: Catalogue.decode_topic(record) for name, record in survey.bucket.topics.items()}
+    known = {topic_id for record in records.values() for topic_id in record.topic_ids}
+    found = {topic_id: name for topic_id, name in survey.found_names().items() if topic_id not in known}
+    for name, record in _records_of_found(broker, found).items():
+        records.setdefault(name, record)
+    return [
+        _candidate(broker.config.limits, name, msgspec.structs.replace(record, storage=storage.name), survey)
+        for name, record in sorted(records.items())
+    ]
+
+
+def _records_of_found(broker: Broker, found: Mapping[int, str]) -> dict[str, TopicRecord]:
+    """Make records for topics of which only objects tell: names are in them, all else is as for new topics."""
+    now_us = broker.seams.wall_clock_us()
+    records: dict[str, TopicRecord] = {}
+    partitions: dict[str, dict[int, int]] = {}
+    for topic_id, name in found.items():
+        split = split_partition(name)
+        if split is None:
+            records[name] = TopicRecord(broker.config.durability, 0, [topic_id], now_us)
+        else:
+            partitions.setdefault(split[0], {})[split[1]] = topic_id
+    for name, by_index in partitions.items():
+        count = max(by_index) + 1
+        ids = [by_index[index] if index in by_index else broker.catalogue.new_id() for index in range(count)]
+        records[name] = TopicRecord(broker.config.durability, count, ids, now_us)
+    return records
+
+
+def _candidate(limits: Limits, name: str, record: TopicRecord, survey: Survey) -> _Candidate:
+    chains = [survey.chain(topic_id) for topic_id in record.topic_ids]
+    subscriptions: Subscriptions = {}
+    clamped = []
+    for chain in chains:
+        for subscription, (encoded, snapshot) in survey.bucket.subscriptions.get(chain.topic_id, {}).items():
+            entry = Catalogue.decode_subscription(encoded)
+            cursor = new_cursor(entry, limits)
+            cursor.apply(decode_entry(snapshot))
+            if cursor.clamp(chain.end_offset):
+                clamped.append(subscription)
+            subscriptions.setdefault(chain.topic_id, {})[subscription] = (entry, cursor)
+    return _Candidate(name, record, chains, subscriptions, clamped)
+
+
+# --- What of it ---
+
+
+def _choose(
+    broker: Broker, storage: Storage, candidates: Sequence[_Candidate], request: history_api.RestoreTopics
+) -> list[_Candidate]:
+    """Return what is to be restored, and note in the others why not."""
+    names = {one.name for one in candidates}
+    for topic in request.topics:
+        if topic not in names:
+            raise TopicNotFoundError(f"{storage.url} holds nothing of topic {topic!r}; it holds {_some(sorted(names))}")
+    others = [one for one in candidates if request.topics and one.name not in request.topics]
+    if others and not (request.give_up_others or request.dry_run):
+        raise FailedPreconditionError(
+            f"{storage.url} also holds {_some([one.name for one in others])}. The bucket becomes this broker's as a"
+            " whole, and what is not restored is deleted by and by; say --give-up-others if that is what you want"
+        )
+    for one in others:
+        one.state = "given-up"
+    chosen = []
+    for one in candidates:
+        if one.state == "given-up":
+            continue
+        present = broker.catalogue.find(one.name)
+        if present is not None:
+            if present.topic_ids != one.record.topic_ids:
+                raise AlreadyExistsError(
+                    f"topic {one.name!r} exists already, and is another one than that in {storage.url}; delete it"
+                    " first, or restore the others with --topic and --give-up-others"
+                )
+            one.state = "present"
+        elif one.record.durability is Durability.REMOTE:
+            raise FailedPreconditionError(
+                f"topic {one.name!r} of {storage.url} has durability 'remote': it comes back by itself when a broker"
+                " starts with that storage and cluster; restart this one first"
+            )
+        chosen.append(one)
+    return chosen
+
+
+def _check_damage(storage: Storage, survey: Survey, chosen: Sequence[_Candidate]) -> None:
+    damaged = [
+        f"{one.name}, {what}"
+        for one in chosen
+        for topic_id in one.record.topic_ids
+        for what in survey.damage.get(topic_id, ())
+    ]
+    if damaged:
+        raise DataLossError(
+            f"{storage.url} is damaged: {_some(damaged, 'more')}. Nothing was changed. Restore the objects from a copy,"
+            " or restore only the other topics with --topic and --give-up-others"
+        )
+
+
+def _some(names: Sequence[str], others: str = "others") -> str:
+    shown = "; ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} {others}"
+
+
+# --- Doing it ---
+
+
+async def _check_unchanged(broker: Broker, storage: Storage, survey: Survey) -> None:
+    """See that the bucket is as it was when it was looked at: a broker that lives seals, merges and deletes there."""
+    before, now = survey.bucket, await read_bucket(storage, broker.config.cluster)
+    if now.incarnation == broker.history.catalogue.incarnation:
+        return  # another call has just made it ours
+    if (now.epoch, now.incarnation, now.created_us, now.snapshot_key) != (
+        before.epoch,
+        before.incarnation,
+        before.created_us,
+        before.snapshot_key,
+    ):
+        raise FailedPreconditionError(
+            f"{storage.url} has changed since it was looked at, so the broker of epoch {now.epoch} that it belongs to"
+            " still runs. Nothing was restored: what that broker stores or deletes meanwhile would be missing here."
+            " Stop it for good, and restore again"
+        )
+
+
+async def _carry_out(
+    broker: Broker,
+    storage: Storage,
+    survey: Survey,
+    candidates: Sequence[_Candidate],
+    request: history_api.RestoreTopics,
+) -> None:
+    history = broker.history
+    await _check_unchanged(broker, storage, survey)
+    # Chosen anew: another call may have restored some of it since the bucket was looked at.
+    new = [one for one in _choose(broker, storage, candidates, request) if one.state == "restored"]
+    await history.catalogue.raise_epoch(survey.bucket.epoch + 1)
+    chains = [chain for one in new for chain in one.chains]
+    await enter(history.catalogue, storage.name, survey, chains, broker.seams.wall_clock_us())
+    wanted = {"", *(validate_topic(one.name).namespace for one in new)}
+    above = {name: record for name, record in survey.bucket.namespaces.items() if name in wanted}
+    for name in await broker.catalogue.restore_policies(above):
+        _log.warning(
+            "policies of %s are restored from %s", f"namespace {name!r}" if name else "the broker", storage.url
+        )
+    for one in new:
+        snapshots = {
+            topic_id: {
+                name: (entry, encode_entry(cursor.snapshot(entry.subscription_id)))
+                for name, (entry, cursor) in found.items()
+            }
+            for topic_id, found in one.subscriptions.items()
+        }
+        await broker.catalogue.restore_topic(one.name, one.record, snapshots)
+        broker.revive(one.name, one.record, one.subscriptions)
+        _log.warning("topic %r is restored from %s", one.name, storage.url)
+    await history.take_over(storage.name, survey.bucket)
+
+
+def _report(
+    broker: Broker, storage: Storage, survey: Survey, candidates: Sequence[_Candidate], dry_run: bool
+) -> history_api.RestoreReport:
+    needed = {
+        key for one in candidates if one.state != "given-up" for chain in one.chains for key, _ in chain.parts
+    } & survey.objects.keys()
+    missed = [f"{storage.url}/{key}: {reason}" for key, reason in survey.broken]
+    for one in candidates:
+        for chain in one.chains:
+            if chain.gap is not None:
+                key, part = chain.gap
+                missed.append(
+                    f"{storage.url}/{key}: no manifest mentions it, and its offsets [{part.base_offset},"
+                    f" {part.end_offset}) of {one.name} do not continue those that end at {chain.end_offset}"
+                )
+    return history_api.RestoreReport(
+        storage.name,
+        storage.url,
+        dry_run,
+        broker.config.cluster,
+        survey.bucket.epoch,
+        survey.bucket.created_us,
+        [one.row() for one in candidates],
+        len(needed),
+        sum(survey.objects[key].size_bytes for key in needed),
+        len(survey.objects) + len(survey.broken) - len(needed),
+        missed[:MOST_NAMES],
+    )

@@ -1,0 +1,507 @@
+"""Topics of durability ``remote`` in a broker: one remote journal for each storage that has some.
+
+A journal comes to life when the broker starts, if its metadata or the storage itself knows of such topics, or when the
+first one is created. So a broker on a new machine, with nothing but the configuration of the lost one, finds the
+topics in the bucket and goes on with them; and one that never had any does not touch its storages. A storage that
+cannot be reached at the start does not keep the broker from serving everything else: its topics are unavailable until
+it can, and it is tried again.
+
+What a bucket tells of these topics is the truth; the records in the metadata store are a copy for lookups. A change is
+made there first and then written to the bucket, because a snapshot must not know less than what has settled. A
+creation that was cut off in between is taken back at the next start, and a deletion done again by whoever wanted it.
+
+The older part of their history is in segments, like that of other topics. If the metadata was lost, it is entered anew
+from the bucket's manifests. They are read behind the fences, because a former owner that lives seals, tells of it in
+its manifests, and deletes commits, until it finds the fence::
+
+    claim, fences -> manifests -> catalogue -> commits that are not sealed -> topics -> manifest of the new owner
+
+The bucket as a whole is taken over as soon as nothing in it belongs to topics that were not brought back; until then
+nothing in it is merged or deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import trio
+
+from danube.broker.directory.building import build_remote_topic
+from danube.broker.directory.catalogue import Catalogue
+from danube.broker.directory.records import SubscriptionRecord, TopicRecord, members
+from danube.broker.runtime.settling import Settling, to_the_end
+from danube.broker.topic.recovered import RecoveryVisitor
+from danube.broker.topic.topic import Topic
+from danube.history import (
+    Bucket,
+    RemoteJournal,
+    RemoteRecovered,
+    RemoteState,
+    RemoteTopicState,
+    TopicDeleted,
+    TopicStored,
+    encode_change,
+    enter,
+    highest_epoch,
+    read_bucket,
+    survey_topics,
+)
+from danube.log import Entry, EntryType
+from danube.model import Durability, TopicPolicies, validate_topic
+from danube.model.errors import (
+    DanubeError,
+    DataLossError,
+    FailedPreconditionError,
+    OwnerFencedError,
+    StorageError,
+    StorageUnavailableError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+from danube.storage import Storage
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+
+__all__ = ["RemoteTopics"]
+
+_log = logging.getLogger("danube.remote")
+
+_PATIENCE_S: Final = 10.0
+"""How long the start of a broker waits for storages with such topics, before it serves everything else."""
+_RETRY_S: Final = 1.0
+_MOST_RETRY_S: Final = 30.0
+
+
+class _Face:
+    """What one remote journal sees of the broker."""
+
+    def __init__(self, topics: RemoteTopics, broker: Broker, storage: str) -> None:
+        self._topics = topics
+        self._broker = broker
+        self._storage = storage
+
+    def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
+        self._broker.on_commit(entries, error)
+
+    def on_stall(self, entries: Sequence[Entry], error: DanubeError) -> None:
+        for entry in entries:
+            owner: Any = entry.owner
+            owner.stalled(entry, error)
+        self._broker.flush()
+
+    def remote_state(self) -> RemoteState:
+        records = self._topics.records(self._storage)
+        known = [topic for topic in self._topics.living() if topic.storage == self._storage]
+        return RemoteState(
+            {name: (record.topic_ids, Catalogue.encode(record)) for name, record in records.items()},
+            {topic.topic_id: _records_of(topic) for topic in known if topic.subscriptions},
+            {topic.topic_id: topic.snapshot() for topic in known},
+            {found.subscription_id: found.snapshot() for topic in known for found in topic.subscriptions.values()},
+        )
+
+    def topic_name(self, topic_id: int) -> str:
+        topic = self._topics.by_id.get(topic_id)
+        return topic.name if topic is not None else ""
+
+    def producer_name(self, topic_id: int, producer_id: int) -> str:
+        topic = self._topics.by_id.get(topic_id)
+        return topic.producers.name_of(producer_id) if topic is not None else ""
+
+
+def _records_of(topic: Topic) -> dict[str, bytes]:
+    return {
+        name: Catalogue.encode(found.record) for name, found in topic.subscriptions.items() if found.record is not None
+    }
+
+
+class RemoteTopics:
+    """See the module.
+
+    Args:
+        broker: whose topics they are.
+        storages: by name; for the commits alone, so that they do not wait behind segments.
+
+    Attributes:
+        by_id: the living topics by id.
+    """
+
+    def __init__(self, broker: Broker, storages: Mapping[str, Storage]) -> None:
+        self._broker = broker
+        self._storages = storages
+        self._journals: dict[str, RemoteJournal] = {}
+        self._opening = {name: trio.Lock() for name in storages}
+        self._failures: dict[str, DanubeError] = {}
+        self._unread: dict[str, None] = {}
+        """Storages that may hold the topics of a lost machine, whose place this one takes."""
+        self._nursery: trio.Nursery
+        self.by_id: dict[int, Topic] = {}
+
+    # --- Life ---
+
+    async def start(self, tasks: trio.Nursery, journals: trio.Nursery) -> None:
+        """Bring the topics to life; return when that is done, or when it takes too long (then it goes on).
+
+        Args:
+            tasks: where it goes on.
+            journals: where the journals run; they end last.
+        """
+        self._nursery = journals
+        capable = [name for name in self._storages if self._lacking(name) is None]
+        if not any(self._broker.catalogue.topics()):
+            self._unread = dict.fromkeys(capable)
+            self._broker.catalogue.unknown = self._unknown
+        opened = {name: trio.Event() for name in capable}
+        for name, done in opened.items():
+            tasks.start_soon(self._bring_up, name, done)
+        with trio.move_on_after(_PATIENCE_S):
+            for done in opened.values():
+                await done.wait()
+
+    async def _bring_up(self, name: str, done: trio.Event) -> None:
+        pause_s = _RETRY_S
+        while True:
+            try:
+                if self.records(name) or await highest_epoch(self._storages[name], self._broker.config.cluster):
+                    await self.open(name)
+                self._unread.pop(name, None)
+                break
+            except OwnerFencedError:
+                raise
+            except DanubeError as error:
+                self._failures[name] = error
+                # Whatever clients are told to try again has to be tried again here: the metadata may be away for a
+                # moment just as well as the storage.
+                if not isinstance(error, StorageError) and not error.retryable:
+                    _log.error("topics of durability 'remote' in storage %r cannot be served: %s", name, error)
+                    break
+                if self.records(name):
+                    _log.error("topics of durability 'remote' wait for storage %r: %s", name, error)
+                else:
+                    _log.warning("whether storage %r has topics of durability 'remote' is not known: %s", name, error)
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MOST_RETRY_S)
+            finally:
+                done.set()
+
+    def _unknown(self, topic: str) -> StorageUnavailableError | None:
+        """Return why it is not known whether a topic exists: nobody may create it anew before."""
+        for name in self._unread:
+            why = self._failures.get(name) or "it was not read yet"
+            return StorageUnavailableError(
+                f"whether topic {topic!r} exists is not known: this broker is new, and storage {name!r} may hold the"
+                f" topics of another one that it replaces: {why}; try again"
+            )
+        return None
+
+    async def aclose(self) -> None:
+        """Commit what is pending, and end the journals."""
+        async with trio.open_nursery() as nursery:
+            for journal in self._journals.values():
+                nursery.start_soon(journal.aclose)
+
+    async def open(self, name: str) -> RemoteJournal:
+        """Return the journal of a storage; bring it to life if it is not running yet.
+
+        Opening one goes on to its end when the caller goes away: topics that have come to life need a journal that
+        runs.
+
+        Raises:
+            FailedPreconditionError: the storage cannot carry such topics.
+            OwnerFencedError: another broker has them.
+            DataLossError: something in the bucket is damaged or missing.
+            StorageError: the storage cannot be reached.
+            UnavailableError: the broker is about to end.
+        """
+        lacking = self._lacking(name)
+        if lacking is not None:
+            raise lacking
+        if name not in self._journals:
+            await to_the_end(self._broker.nursery, partial(self._bring_to_life, name))
+        if name not in self._journals:
+            raise UnavailableError(f"storage {name!r} is not opened any more: the broker is shutting down")
+        return self._journals[name]
+
+    async def _bring_to_life(self, name: str) -> None:
+        async with self._opening[name]:
+            if name in self._journals:
+                return  # another call has done it meanwhile
+            journal = await self._open(name)
+            await self._nursery.start(journal.run)
+            self._journals[name] = journal
+            self._failures.pop(name, None)
+
+    def _lacking(self, name: str) -> FailedPreconditionError | None:
+        found = self._storages[name]
+        capabilities = found.capabilities
+        if capabilities.durable and capabilities.conditional_put:
+            return None
+        why = "forgets what it holds" if not capabilities.durable else "cannot store an object only if it is absent"
+        return FailedPreconditionError(
+            f"storage {name!r} ({found.url}) {why}, so it cannot carry topics of durability 'remote'; choose another"
+            " storage for them"
+        )
+
+    # --- Recovery ---
+
+    async def _open(self, name: str) -> RemoteJournal:
+        broker, storage = self._broker, self._storages[name]
+        history, cluster = broker.history, broker.config.cluster
+        bucket = await read_bucket(storage, cluster)  # what cannot be read fences nobody
+        former = await highest_epoch(storage, cluster)
+        await history.catalogue.raise_epoch(max(former, bucket.epoch) + 1)
+        journal = RemoteJournal(
+            storage,
+            history.catalogue,
+            _Face(self, broker, name),
+            broker.config.limits,
+            cluster=cluster,
+            owner=f"{broker.seams.random.getrandbits(64):016x}",
+            wall_clock_us=broker.seams.wall_clock_us,
+            told=lambda: not history.manifests[name].pending,
+        )
+        history.manifests[name].check_owner = journal.check_owner
+
+        async def enter_history(recovered: RemoteRecovered) -> None:
+            nonlocal bucket
+            bucket = await read_bucket(storage, cluster)
+            if self._is_foreign(bucket):
+                await self._enter_history(name, bucket, recovered)
+
+        recovered = await journal.recover(enter_history)
+        if not former and self.records(name):
+            raise DataLossError(
+                f"{storage.url} knows nothing of its topics of durability 'remote', {min(self.records(name))} for one;"
+                " restore the objects below wal/ from a copy"
+            )
+        records = await self._agree(name, recovered)
+        self._revive(journal, records, recovered)
+        if not bucket.epoch or self._is_foreign(bucket):
+            await self._take_over(name, bucket)
+        return journal
+
+    def _is_foreign(self, bucket: Bucket) -> bool:
+        return bool(bucket.epoch) and bucket.incarnation != self._broker.history.catalogue.incarnation
+
+    async def _enter_history(self, name: str, bucket: Bucket, recovered: RemoteRecovered) -> None:
+        """The metadata is new, the bucket is not: enter what the manifests say of the topics that come back.
+
+        Which these are, the commits know; a manifest need not have heard of a topic whose parts it tells of. Objects
+        that no manifest mentions are left alone: what is in them is still in commits, and who wrote them may yet
+        delete them.
+        """
+        broker = self._broker
+        if bucket.epoch >= broker.history.catalogue.epoch:
+            raise OwnerFencedError(
+                f"{self._storages[name].url}: a broker of epoch {bucket.epoch} has taken over this history; this one,"
+                f" of epoch {broker.history.catalogue.epoch}, stops"
+            )
+        await broker.catalogue.restore_policies(bucket.namespaces)
+        ids = sorted(number for topic_ids, _ in recovered.state.topics.values() for number in topic_ids)
+        survey = await survey_topics(self._storages[name], broker.config.cluster, bucket, ids)
+        damaged = [what for number in ids for what in survey.damage.get(number, ())]
+        if damaged:
+            raise DataLossError(f"{self._storages[name].url} is damaged: {'; '.join(damaged[:5])}")
+        chains = [survey.chain(number) for number in ids]
+        await enter(broker.history.catalogue, name, survey, chains, broker.seams.wall_clock_us())
+
+    async def _take_over(self, name: str, bucket: Bucket) -> None:
+        find, decode = self._broker.catalogue.find, Catalogue.decode_topic
+        # Of topics of durability remote the commits tell: one that only a manifest knows was deleted at the very end.
+        others = sorted(
+            topic
+            for topic, record in bucket.topics.items()
+            if find(topic) is None and decode(record).durability is not Durability.REMOTE
+        )
+        if others:
+            _log.warning(
+                "%s also holds %d topics of a lost broker that are not restored, %s for one; nothing in it is merged"
+                " or deleted until they are: danube topics restore --from %s",
+                self._storages[name].url,
+                len(others),
+                others[0],
+                self._storages[name].url,
+            )
+            return
+        try:
+            await self._broker.history.take_over(name, bucket)
+        except OwnerFencedError:
+            raise
+        except DanubeError as error:  # its topics are alive by now, and need their journal
+            _log.warning("%s is taken over later: %s", self._storages[name].url, error)
+
+    async def _agree(self, name: str, recovered: RemoteRecovered) -> dict[str, TopicRecord]:
+        """Make the metadata agree with what the bucket says, and return the records of its topics."""
+        catalogue, url = self._broker.catalogue, self._storages[name].url
+        records = {
+            topic: msgspec.structs.replace(Catalogue.decode_topic(encoded), storage=name)
+            for topic, (_, encoded) in recovered.state.topics.items()
+        }
+        for topic, record in records.items():
+            present = catalogue.find(topic)
+            if present is None or present.topic_ids[0] == record.topic_ids[0]:
+                continue
+            if present.durability is Durability.REMOTE and present.storage == name:
+                # Deleted and created again, and the bucket has heard of neither.
+                await self._take_back(topic, present)
+            else:
+                raise FailedPreconditionError(
+                    f"topic {topic!r} of {url} cannot come back: there is another topic of that name, and durability"
+                    f" {present.durability.value!r}; delete that one and start the broker again"
+                )
+        for topic, record in self.records(name).items():
+            if topic not in records:
+                await self._take_back(topic, record)
+        for topic, record in records.items():
+            copy = catalogue.find(topic)
+            if copy is None:
+                await catalogue.restore_topic(topic, record, {})
+                _log.warning("topic %r is back, from %s", topic, url)
+            elif copy.policies != record.policies or copy.topic_ids != record.topic_ids:
+                await catalogue.replace_topic(topic, record)  # a change that was cut off in between
+        return records
+
+    async def _take_back(self, topic: str, record: TopicRecord) -> None:
+        _log.warning("topic %r was not yet created, or already deleted, and is gone", topic)
+        await self._broker.catalogue.delete_topic(topic)
+        for number in record.topic_ids:
+            await self._broker.history.drop_topic(number, topic)
+
+    def _revive(self, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered) -> None:
+        subscriptions = {
+            number: {subscription: Catalogue.decode_subscription(encoded) for subscription, encoded in found.items()}
+            for number, found in recovered.state.subscriptions.items()
+        }
+        names = {number: each for topic, record in records.items() for each, number in members(topic, record)}
+        visitor = RecoveryVisitor(
+            names,
+            subscriptions,
+            recovered.state.topic_snapshots,
+            recovered.state.cursor_snapshots,
+            self._broker.config.limits,
+        )
+        recovered.replay(visitor)
+        for topic, record in records.items():
+            for each, number in members(topic, record):
+                state = recovered.topics.get(number, RemoteTopicState())
+                revived = build_remote_topic(
+                    self._broker, each, number, record, journal, state, visitor.topics.get(number)
+                )
+                self._add(revived, subscriptions.get(number, {}), visitor)
+
+    def _add(self, topic: Topic, subscriptions: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor) -> None:
+        for name, record in subscriptions.items():
+            cursor = visitor.cursors[record.subscription_id]
+            if cursor.clamp(topic.end_offset):
+                _log.error("subscription %r of topic %r was beyond the end %d", name, topic.name, topic.end_offset)
+            topic.restore_subscription(name, record, cursor)
+        self.by_id[topic.topic_id] = topic
+        self._broker.adopt(topic)
+
+    # --- Topics ---
+
+    def records(self, storage: str) -> dict[str, TopicRecord]:
+        """Return the records of these topics in a storage."""
+        return {
+            name: record
+            for name, record in self._broker.catalogue.topics()
+            if record.durability is Durability.REMOTE and record.storage == storage
+        }
+
+    def living(self) -> Iterable[Topic]:
+        """Return the topics that are alive."""
+        return self.by_id.values()
+
+    def unavailable(self, name: str, record: TopicRecord) -> DanubeError | None:
+        """Return why a topic of this durability is not there, None if it is of another one."""
+        if record.durability is not Durability.REMOTE:
+            return None
+        failure = self._failures.get(record.storage)
+        why = failure.message if failure is not None else "its creation or deletion is on its way"
+        if failure is not None and not failure.retryable and not isinstance(failure, StorageError):
+            return type(failure)(f"topic {name!r} cannot be served: {why}")
+        return StorageUnavailableError(f"topic {name!r} waits for storage {record.storage!r}: {why}; try again")
+
+    async def create(self, name: str, partitions: int, storage: str, policies: TopicPolicies | None) -> TopicRecord:
+        """Create a topic; return when that is durable in its storage.
+
+        Raises what :meth:`open` raises, and StorageUnavailableError: it has to wait, and may happen later.
+        """
+        journal = await self.open(storage)
+        record = await self._broker.catalogue.create_topic(name, Durability.REMOTE, partitions, storage, policies)
+
+        def bring_to_life() -> None:
+            latest = self._latest(name, record)
+            if latest is None:
+                return
+            for each, number in members(name, record):
+                topic = build_remote_topic(self._broker, each, number, latest, journal, RemoteTopicState(), None)
+                self.by_id[number] = topic
+                self._broker.adopt(topic)
+
+        change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
+        await self._submit(journal, record, change, Settling(bring_to_life))
+        catalogue = self._broker.catalogue
+        above = (catalogue.namespace_policies(validate_topic(name).namespace), catalogue.broker_policies)
+        if above != (TopicPolicies(), TopicPolicies()):
+            # Commits tell of topics only.
+            self._broker.history.tell(storage, catalogue.records_above(name), always=True)
+        return record
+
+    async def enlarge(self, name: str, storage: str, partitions: int) -> None:
+        """Give a partitioned topic more partitions; return when that is durable in its storage.
+
+        Raises what :meth:`create` does.
+        """
+        journal = await self.open(storage)
+        record = await self._broker.catalogue.enlarge_topic(name, partitions)
+
+        def bring_to_life() -> None:
+            latest = self._latest(name, record)
+            if latest is None:
+                return
+            for each, number in members(name, record):
+                if number not in self.by_id:
+                    topic = build_remote_topic(self._broker, each, number, latest, journal, RemoteTopicState(), None)
+                    self.by_id[number] = topic
+                    self._broker.adopt(topic)
+
+        change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
+        await self._submit(journal, record, change, Settling(bring_to_life))
+
+    def _latest(self, name: str, record: TopicRecord) -> TopicRecord | None:
+        """Return what a record is now: its policies may have been changed since. None: the topic was deleted."""
+        latest = self._broker.catalogue.find(name)
+        return latest if latest is not None and latest.topic_ids[0] == record.topic_ids[0] else None
+
+    async def changed(self, name: str, record: TopicRecord) -> None:
+        """The record of a topic has changed in the catalogue; return when that is durable in its storage.
+
+        Raises what :meth:`open` raises, StorageUnavailableError as :meth:`create` does, and TopicNotFoundError: the
+        topic was deleted meanwhile.
+        """
+        journal = await self.open(record.storage)
+        latest = self._broker.catalogue.find(name)  # whoever comes last has to store what was changed last
+        if latest is None or latest.topic_ids != record.topic_ids:
+            raise TopicNotFoundError(f"topic {name!r} was deleted while it was being changed")
+        change = TopicStored(name, latest.topic_ids, Catalogue.encode(latest))
+        await self._submit(journal, latest, change, Settling())
+
+    async def deleted(self, name: str, record: TopicRecord) -> None:
+        """A topic is deleted in the catalogue; return when that is durable in its storage."""
+        journal = await self.open(record.storage)
+        for number in record.topic_ids:
+            self.by_id.pop(number, None)
+        await self._submit(journal, record, TopicDeleted(name, record.topic_ids), Settling(patient=True))
+
+    @staticmethod
+    async def _submit(
+        journal: RemoteJournal, record: TopicRecord, change: TopicStored | TopicDeleted, owner: Settling
+    ) -> None:
+        payload = encode_change(change)
+        journal.submit(Entry(EntryType.TOPIC, record.topic_ids[0], Durability.REMOTE, (payload,), owner))
+        await owner.wait()

@@ -1,0 +1,259 @@
+"""Messages that are sent one at a time, put together: one composite batch for all that come within one commit.
+
+A unary call carries one message, and a batch for each would cost the journal, every consumer and the history more than
+the message itself. So a topic gathers such messages and appends them together::
+
+    calls of one turn     x x x | x x x x x x x x x | x x
+                                |                   |
+    batch 1 appended at the end of the turn         |
+               batch 2 appended when batch 1 is durable: nothing could have been committed earlier
+
+Nobody waits for a timer: a message that finds nothing on its way goes at the end of the turn of the loop in which it
+came, and under load the batches become as large as a commit takes long. A batch that is full goes at once.
+
+These messages have no sequence that the broker could check: whoever sends one again sends another one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+
+from danube.log import StoredBatch
+from danube.model.batch import PART_OVERHEAD, BatchHeader, CompositeRecord, encode_composite, read_header
+from danube.model.errors import BrokerDrainingError, DanubeError
+from danube.model.limits import MIB
+
+if TYPE_CHECKING:
+    from danube.broker.broker import Broker
+    from danube.broker.intake.intake import Intake
+    from danube.broker.topic.topic import Topic
+
+__all__ = ["Composer", "Composing", "Schema", "Told"]
+
+Told = Callable[[DanubeError | None], None]
+"""Is told once what has become of a message: None when it has reached its topic's durability."""
+
+_RECORD_OVERHEAD: Final = 64
+"""At most so many bytes of a record are neither payload, key nor attribute, nor its producer's name."""
+_BATCH_BYTES: Final = MIB
+"""A batch of more than one message is not larger."""
+
+
+class Schema(NamedTuple):
+    """What a message was encoded by; 0 for none."""
+
+    schema_id: int = 0
+    schema_version: int = 0
+
+
+_NO_SCHEMA: Final = Schema()
+
+
+class _Batch(NamedTuple):
+    """A batch that takes nothing more."""
+
+    part: bytes
+    header: BatchHeader
+    told: list[Told]
+
+    def tell(self, error: DanubeError | None) -> None:
+        for told in self.told:
+            told(error)
+
+
+class Composer:
+    """Gathers the messages of one topic; made by :meth:`Composing.of`."""
+
+    __slots__ = (
+        "_base_us",
+        "_closed",
+        "_composing",
+        "_intake",
+        "_records",
+        "_scheduled",
+        "_schema",
+        "_size",
+        "_submitting",
+        "_told",
+        "_waiting",
+        "in_flight",
+    )
+
+    def __init__(self, composing: Composing, intake: Intake) -> None:
+        self._composing = composing
+        self._intake = intake
+        self._records: list[CompositeRecord] = []
+        self._told: list[Told] = []
+        self._schema = _NO_SCHEMA
+        self._base_us = 0
+        self._size = 0
+        self._closed: deque[_Batch] = deque()
+        self._scheduled = False
+        self._submitting = False
+        self._waiting = False
+        self.in_flight = 0
+
+    def add(
+        self, record: CompositeRecord, publish_time_us: int, size: int, told: Told, schema: Schema = _NO_SCHEMA
+    ) -> None:
+        """Take a message.
+
+        Args:
+            record: without its ``publish_delta_us``, which is filled in.
+            publish_time_us: when it was sent, by its producer's clock.
+            size: bytes of its payload, key, attributes and producer's name; within the topic's limits.
+            told: called when it has settled, perhaps before this returns.
+            schema: a change begins another batch.
+        """
+        limits = self._composing.limits
+        records = self._records
+        size += _RECORD_OVERHEAD
+        if not records:
+            self._schema, self._base_us = schema, publish_time_us
+        elif (
+            self._size + size > min(_BATCH_BYTES, limits.max_batch_bytes - PART_OVERHEAD)
+            or len(records) >= limits.max_batch_records
+            or schema != self._schema
+        ):
+            self._close()
+            self._schema, self._base_us = schema, publish_time_us
+        record.publish_delta_us = publish_time_us - self._base_us
+        self._records.append(record)
+        self._told.append(told)
+        self._size += size
+        if not self._scheduled and not self._waiting and (not self.in_flight or self._closed):
+            self._scheduled = True
+            self._composing.schedule(self)
+
+    def _close(self) -> None:
+        """Make a batch of what has gathered."""
+        part = encode_composite(
+            self._records,
+            publish_time_us=self._base_us,
+            schema_id=self._schema.schema_id,
+            schema_version=self._schema.schema_version,
+        )
+        self._closed.append(_Batch(part, read_header(part), self._told))
+        self._records, self._told, self._size = [], [], 0
+
+    def submit(self) -> None:
+        """Append what may be appended now; leave to a task what has to wait for the publish rate or the journal."""
+        self._scheduled = False
+        if self._submitting or self._waiting:
+            return
+        self._submitting = True  # a topic that keeps nothing settles its batches while they are being submitted
+        try:
+            while (batch := self._first()) is not None:
+                try:
+                    if not self._intake.try_admit(len(batch.part)):
+                        self._waiting = True
+                        self._composing.start_waiting(self)
+                        return
+                except DanubeError as error:
+                    self._closed.popleft().tell(error)
+                else:
+                    self._append()
+        finally:
+            self._submitting = False
+
+    async def wait(self) -> None:
+        """Append batches as the publish rate and the journal let them."""
+        while (batch := self._first()) is not None:
+            try:
+                await self._intake.admit(len(batch.part))
+            except DanubeError as error:
+                self._closed.popleft().tell(error)
+            else:
+                self._append()
+        self._waiting = False
+
+    def refuse(self, error: DanubeError) -> None:
+        """Refuse what waits; :meth:`wait` was cancelled."""
+        if self._records:
+            self._close()
+        while self._closed:
+            self._closed.popleft().tell(error)
+        self._waiting = False
+
+    def _first(self) -> _Batch | None:
+        """Return the next batch that may be appended; it stays where it is."""
+        if not self._closed and self._records and not self.in_flight:
+            self._close()
+        return self._closed[0] if self._closed else None
+
+    def _append(self) -> None:
+        batch = self._closed.popleft()
+        try:
+            self._intake.compose(self, batch, batch.part, batch.header)
+        except DanubeError as error:
+            batch.tell(error)
+
+    def settled(self, batch: _Batch, _stored: StoredBatch, error: DanubeError | None, /) -> None:
+        """Intake: a batch has reached its durability, or will not, or not soon."""
+        batch.tell(error)
+        if self._records or self._closed:
+            self.submit()
+
+
+class Composing:
+    """The composers of a broker, and the tasks that they need.
+
+    Args:
+        broker: in whose nursery batches wait that cannot be appended at once.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.limits = broker.config.limits
+        self._wanted: list[Composer] = []
+        self._wake = trio.Event()
+        self._draining = False
+        self._scopes: dict[trio.CancelScope, None] = {}
+        """Of those who wait."""
+
+    def of(self, topic: Topic) -> Composer:
+        """Return the composer of a topic."""
+        composer = topic.composer
+        if composer is None:
+            composer = topic.composer = Composer(self, topic.intake)
+        return composer
+
+    def schedule(self, composer: Composer) -> None:
+        """Call a composer at the end of this turn."""
+        self._wanted.append(composer)
+        self._wake.set()
+
+    def start_waiting(self, composer: Composer) -> None:
+        """Start a task in which a composer waits."""
+        self._broker.nursery.start_soon(self._wait, composer)
+
+    async def _wait(self, composer: Composer) -> None:
+        if not self._draining:
+            with trio.CancelScope() as scope:
+                self._scopes[scope] = None
+                await composer.wait()
+            del self._scopes[scope]
+            if not scope.cancelled_caught:
+                return
+        composer.refuse(
+            BrokerDrainingError("the broker is shutting down, and the message was not stored; send it again")
+        )
+
+    def drain(self) -> None:
+        """From now on, refuse what would have to wait for the publish rate or for the journal."""
+        self._draining = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def run(self) -> None:
+        """Call the composers that have something, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            wanted, self._wanted = self._wanted, []
+            for composer in wanted:
+                composer.submit()

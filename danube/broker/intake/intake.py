@@ -1,0 +1,559 @@
+"""Where the messages of one topic come in: producers' sessions, and batches on their way to their durability.
+
+An :class:`Intake` belongs to one plain topic or partition. Who publishes there is a :class:`Sender`: the stream of a
+connected producer, or something inside the broker that has messages of its own. Both do the same four things: open a
+session, attach, hand in batches (``admit`` or ``try_admit``, then ``take``), detach. All of it runs in one thread, so
+"check the sequence, assign the offset, submit" needs no lock, because nothing in :meth:`Intake.take` waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from typing import Any, Protocol
+
+from danube.broker.directory.policies import EffectivePolicies
+from danube.broker.intake.publish_rate import Pace
+from danube.broker.intake.senders import Sender, Waiter
+from danube.broker.runtime.settling import Settling
+from danube.broker.topic.memory_log import MemoryLog
+from danube.history import RemoteJournal
+from danube.log import (
+    Checked,
+    Entry,
+    EntryType,
+    Journal,
+    ProducerSession,
+    ProducerTable,
+    StoredBatch,
+    TopicLog,
+    Verdict,
+)
+from danube.model import Durability, Limits, ProducerAccess, api
+from danube.model.batch import BatchFlags, BatchHeader
+from danube.model.errors import (
+    DanubeError,
+    DurabilityMismatchError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    LimitExceededError,
+    ProducerFencedError,
+)
+
+__all__ = ["Commits", "Fed", "Intake"]
+
+_EXPIRY_INTERVAL_US = 10_000_000
+"""Idle producers are looked for at most this often."""
+
+
+class Fed(Protocol):
+    """The topic that an intake belongs to."""
+
+    name: str
+    topic_id: int
+    durability: Durability
+    kept: TopicLog | MemoryLog
+
+    def check_alive(self) -> None:
+        """Raise if it was deleted, or has stopped because stored data is damaged."""
+        ...
+
+    def check_not_deleted(self) -> None:
+        """Raise if it was deleted."""
+        ...
+
+    def arrived(self, batch: StoredBatch) -> None:
+        """Show a batch that has reached its durability to the subscriptions."""
+        ...
+
+
+class Commits(Protocol):
+    """The rhythm of the broker."""
+
+    def flush(self) -> None:
+        """Send the acknowledgements that have gathered."""
+        ...
+
+    async def next_commit(self) -> None:
+        """Wait until the journal has settled something."""
+        ...
+
+    @property
+    def held_producers(self) -> Container[int]:
+        """Ids of producers that must not be forgotten, however long they are idle."""
+        ...
+
+
+class _Ticket:
+    """The owner of a journal entry of a batch: who is to be told when it settles."""
+
+    __slots__ = ("_intake", "waiters")
+
+    def __init__(self, intake: Intake, sender: Waiter, token: Any) -> None:
+        self._intake = intake
+        self.waiters: Sequence[tuple[Waiter, Any]] = ((sender, token),)
+
+    def settled(self, entry: Entry, error: DanubeError | None) -> None:
+        """Journal: the batch has reached its durability, or never will."""
+        self._intake.settled(self, entry, error)
+
+    def stalled(self, entry: Entry, error: DanubeError) -> None:
+        """Journal: the batch waits for its storage. Who has sent it is told so, and may send it again."""
+        assert isinstance(entry.batch, StoredBatch)
+        self.tell(entry.batch, error)
+
+    def tell(self, batch: StoredBatch, error: DanubeError | None) -> None:
+        """Tell those who wait, and forget them."""
+        waiters, self.waiters = self.waiters, ()
+        for sender, token in waiters:
+            sender.in_flight -= 1
+            sender.settled(token, batch, error)
+
+
+class Intake:
+    """See the module.
+
+    Args:
+        topic: it belongs to.
+        table: the producers that are known.
+        journal: where batches and sessions are written.
+        commits: tells when something was.
+        limits: ``max_producers_per_topic``, ``max_known_producers_per_topic`` and ``max_message_bytes``.
+        policies: of the topic, to begin with.
+        wall_clock_us, new_id: seams.
+    """
+
+    def __init__(
+        self,
+        topic: Fed,
+        table: ProducerTable,
+        journal: Journal | RemoteJournal,
+        commits: Commits,
+        limits: Limits,
+        policies: EffectivePolicies,
+        wall_clock_us: Callable[[], int],
+        new_id: Callable[[], int],
+    ) -> None:
+        self._topic = topic
+        self._table = table
+        self._journal = journal
+        self._commits = commits
+        self._limits = limits
+        self._clock_us = wall_clock_us
+        self._new_id = new_id
+        self._senders: dict[str, Sender] = {}
+        self._internal: set[str] = set()
+        self._arriving: set[str] = set()
+        """Who has a place, and has not attached yet."""
+        self._registered: dict[str, Settling | None] = {}
+        """Producers that send their messages one at a time; one whose registration is not durable yet settles."""
+        self._pending: dict[StoredBatch, _Ticket] = {}
+        self._expired_us = 0
+        self._policies: EffectivePolicies
+        self.max_message_bytes = 0
+        """Largest message, by policy and limit."""
+        self._pace: Pace | None = None
+        self.apply_policies(policies)
+
+    # --- Sessions ---
+
+    def apply_policies(self, policies: EffectivePolicies) -> None:
+        """Take other policies into account from now on. Nobody who is attached is cut off."""
+        self._policies = policies
+        allowed = policies.values.max_message_bytes
+        limit = self._limits.max_message_bytes
+        self.max_message_bytes = limit if allowed is None else min(allowed, limit)
+        rate = policies.values.publish_rate
+        if self._pace is not None:
+            self._pace.change(rate)
+            if not rate:
+                self._pace = None
+        elif rate:
+            self._pace = Pace(rate)
+
+    async def open(self, request: api.PublishOpen, *, internal: bool = False) -> ProducerSession:
+        """Open or resume a producer's session; return when that is durable. Attach then, before anything else runs.
+
+        Args:
+            request: as the producer sends it.
+            internal: whether it belongs to the broker itself: limits of how many there may be do not count for it.
+
+        Raises:
+            DurabilityMismatchError: the producer wants another durability than the topic has.
+            ProducerFencedError: a resumed session was replaced by a newer one.
+            FailedPreconditionError: an exclusive producer has the topic.
+            LimitExceededError: too many producers.
+            DataLossError: names of producers are lost, and this one is not known.
+        """
+        topic = self._topic
+        if request.durability is not None and request.durability is not topic.durability:
+            raise DurabilityMismatchError(
+                f"topic {topic.name!r} has durability {topic.durability.value!r}, not {request.durability.value!r};"
+                " durability is fixed when a topic is created"
+            )
+        if not internal:
+            self._check_room(request.producer_name)
+        exclusive = request.access is ProducerAccess.EXCLUSIVE
+        if not exclusive and not request.resume_epoch:
+            self._check_not_held(request.producer_name)
+        if internal:
+            return await self._open(request, exclusive)
+        self._arriving.add(request.producer_name)
+        try:
+            return await self._open(request, exclusive)
+        except BaseException:
+            self._arriving.discard(request.producer_name)
+            raise
+
+    def _check_room(self, name: str) -> None:
+        limits, table = self._limits, self._table
+        self._expire(self._clock_us())
+        if len(table) >= limits.max_known_producers_per_topic and table.session_of(name) is None:
+            raise LimitExceededError(
+                f"producer {name!r} cannot be remembered: topic {self._topic.name!r} knows {len(table)} producers"
+                f" (limit max_known_producers_per_topic); each is forgotten {limits.producer_state_expiry_s:g} s after"
+                " its last message (producer_state_expiry_s), so let producers come back under the names they had"
+            )
+        present = self._senders
+        if name not in present and name not in self._arriving and name not in self._registered:
+            more = {each for each in (*self._arriving, *self._registered) if each not in present}
+            self._policies.check_room(
+                f"topic {self._topic.name!r}",
+                "max_producers",
+                len(present) + len(more) - len(self._internal),
+                "max_producers_per_topic",
+                limits.max_producers_per_topic,
+            )
+
+    def _check_not_held(self, name: str = "") -> None:
+        """Refuse a producer if another one has the topic to itself."""
+        for holder, sender in self._senders.items():
+            if sender.session.exclusive and holder != name:
+                raise FailedPreconditionError(
+                    f"topic {self._topic.name!r} is held by the exclusive producer {holder!r}; open with exclusive"
+                    " access to take it over, or wait until it is closed"
+                )
+
+    async def register(self, name: str) -> int:
+        """Return the id of a producer that sends its messages one at a time; return when that is durable.
+
+        A name keeps its id. Nobody is fenced: any number of connections may send under one id.
+
+        Raises:
+            FailedPreconditionError: an exclusive producer has the topic.
+            LimitExceededError: too many producers.
+            DanubeError: the journal takes nothing any more.
+        """
+        topic, table, now_us = self._topic, self._table, self._clock_us()
+        topic.check_alive()
+        self._check_room(name)
+        self._check_not_held()
+        session, new = table.register(name, self._new_id(), now_us=now_us)
+        registration = self._registered.setdefault(name, None)
+        if new and topic.durability is not Durability.NONE:
+            registration = Settling()
+            payload = table.entry_of(session, now_us).encode()
+            entry = Entry(EntryType.PRODUCER, topic.topic_id, topic.durability, (payload,), registration)
+            try:
+                self._journal.submit(entry)
+            except DanubeError:
+                table.forget(session.producer_id)
+                del self._registered[name]
+                raise
+            self._registered[name] = registration
+        if registration is not None:
+            await registration.wait()
+            self._registered[name] = None
+        return session.producer_id
+
+    def seen(self, producer_id: int) -> str:
+        """Note that a registered producer is there, and return its name; empty for one that is not known."""
+        name = self._table.seen(producer_id, self._clock_us())
+        if name and name not in self._registered:
+            self._registered[name] = None  # registered in an earlier life of the broker
+        return name
+
+    async def _open(self, request: api.PublishOpen, exclusive: bool) -> ProducerSession:
+        topic, table, now_us = self._topic, self._table, self._clock_us()
+        self._expire(now_us)
+        name = request.producer_name
+        if request.resume_epoch:
+            known = table.session_of(name)
+            if known is None:
+                raise ProducerFencedError(
+                    f"producer {name!r} of topic {topic.name!r} was idle too long and is forgotten; open it again"
+                )
+            session = table.resume(known.producer_id, request.resume_epoch, now_us=now_us)
+            if topic.durability is not Durability.REMOTE:
+                return session
+            # Another machine may have taken the topic over and gone on with this very session. Who does not know of
+            # that must not say where the session stands, and cannot write it down either.
+            await self._write(session, now_us)
+        else:
+            session = table.open(name, self._new_id(), exclusive=exclusive, anonymous=request.anonymous, now_us=now_us)
+            self._fence()
+            if topic.durability is not Durability.NONE:
+                await self._write(session, now_us)
+        # What an older session still had in flight has counted on: only now is the next sequence final.
+        while not request.resume_epoch and (pending := self._senders.get(name)) is not None and pending.in_flight:
+            await self._commits.next_commit()
+        latest = table.session_of(name)
+        if latest is None or latest.epoch != session.epoch:
+            raise ProducerFencedError(
+                f"producer {name!r} of topic {topic.name!r} was opened again while it was being opened; use one"
+                " session at a time under one name"
+            )
+        return latest
+
+    async def _write(self, session: ProducerSession, now_us: int) -> None:
+        """Return when a session is durable."""
+        topic, opening = self._topic, Settling()
+        payload = self._table.entry_of(session, now_us).encode()
+        self._journal.submit(Entry(EntryType.PRODUCER, topic.topic_id, topic.durability, (payload,), opening))
+        await opening.wait()
+
+    def _fence(self) -> None:
+        """End the senders whose sessions a new one has replaced."""
+        for name, sender in list(self._senders.items()):
+            if self._table.is_fenced(sender.session):
+                sender.end(
+                    ProducerFencedError(
+                        f"producer {name!r} of topic {self._topic.name!r}: a newer session has taken over; this one"
+                        " is over"
+                    )
+                )
+
+    def _expire(self, now_us: int) -> None:
+        """Forget idle producers."""
+        if now_us - self._expired_us > _EXPIRY_INTERVAL_US:
+            self._expired_us = now_us
+            idle_us = now_us - int(self._limits.unary_producer_idle_s * 1e6)
+            for name in [name for name in self._registered if self._table.used_us(name) < idle_us]:
+                del self._registered[name]
+            held = self._commits.held_producers
+            here = {sender.session.producer_id for sender in self._senders.values()}
+            self._table.expire(now_us, {each for each in self._table.ids() if each in here or each in held})
+
+    def attach(self, sender: Sender, *, internal: bool = False) -> None:
+        """Somebody begins to publish. Who is left from a broken connection of the same session ends.
+
+        Args:
+            sender: who it is.
+            internal: see :meth:`open`.
+
+        Raises:
+            TopicNotFoundError: the topic was deleted meanwhile.
+        """
+        self._arriving.discard(sender.session.name)
+        self._topic.check_not_deleted()
+        if internal:
+            self._internal.add(sender.session.name)
+        old = self._senders.get(sender.session.name)
+        if old is not None:
+            old.end(None)
+        self._senders[sender.session.name] = sender
+
+    def detach(self, sender: Sender) -> None:
+        """Somebody has ended; one who was replaced is gone already."""
+        if self._senders.get(sender.session.name) is sender:
+            del self._senders[sender.session.name]
+            self._internal.discard(sender.session.name)
+
+    def end(self, error: DanubeError) -> None:
+        """End all senders."""
+        for sender in list(self._senders.values()):
+            sender.end(error)
+
+    def infos(self) -> list[api.ProducerInfo]:
+        """Return who is attached."""
+        found = {name: self._table.session_of(name) for name in sorted({*self._senders, *self._registered})}
+        return [
+            api.ProducerInfo(
+                name,
+                self._senders[name].session.epoch if name in self._senders else 0,
+                session.next_sequence if session is not None else 0,
+                True,
+            )
+            for name, session in found.items()
+        ]
+
+    # --- Batches ---
+
+    def said_max_message_bytes(self) -> str:
+        """Return what bounds a message, for error messages."""
+        if self._policies.values.max_message_bytes == self.max_message_bytes:
+            return self._policies.said("max_message_bytes")
+        return f"limit max_message_bytes = {self.max_message_bytes}"
+
+    def check_delivery_time(self, deliver_at_us: int) -> None:
+        """Refuse a delivery time that cannot be kept.
+
+        Raises:
+            FailedPreconditionError: the topic keeps nothing that could be delivered later.
+            InvalidArgumentError: it is too far ahead.
+        """
+        topic = self._topic
+        if topic.durability is Durability.NONE:
+            raise FailedPreconditionError(
+                f"topic {topic.name!r} has durability 'none': it keeps nothing that could be delivered later"
+            )
+        delay_s = (deliver_at_us - self._clock_us()) / 1e6
+        if delay_s > self._limits.max_delivery_delay_s:
+            raise InvalidArgumentError(
+                f"batch for topic {topic.name!r} is to be delivered in {delay_s:.0f} s, limit max_delivery_delay_s ="
+                f" {self._limits.max_delivery_delay_s:g}"
+            )
+
+    def try_admit(self, size: int) -> bool:
+        """Whether a batch of ``size`` bytes may be taken now; it has to be before anything else runs.
+
+        Raises:
+            DataLossError: the topic stopped because stored data is damaged.
+            TopicNotFoundError: it was deleted.
+        """
+        topic = self._topic
+        topic.check_alive()
+        if self._pace is not None and not self._pace.is_free:
+            return False
+        return topic.durability is Durability.NONE or self._journal.try_admit(size)
+
+    async def pay(self, records: int, size: int) -> None:
+        """Wait for the publish rate, and count a batch that will be taken later (``paid``).
+
+        Raises:
+            TopicNotFoundError, DataLossError: as :meth:`try_admit`.
+        """
+        self._topic.check_alive()
+        pace = self._pace
+        if pace is None:
+            return
+        if not pace.is_free:
+            async with pace.turn():
+                while not pace.is_paid:
+                    await pace.until_paid()
+        pace.take(records, size)
+
+    async def admit(self, size: int, *, paid: bool = False) -> None:
+        """Wait until a batch of ``size`` bytes may be taken, by the publish rate and by the journal.
+
+        Args:
+            size: in bytes.
+            paid: whether it was counted by :meth:`pay` before, so that the rate does not count again.
+
+        Raises what :meth:`try_admit` and :meth:`danube.log.Journal.admit` raise.
+        """
+        if paid:
+            self._topic.check_alive()
+            await self._journal.admit(size)
+            return
+        if self.try_admit(size):
+            return
+        pace = self._pace
+        if pace is None:
+            await self._journal.admit(size)
+            return
+        async with pace.turn():
+            while True:
+                await pace.until_paid()
+                self._topic.check_alive()
+                if self._topic.durability is not Durability.NONE:
+                    await self._journal.admit(size)
+                if pace.is_paid:  # else it has become another rate while the journal was waited for
+                    return
+
+    def take(self, sender: Sender, token: Any, part: bytes, header: BatchHeader, *, paid: bool = False) -> int | None:
+        """Take a batch that was admitted.
+
+        Args:
+            sender: whose it is; it is told by :meth:`Sender.settled`, perhaps before this returns.
+            token: comes back with that.
+            part: the producer's part; its checksum is right, and it is within the limits.
+            header: its header.
+            paid: whether the publish rate has counted it before, see :meth:`pay`.
+
+        Returns:
+            None; or, for a repeat of a batch that has settled before, its offset, and nobody is told anything.
+
+        Raises:
+            ProducerFencedError, DuplicateSequenceError, SequenceGapError: see :meth:`danube.log.ProducerTable.check`.
+            DanubeError: the journal takes nothing any more.
+        """
+        checked = self._table.check(header)
+        if checked.kind is Verdict.KNOWN:
+            return checked.base_offset
+        sender.in_flight += 1
+        try:
+            if checked.kind is Verdict.NEW:
+                self._append(sender, token, part, header, paid=paid)
+            else:
+                self._wait_for(sender, token, checked)
+        except DanubeError:
+            sender.in_flight -= 1
+            raise
+        return None
+
+    def compose(self, waiter: Waiter, token: Any, part: bytes, header: BatchHeader) -> None:
+        """Take a composite batch that was admitted: it has no sequence, and belongs to no session.
+
+        Args:
+            waiter: is told what becomes of it, perhaps before this returns.
+            token, part, header: as in :meth:`take`.
+
+        Raises:
+            FailedPreconditionError: an exclusive producer has the topic.
+            DanubeError: the journal takes nothing any more.
+        """
+        self._check_not_held()
+        waiter.in_flight += 1
+        try:
+            self._append(waiter, token, part, header)
+        except DanubeError:
+            waiter.in_flight -= 1
+            raise
+
+    def _append(self, sender: Waiter, token: Any, part: bytes, header: BatchHeader, *, paid: bool = False) -> None:
+        if self._pace is not None and not paid:
+            self._pace.take(header.record_count, len(part))
+        now_us = self._clock_us()
+        log = self._topic.kept
+        if isinstance(log, MemoryLog):
+            batch = log.append(part, header, now_us)
+            self._note(header, batch, now_us)
+            self._table.settled(batch)
+            self._topic.arrived(batch)
+            sender.in_flight -= 1
+            sender.settled(token, batch, None)
+            self._commits.flush()
+            return
+        ticket = _Ticket(self, sender, token)
+        batch = log.append(part, header, now_us, ticket)
+        self._note(header, batch, now_us)
+        self._pending[batch] = ticket
+
+    def _note(self, header: BatchHeader, batch: StoredBatch, now_us: int) -> None:
+        if not header.flags & BatchFlags.COMPOSITE:
+            self._table.appended(header, batch, now_us)
+
+    def _wait_for(self, sender: Sender, token: Any, checked: Checked) -> None:
+        """Let the repeat of a batch that is on its way to the disk settle with its first copy."""
+        assert checked.batch is not None
+        ticket = self._pending[checked.batch]
+        ticket.waiters = (*ticket.waiters, (sender, token))
+
+    def settled(self, ticket: _Ticket, entry: Entry, error: DanubeError | None) -> None:
+        """Journal: a batch has reached its durability: show it, and acknowledge it."""
+        batch = entry.batch
+        assert isinstance(batch, StoredBatch)
+        del self._pending[batch]
+        if error is None:
+            log = self._topic.kept
+            assert isinstance(log, TopicLog)
+            log.settled(entry)
+            self._table.settled(batch)
+            self._topic.arrived(batch)
+        ticket.tell(batch, error)
+
+    async def wait_settled(self) -> None:
+        """Wait until the batches have settled that are on their way to the journal now."""
+        waiting = list(self._pending)
+        while any(batch in self._pending for batch in waiting):
+            await self._commits.next_commit()

@@ -1,0 +1,74 @@
+"""A publish rate at work: who may publish now, and who waits in line.
+
+All producers of a topic share one bucket. While it is in debt they wait in the order in which they came; nobody is
+refused, and nobody overtakes. Who has its turn still has to ask the journal for room, and keeps its turn meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from danube.broker.runtime.token_bucket import TokenBucket
+from danube.model import Rate
+
+__all__ = ["Pace"]
+
+
+class Pace:
+    """See the module.
+
+    Args:
+        rate: of which at least one side is set.
+    """
+
+    __slots__ = ("_bucket", "_changed", "_turns", "_waiting")
+
+    def __init__(self, rate: Rate) -> None:
+        self._bucket: TokenBucket | None = TokenBucket(rate, trio.current_time())
+        self._changed = trio.Event()
+        self._turns = trio.StrictFIFOLock()
+        self._waiting = 0
+
+    def change(self, rate: Rate | None) -> None:
+        """Go on at another rate; None or a rate without limits lets everybody go."""
+        if not rate or self._bucket is None:
+            self._bucket = None
+        elif rate != self._bucket.rate:
+            self._bucket.change(rate, trio.current_time())
+        self._changed.set()
+        self._changed = trio.Event()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether somebody who has not waited may publish now."""
+        return not self._waiting and self.is_paid
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether whoever has its turn may publish now."""
+        return self._bucket is None or self._bucket.paid_at <= trio.current_time()
+
+    def take(self, messages: int, size_bytes: int) -> None:
+        """Note what is published."""
+        if self._bucket is not None:
+            self._bucket.take(messages, size_bytes, trio.current_time())
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait in line, and have one's turn during the body."""
+        self._waiting += 1
+        try:
+            async with self._turns:
+                yield
+        finally:
+            self._waiting -= 1
+
+    async def until_paid(self) -> None:
+        """Return when :attr:`is_paid` is true, or may be."""
+        bucket = self._bucket
+        if bucket is not None and not self.is_paid:
+            with trio.move_on_at(bucket.paid_at):
+                await self._changed.wait()

@@ -1,0 +1,97 @@
+"""What a broker takes from the world around it: disk, network, metadata, storages, time and chance.
+
+Each field is a function; the defaults are the real ones. A simulation replaces all of them, a test some.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import trio
+
+from danube.broker.runtime.config import BrokerConfig, StorageConfig, parse_address
+from danube.broker.runtime.stage_disk import RealStageDisk, StageDisk
+from danube.log import Disk, RealDisk
+from danube.metadata import MetadataStore, open_store
+from danube.model.errors import ConfigurationError
+from danube.storage import StorageBackend, open_backend
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+__all__ = ["Seams", "shown_address"]
+
+
+def _open_disk(config: BrokerConfig) -> RealDisk:
+    return RealDisk(config.data_directory, sync_delay_s=config.sync_delay_ms / 1000)
+
+
+@asynccontextmanager
+async def _open_stage_disk(config: BrokerConfig) -> AsyncIterator[StageDisk]:
+    yield RealStageDisk(Path(config.data_directory) / "stages", sync_delay_s=config.sync_delay_ms / 1000)
+
+
+def _open_metadata(config: BrokerConfig) -> AbstractAsyncContextManager[MetadataStore]:
+    url = config.metadata if "://" in config.metadata else f"{config.metadata}://"
+    return open_store(url, data_directory=Path(config.data_directory), limits=config.limits)
+
+
+def _open_backend(
+    config: BrokerConfig, storage: StorageConfig, wall_clock_us: Callable[[], int]
+) -> AbstractAsyncContextManager[StorageBackend]:
+    return open_backend(
+        storage.url,
+        data_directory=Path(config.data_directory),
+        options=storage.options,
+        limits=config.limits,
+        wall_clock_us=wall_clock_us,
+    )
+
+
+async def _listen(addresses: Sequence[str]) -> list[trio.abc.Listener[Any]]:
+    listeners: list[trio.abc.Listener[Any]] = []
+    for address in addresses:
+        host, port = parse_address(address)
+        try:
+            listeners += await trio.open_tcp_listeners(port, host=host)
+        except OSError as error:
+            for listener in listeners:
+                await listener.aclose()
+            raise ConfigurationError(
+                f"cannot listen on {address}: {error.strerror or error}; is another broker running there?"
+                " Choose another address with --listen, or with --admin-listen, which may be none"
+            ) from error
+    return listeners
+
+
+class Seams(NamedTuple):
+    """See the module."""
+
+    wall_clock_us: Callable[[], int]
+    """Microseconds since the epoch, for timestamps; delays use Trio's clock."""
+    random: random.Random
+    """The one source of randomness."""
+    open_disk: Callable[[BrokerConfig], AbstractAsyncContextManager[Disk]] = _open_disk
+    """The disk of the journal."""
+    open_metadata: Callable[[BrokerConfig], AbstractAsyncContextManager[MetadataStore]] = _open_metadata
+    open_backend: Callable[
+        [BrokerConfig, StorageConfig, Callable[[], int]], AbstractAsyncContextManager[StorageBackend]
+    ] = _open_backend
+    """The backend of one storage. What retries and counts is put around it by the broker."""
+    listen: Callable[[Sequence[str]], Awaitable[list[trio.abc.Listener[Any]]]] = _listen
+    """Listens on addresses (``host:port``); raises ConfigurationError for one that cannot be had."""
+    open_stage_disk: Callable[[BrokerConfig], AbstractAsyncContextManager[StageDisk]] = _open_stage_disk
+    """The disk of what is staged; opened after that of the journal, which locks the data directory."""
+
+
+def shown_address(listener: trio.abc.Listener[Any]) -> str:
+    """Return the ``host:port`` of a listener, for people and for scripts that asked for port 0."""
+    socket = getattr(listener, "socket", None)
+    if socket is None:
+        return str(listener)
+    host, port = socket.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,1 @@
+"""One plain topic or partition, and what recovery found of it."""

@@ -1,0 +1,95 @@
+"""What recovery finds of topics and cursors, gathered while the journal is read.
+
+Snapshots come first (from the metadata store), then the journal's control entries in order. An entry that a snapshot
+already knows changes nothing: producers and cursors are built so that applying an entry twice is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from danube.broker.directory.records import SubscriptionRecord
+from danube.dispatch import Cursor, decode_entry
+from danube.log import EntryType, Location, ProducerTable
+from danube.model import BatchHeader, Durability, Limits, Stamp
+
+__all__ = ["RecoveryVisitor", "TopicSnapshot", "TopicState", "new_cursor"]
+
+
+class TopicSnapshot(msgspec.Struct, array_like=True):
+    """What a checkpoint stores of a topic."""
+
+    end_offset: int
+    producers: bytes
+
+
+_SNAPSHOT = msgspec.msgpack.Decoder(TopicSnapshot)
+
+
+class TopicState:
+    """One topic, as far as snapshots and control entries tell."""
+
+    __slots__ = ("end_offset", "producers")
+
+    def __init__(self, producers: ProducerTable, end_offset: int = 0) -> None:
+        self.producers = producers
+        self.end_offset = end_offset
+
+
+def new_cursor(record: SubscriptionRecord, limits: Limits) -> Cursor:
+    """Return the first cursor of a subscription."""
+    return Cursor(record.start_offset, max_ranges=Cursor.most_ranges(limits))
+
+
+class RecoveryVisitor:
+    """Takes control entries from the journal's recovery.
+
+    Attributes:
+        topics: by topic id; those that said something.
+        cursors: by subscription id; every subscription of the catalogue.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[int, str],
+        subscriptions: Mapping[int, Mapping[str, SubscriptionRecord]],
+        topic_snapshots: Mapping[int, bytes],
+        cursor_snapshots: Mapping[int, bytes],
+        limits: Limits,
+    ) -> None:
+        self._names = names
+        self._limits = limits
+        self.topics: dict[int, TopicState] = {}
+        self.cursors: dict[int, Cursor] = {}
+        for topic_id, value in topic_snapshots.items():
+            snapshot = _SNAPSHOT.decode(value)
+            state = self._topic(topic_id)
+            state.end_offset = snapshot.end_offset
+            state.producers.restore(snapshot.producers)
+        for records in subscriptions.values():
+            for record in records.values():
+                cursor = self.cursors[record.subscription_id] = new_cursor(record, limits)
+                if record.subscription_id in cursor_snapshots:
+                    cursor.apply(decode_entry(cursor_snapshots[record.subscription_id]))
+
+    def _topic(self, topic_id: int) -> TopicState:
+        state = self.topics.get(topic_id)
+        if state is None:
+            name = self._names.get(topic_id, f"{topic_id:016x}")
+            state = self.topics[topic_id] = TopicState(ProducerTable(self._limits, name))
+        return state
+
+    def batch(self, topic_id: int, stamp: Stamp, header: BatchHeader, location: Location) -> None:
+        """Journal: a batch. Its offsets and producer are gathered by the journal itself."""
+
+    def control(self, entry_type: int, topic_id: int, payload: bytes, durability: Durability) -> None:
+        """Journal: a control entry. Those of deleted topics and subscriptions are passed over."""
+        if entry_type == EntryType.CURSOR:
+            entry = decode_entry(payload)
+            cursor = self.cursors.get(entry.subscription_id)
+            if cursor is not None:
+                cursor.apply(entry)
+        elif entry_type == EntryType.PRODUCER and topic_id in self._names:
+            self._topic(topic_id).producers.apply_entry(payload)
