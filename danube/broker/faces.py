@@ -17,9 +17,32 @@ import trio
 from danube.wire import Codec, Service
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
+    from danube.broker.directory.directory import Directory
+    from danube.broker.intake.composer import Composing
+    from danube.broker.operations import Operations
+    from danube.broker.runtime.runtime import Runtime
 
-__all__ = ["Face", "FaceMaker"]
+__all__ = ["Face", "FaceMaker", "Served"]
+
+
+class Served(Protocol):
+    """What a face gets of its broker."""
+
+    runtime: Runtime
+    directory: Directory
+    operations: Operations
+    composing: Composing
+    admin_addresses: list[str]
+    """Where it listens for admin services."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether it ends."""
+        ...
+
+    async def wait_draining(self) -> None:
+        """Wait until it ends."""
+        ...
 
 
 class Face(Protocol):
@@ -48,5 +71,5 @@ class Face(Protocol):
         ...
 
 
-FaceMaker = Callable[["Broker"], Face]
+FaceMaker = Callable[["Served"], Face]
 """Makes the face of a broker."""

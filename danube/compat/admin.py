@@ -13,12 +13,12 @@ from danube.compat.admin_topics import NamespaceAdmin, TopicAdmin
 from danube.wire import Service
 
 if TYPE_CHECKING:
-    from danube.broker import Broker
+    from danube.broker.faces import Served
 
 __all__ = ["admin_services"]
 
 
-def admin_services(broker: Broker) -> Service:
+def admin_services(broker: Served) -> Service:
     """Return the methods, by path."""
     return {
         **BrokerAdmin(broker).service(),

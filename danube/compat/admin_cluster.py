@@ -15,7 +15,7 @@ from danube.model.errors import FailedPreconditionError, InvalidArgumentError, N
 from danube.wire import Context, Service
 
 if TYPE_CHECKING:
-    from danube.broker import Broker
+    from danube.broker.faces import Served
 
 __all__ = ["BrokerAdmin", "ClusterAdmin"]
 
@@ -25,7 +25,7 @@ _ALONE: Final = "this broker is the only one"
 class BrokerAdmin:
     """Handlers of the service."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self._broker = broker
 
     def service(self) -> Service:
@@ -61,7 +61,7 @@ class BrokerAdmin:
 
     async def list_namespaces(self, _request: pb.Empty, _context: Context) -> pb.NamespaceListResponse:
         """List the namespaces."""
-        return pb.NamespaceListResponse(namespaces=self._broker.catalogue.namespaces)
+        return pb.NamespaceListResponse(namespaces=self._broker.directory.catalogue.namespaces)
 
     async def unload_broker(self, request: pb.UnloadBrokerRequest, _context: Context) -> pb.UnloadBrokerResponse:
         """Refuse.
@@ -95,7 +95,7 @@ class BrokerAdmin:
         self, _request: pb.ClusterBalanceRequest, _context: Context
     ) -> pb.ClusterBalanceResponse:
         """Say how evenly the load, which is the number of topics and partitions, is spread."""
-        count = sum(len(record.topic_ids) for _, record in self._broker.catalogue.topics())
+        count = sum(len(record.topic_ids) for _, record in self._broker.directory.catalogue.topics())
         return pb.ClusterBalanceResponse(
             mean_load=count,
             max_load=count,

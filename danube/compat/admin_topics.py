@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from danube.broker.delivery.dead_letters import dead_letter_topic, first_policy
-from danube.broker.directory.records import members
 from danube.compat.admin_methods import BROKER_ID, failures_as_not_found, methods
 from danube.compat.producers import durability_of
 from danube.compat.proto import danube_admin_pb2 as pb
@@ -30,11 +29,12 @@ from danube.model import (
 )
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, TopicNotFoundError
 from danube.model.names import split_partition
+from danube.model.records import members
 from danube.wire import Context, Service
 
 if TYPE_CHECKING:
-    from danube.broker import Broker
     from danube.broker.delivery.subscription import Subscription
+    from danube.broker.faces import Served
     from danube.broker.topic.topic import Topic
 
 __all__ = ["NamespaceAdmin", "TopicAdmin"]
@@ -61,7 +61,7 @@ _MOST_UNACKED: Final = 10_000
 class NamespaceAdmin:
     """Handlers of the service."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self._broker = broker
 
     def service(self) -> Service:
@@ -87,8 +87,10 @@ class NamespaceAdmin:
             NamespaceNotFoundError: there is none.
         """
         name = request.name
-        self._broker.catalogue.namespace_policies(name)  # raises; a report may also be of a topic or the broker
-        policies = self._broker.policies.report(name).effective
+        self._broker.directory.catalogue.namespace_policies(
+            name
+        )  # raises; a report may also be of a topic or the broker
+        policies = self._broker.directory.policies.report(name).effective
         shown = {
             "max_producers_per_topic": policies.max_producers or 0,
             "max_subscriptions_per_topic": policies.max_subscriptions or 0,
@@ -96,7 +98,7 @@ class NamespaceAdmin:
             "max_consumers_per_subscription": policies.max_consumers_per_subscription or 0,
             "max_publish_rate": _messages_per_s(policies.publish_rate),
             "max_subscription_dispatch_rate": _messages_per_s(policies.dispatch_rate),
-            "max_message_size": policies.max_message_bytes or self._broker.config.limits.max_message_bytes,
+            "max_message_size": policies.max_message_bytes or self._broker.runtime.limits.max_message_bytes,
         }
         return pb.PolicyResponse(policies=json.dumps(shown))
 
@@ -107,7 +109,7 @@ class NamespaceAdmin:
             NotFoundError: it exists, or cannot be created.
         """
         with failures_as_not_found():
-            await self._broker.catalogue.create_namespace(request.name)
+            await self._broker.directory.catalogue.create_namespace(request.name)
         return pb.NamespaceResponse(success=True)
 
     async def delete_namespace(self, request: pb.NamespaceRequest, _context: Context) -> pb.NamespaceResponse:
@@ -117,16 +119,15 @@ class NamespaceAdmin:
             NotFoundError: it does not exist, or cannot be deleted.
         """
         with failures_as_not_found():
-            await self._broker.catalogue.delete_namespace(request.name)
+            await self._broker.directory.catalogue.delete_namespace(request.name)
         return pb.NamespaceResponse(success=True)
 
 
 class TopicAdmin:
     """Handlers of the service."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self._broker = broker
-        self._administration = broker.administration
 
     def service(self) -> Service:
         """Return the methods, by path."""
@@ -200,7 +201,7 @@ class TopicAdmin:
             )
         durability = durability_of(self._broker, request.dispatch_strategy == pb.Reliable)
         with failures_as_not_found():
-            await self._broker.create_topic(name, durability, partitions)
+            await self._broker.directory.create(name, durability, partitions)
 
     async def delete_topic(self, request: pb.TopicRequest, _context: Context) -> pb.TopicResponse:
         """Delete a topic with everything in it.
@@ -209,14 +210,14 @@ class TopicAdmin:
             NotFoundError: it does not exist, or is a partition.
         """
         split = split_partition(request.name)
-        base = self._broker.catalogue.find(split[0]) if split else None
+        base = self._broker.directory.catalogue.find(split[0]) if split else None
         if split and base is not None:
             raise NotFoundError(
                 f"Cannot delete individual partition {request.name!r}; delete the partitioned topic {split[0]!r} as a"
                 " whole"
             )
         with failures_as_not_found():
-            await self._broker.delete_topic(request.name)
+            await self._broker.directory.delete(request.name)
         return pb.TopicResponse(success=True)
 
     async def unload_topic(self, request: pb.TopicRequest, _context: Context) -> pb.TopicResponse:
@@ -234,7 +235,7 @@ class TopicAdmin:
         """Describe a topic; of one that does not exist there is nothing to say, and that is no error."""
         name = request.name
         try:
-            topics = self._administration.resolve(name)
+            topics = self._broker.directory.resolve(name)
         except (TopicNotFoundError, InvalidArgumentError):
             return pb.DescribeTopicResponse(name=name, delivery=_delivery(Durability.NONE))
         return pb.DescribeTopicResponse(
@@ -249,7 +250,7 @@ class TopicAdmin:
     async def list_subscriptions(self, request: pb.TopicRequest, _context: Context) -> pb.SubscriptionListResponse:
         """List the subscriptions of a topic; one that does not exist has none."""
         try:
-            topics = self._administration.resolve(request.name)
+            topics = self._broker.directory.resolve(request.name)
         except (TopicNotFoundError, InvalidArgumentError):
             return pb.SubscriptionListResponse()
         return pb.SubscriptionListResponse(
@@ -263,7 +264,7 @@ class TopicAdmin:
             NotFoundError: the topic or the subscription does not exist.
         """
         with failures_as_not_found():
-            await self._administration.unsubscribe(request.topic, request.subscription)
+            await self._broker.operations.subscriptions.unsubscribe(request.topic, request.subscription)
         return pb.SubscriptionResponse(success=True)
 
     async def set_failure_policy(
@@ -293,7 +294,7 @@ class TopicAdmin:
             )
         if poison is PoisonPolicy.DEAD_LETTER and not policy.dead_letter_topic:
             raise InvalidArgumentError("the poison policy DeadLetter needs a dead_letter_topic")
-        if self._administration.resolve(request.topic)[0].durability is Durability.NONE:
+        if self._broker.directory.resolve(request.topic)[0].lossy:
             raise FailedPreconditionError(
                 f"topic {request.topic!r} keeps no messages (NonReliable), so none of them can fail"
             )
@@ -364,7 +365,7 @@ class TopicAdmin:
         name = request.subscription
         validate_topic(request.topic)
         validate_name("subscription", name)
-        topics = self._administration.resolve(request.topic)
+        topics = self._broker.directory.resolve(request.topic)
         for topic in topics:
             found = topic.subscriptions.get(name)
             if found is not None:
@@ -372,20 +373,20 @@ class TopicAdmin:
         for topic in topics:
             planned = topic.planned_for(name)
             if planned:
-                default = self._broker.config.subscription_policy
+                default = self._broker.runtime.config.subscription_policy
                 return None, topic, first_policy(topic.name, name, default, planned)
         return None, topics[0], None
 
     async def _change(self, request: Any, **changes: Any) -> None:
         change = policy_api.ChangeSubscriptionPolicy(request.topic, request.subscription, changes)
-        await self._administration.policies.plan_subscription(change)
+        await self._broker.operations.policies.plan_subscription(change)
 
 
-def _topics(broker: Broker, namespace: str | None = None) -> Iterator[tuple[str, Durability]]:
+def _topics(broker: Served, namespace: str | None = None) -> Iterator[tuple[str, Durability]]:
     """Yield the topics and partitions of a namespace, or of all."""
-    if namespace is not None and namespace not in broker.catalogue.namespaces:
+    if namespace is not None and namespace not in broker.directory.catalogue.namespaces:
         return
-    for name, record in broker.catalogue.topics(namespace or ""):
+    for name, record in broker.directory.catalogue.topics(namespace or ""):
         for each, _ in members(name, record):
             yield each, record.durability
 

@@ -23,7 +23,7 @@ from danube.compat.errors import for_clients, unary
 from danube.compat.messages import generation_of
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.compat.receiving import CompatConsumer, for_receivers
-from danube.model import LATEST, Durability, SubscriptionType, api, validate_name, validate_topic
+from danube.model import LATEST, SubscriptionType, api, validate_name, validate_topic
 from danube.model.errors import (
     ConsumerDisplacedError,
     DanubeError,
@@ -38,8 +38,8 @@ from danube.model.errors import (
 from danube.wire import Context, Method, ServerStream, Service, UnaryCall
 
 if TYPE_CHECKING:
-    from danube.broker import Broker
     from danube.broker.delivery.subscription import Subscription
+    from danube.broker.faces import Served
     from danube.broker.topic.topic import Topic
 
 __all__ = ["Consumers"]
@@ -66,10 +66,10 @@ _SWEEP_S: Final = 60.0
 class Consumers:
     """Handlers of the service."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self._broker = broker
-        self._limits = broker.config.limits
-        self.ids = ConsumerIds(broker.catalogue.store, self._limits, broker.catalogue.new_id, self._exists)
+        self._limits = broker.runtime.limits
+        self.ids = ConsumerIds(broker.directory.catalogue.store, self._limits, broker.runtime.new_id, self._exists)
 
     def service(self) -> Service:
         """Return the methods, by path."""
@@ -107,7 +107,7 @@ class Consumers:
         """Whether the subscription of a consumer is there, or will be."""
         record = consumer.record
         try:
-            topic = self._broker.topic(record.topic)
+            topic = self._broker.directory.find(record.topic)
         except (NotFoundError, InvalidArgumentError):
             return False
         except DanubeError:
@@ -116,7 +116,7 @@ class Consumers:
             return False
         found = topic.subscriptions.get(record.subscription)
         if found is None:
-            return topic.durability is Durability.NONE and not consumer.subscription_id
+            return topic.lossy and not consumer.subscription_id
         return consumer.subscription_id in (found.subscription_id, 0)
 
     # --- Subscribing ---
@@ -147,7 +147,7 @@ class Consumers:
         filters: tuple[str, ...] = ()
         if kind is SubscriptionType.KEY_SHARED:
             filters = check_key_filters(request.key_filters, self._limits)
-        topic = self._broker.topic(request.topic_name)
+        topic = self._broker.directory.find(request.topic_name)
         topic.check_alive()
         if of not in topic.subscriptions:
             try:
@@ -156,7 +156,7 @@ class Consumers:
                 raise PermissionDeniedError(error.message) from error
         subscription = await topic.subscribe(_open(topic.name, of, name, kind))
         self._check_room(topic, subscription, name)
-        kept_id = 0 if topic.durability is Durability.NONE else subscription.subscription_id
+        kept_id = 0 if topic.lossy else subscription.subscription_id
         consumer = await self.ids.register(
             ConsumerRecord(topic.topic_id, topic.name, of, kept_id, name, kind, filters), subscription.subscription_id
         )
@@ -238,7 +238,7 @@ class Consumers:
         if consumer.stream is not None and consumer.stream.began > trio.current_time() - _SHORT_S:
             await trio.sleep(_PAUSE_S)
         record = consumer.record
-        topic = self._broker.topic(record.topic)
+        topic = self._broker.directory.find(record.topic)
         topic.check_alive()
         if record.subscription_id and record.subscription not in topic.subscriptions:
             raise UnavailableError(
@@ -254,7 +254,7 @@ class Consumers:
         record = known.record
         consumer = CompatConsumer(
             subscription,
-            self._broker.next_consumer_id(),
+            self._broker.runtime.next_consumer_id(),
             record.name,
             record.key_filters,
             stream,
@@ -288,7 +288,7 @@ class Consumers:
         subscription = self._subscription_of(request)
         offset = request.msg_id.topic_offset
         topic = subscription.topic
-        if topic.durability is Durability.NONE or offset >= topic.end_offset:
+        if topic.lossy or offset >= topic.end_offset:
             call.reply(pb.AckResponse(request_id=request.request_id))
             return
         generation = generation_of(request.msg_id)
@@ -304,7 +304,7 @@ class Consumers:
         subscription = self._subscription_of(request)
         offset = request.msg_id.topic_offset
         topic = subscription.topic
-        if topic.durability is not Durability.NONE and offset < topic.end_offset:
+        if not topic.lossy and offset < topic.end_offset:
             generation = generation_of(request.msg_id)
             self._heard(subscription, offset, generation)
             delay_s = request.delay_ms / 1000 if request.HasField("delay_ms") else None
@@ -316,7 +316,7 @@ class Consumers:
             raise InvalidArgumentError("an acknowledgement needs the msg_id of its message")
         name = request.msg_id.topic_name
         try:
-            topic = self._broker.topic(name)
+            topic = self._broker.directory.find(name)
         except NotFoundError as error:
             raise InternalError(error.message) from error
         found = topic.subscriptions.get(request.subscription_name)

@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from danube.broker.directory.records import members
 from danube.broker.runtime.config import parse_address
 from danube.compat.errors import unary
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import validate_topic
 from danube.model.errors import InvalidArgumentError, NotFoundError, TopicNotFoundError
+from danube.model.records import members
 from danube.wire import Context, Service
 
 if TYPE_CHECKING:
-    from danube.broker import Broker
+    from danube.broker.faces import Served
 
 __all__ = ["Discovery", "broker_url"]
 
@@ -27,7 +27,7 @@ _SERVICE: Final = "/danube.Discovery/"
 _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
-def broker_url(broker: Broker, context: Context | None = None) -> str:
+def broker_url(broker: Served, context: Context | None = None) -> str:
     """Return the URL under which a caller is told to reach a broker.
 
     As it was configured, else as the caller itself has called it, else where it listens.
@@ -36,19 +36,19 @@ def broker_url(broker: Broker, context: Context | None = None) -> str:
         broker: which it is.
         context: of a call to the port of clients; None if there is none.
     """
-    advertised = broker.config.advertised_address
+    advertised = broker.runtime.config.advertised_address
     if "://" in advertised:
         return advertised.rstrip("/")
     if not advertised and context is not None and _AUTHORITY.fullmatch(context.authority):
         return f"http://{context.authority}"
-    host, port = parse_address(advertised or broker.addresses[0])
+    host, port = parse_address(advertised or broker.runtime.addresses[0])
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Discovery:
     """Handlers of the service."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self._broker = broker
 
     def service(self) -> Service:
@@ -69,7 +69,7 @@ class Discovery:
         """
         validate_topic(request.topic)
         try:
-            self._broker.catalogue.locate(request.topic)
+            self._broker.directory.catalogue.locate(request.topic)
         except InvalidArgumentError as error:
             raise NotFoundError(error.message) from error  # the base of a partitioned topic is no topic itself
         url = broker_url(self._broker, context)
@@ -89,12 +89,12 @@ class Discovery:
         """
         name = request.topic
         validate_topic(name)
-        record = self._broker.catalogue.find(name)
+        record = self._broker.directory.catalogue.find(name)
         if record is not None:
             found = [each for each, _ in members(name, record)]
         else:
             try:
-                self._broker.catalogue.locate(name)
+                self._broker.directory.catalogue.locate(name)
                 found = [name]
             except TopicNotFoundError:
                 found = []

@@ -20,7 +20,7 @@ from danube.compat.storage import storage_service
 from danube.wire import Codec, Service
 
 if TYPE_CHECKING:
-    from danube.broker import Broker
+    from danube.broker.faces import Served
 
 __all__ = ["CompatFace", "face"]
 
@@ -28,7 +28,7 @@ __all__ = ["CompatFace", "face"]
 class CompatFace:
     """The upstream services of one broker; a :class:`danube.broker.Face`."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self.broker = broker
         self.codecs: Mapping[str, Codec] = {PROTO.subtype: PROTO}
         self.producers = Producers(broker)
@@ -54,12 +54,12 @@ class CompatFace:
             task_status.started()
 
 
-def _with_standard_services(broker: Broker, service: Service) -> Service:
+def _with_standard_services(broker: Served, service: Service) -> Service:
     """Return the methods of a port and those that gRPC defines for every server: its health, and its reflection."""
     names = {path.split("/")[1] for path in service} | {HEALTH, *REFLECTION}
     return {**service, **GrpcHealth(broker, names).service(), **Reflection(names).service()}
 
 
-def face(broker: Broker) -> CompatFace:
+def face(broker: Served) -> CompatFace:
     """Return the face of a broker: pass this function as one of its ``faces``."""
     return CompatFace(broker)

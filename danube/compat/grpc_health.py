@@ -17,7 +17,7 @@ from danube.model.errors import InvalidArgumentError, NotFoundError
 from danube.wire import Context, Method, ServerStream, Service
 
 if TYPE_CHECKING:
-    from danube.broker import Broker
+    from danube.broker.faces import Served
 
 __all__ = ["HEALTH", "GrpcHealth"]
 
@@ -33,7 +33,7 @@ class GrpcHealth:
         names: of all services of the port.
     """
 
-    def __init__(self, broker: Broker, names: Iterable[str]) -> None:
+    def __init__(self, broker: Served, names: Iterable[str]) -> None:
         self._broker = broker
         self._names = ("", *sorted(names))
 

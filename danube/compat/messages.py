@@ -29,13 +29,12 @@ import msgspec
 
 from danube.broker.delivery.receiver import Delivery, StoredBatch
 from danube.compat.proto import danube_api_pb2 as pb
-from danube.model import Durability
 from danube.model.batch import BatchFlags, BatchHeader, CompositeRecord, Record, open_records
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError
 
 if TYPE_CHECKING:
-    from danube.broker.topic.topic import Topic
+    from danube.broker.delivery.source import Source
 
 __all__ = ["generation_of", "marked", "messages_of"]
 
@@ -59,7 +58,7 @@ def generation_of(msg_id: pb.MsgID) -> int:
 
 
 def messages_of(
-    topic: Topic, url: str, batch: StoredBatch, delivery: Delivery, max_unpacked_bytes: int
+    topic: Source, url: str, batch: StoredBatch, delivery: Delivery, max_unpacked_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
     """Return the messages of a delivery as pairs of offset and bytes; they are made when they are asked for.
 
@@ -79,7 +78,7 @@ def messages_of(
     else:
         records = _some(topic, batch, ranges)
     offsets = chain.from_iterable(range(ranges[i], ranges[i + 1]) for i in range(0, len(ranges), 2))
-    numbered = topic.durability is not Durability.NONE
+    numbered = not topic.lossy
     message = pb.StreamMessage(msg_id=pb.MsgID(topic_name=topic.name, broker_addr=url))
     if header.schema_id:
         message.schema_id, message.schema_version = header.schema_id, header.schema_version
@@ -93,7 +92,7 @@ def messages_of(
     return _records(message, header, first, numbered, zip(offsets, records, strict=True))
 
 
-def _some(topic: Topic, batch: StoredBatch, ranges: Sequence[int]) -> list[Any]:
+def _some(topic: Source, batch: StoredBatch, ranges: Sequence[int]) -> list[Any]:
     flags = batch.header.flags
     decode: Any = _RECORD.decode
     if flags & BatchFlags.PAYLOADS_ONLY:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from danube.broker.directory.ensuring import ensure_topic
 from danube.broker.intake.composer import Schema
 from danube.compat.errors import for_clients, unary
 from danube.compat.proto import danube_api_pb2 as pb
@@ -35,7 +34,7 @@ from danube.model.errors import (
 from danube.wire import Context, Method, Service, UnaryCall
 
 if TYPE_CHECKING:
-    from danube.broker import Broker
+    from danube.broker.faces import Served
     from danube.broker.topic.topic import Topic
 
 __all__ = ["Producers", "durability_of"]
@@ -52,9 +51,9 @@ _SWEEP_INTERVAL_S: Final = 60.0
 _LARGEST_U32: Final = 2**32 - 1
 
 
-def durability_of(broker: Broker, reliable: bool) -> Durability:
+def durability_of(broker: Served, reliable: bool) -> Durability:
     """Return the durability of a topic that is created with a dispatch strategy, reliable or not."""
-    default = broker.config.durability
+    default = broker.runtime.config.durability
     if not reliable:
         return Durability.NONE
     return Durability.DISK if default is Durability.NONE else default
@@ -67,12 +66,12 @@ class Producers:
         topics: the topic of each id. That a topic or a producer is gone is found out when its id is used, or in time.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self._broker = broker
-        limits = broker.config.limits
+        limits = broker.runtime.limits
         self._max_request_bytes = max(_DELIVERY_BYTES, limits.compat_max_message_bytes - _DELIVERY_BYTES)
         self.topics: dict[int, Topic] = {
-            producer_id: topic for topic in broker.kept_topics() for producer_id in topic.producers.ids()
+            producer_id: topic for topic in broker.directory.kept_topics() for producer_id in topic.producers.ids()
         }
 
     def service(self) -> Service:
@@ -133,8 +132,8 @@ class Producers:
                 f"producer {name!r}: schema subject {subject!r} is not registered, because this broker has no schema"
                 " registry yet; create the producer without a schema"
             )
-        topic = await ensure_topic(broker, request.topic_name, durability_of(broker, reliable))
-        if reliable is (topic.durability is Durability.NONE):
+        topic = await broker.directory.ensure(request.topic_name, durability_of(broker, reliable))
+        if reliable is topic.lossy:
             kept = "does not keep its messages" if reliable else "keeps its messages"
             raise DurabilityMismatchError(
                 f"topic {topic.name!r} {kept} (durability {topic.durability.value!r}), and producer {name!r} asks for"
@@ -193,7 +192,7 @@ class Producers:
     def _look_again(self, producer_id: int, topic_name: str) -> tuple[Topic, str]:
         """Find out why there is no topic for an id: it came to life late, or there is none."""
         try:
-            topic = self._broker.topic(topic_name)
+            topic = self._broker.directory.find(topic_name)
         except TopicNotFoundError as error:
             raise UnavailableError(error.message) from error
         topic.check_alive()

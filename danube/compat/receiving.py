@@ -26,15 +26,15 @@ import trio
 from danube.broker.delivery.receiver import Delivery, StoredBatch
 from danube.compat.errors import for_clients
 from danube.compat.messages import marked, messages_of
-from danube.model import Durability, Limits, api
+from danube.model import Limits, api
 from danube.model.errors import DanubeError, NotFoundError, UnavailableError
 from danube.model.limits import KIB, MIB
 from danube.wire import ServerStream
 
 if TYPE_CHECKING:
-    from danube.broker.delivery.pump import Pump
+    from danube.broker.delivery.receiver import Feeding
+    from danube.broker.delivery.source import Source
     from danube.broker.delivery.subscription import Subscription
-    from danube.broker.topic.topic import Topic
 
 __all__ = ["CompatConsumer", "for_receivers"]
 
@@ -132,7 +132,7 @@ class CompatConsumer:
         """Deliver until cancelled. The consumer has joined its subscription."""
         limits = self._limits
         messages, size_bytes = limits.compat_prefetch_messages, limits.compat_prefetch_bytes
-        if self._subscription.topic.durability is Durability.NONE:
+        if self._subscription.topic.lossy:
             # What finds no credit there is lost: as much as one batch may hold, as long as the client reads.
             messages, size_bytes = limits.max_batch_records, _LOSSY_BYTES
         self._subscription.credit(self, messages, size_bytes)
@@ -174,7 +174,7 @@ class CompatConsumer:
 
     # --- What the pump asks ---
 
-    def deliver(self, topic: Topic, batch: StoredBatch, delivery: Delivery, _sliced: bool) -> None:
+    def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, _sliced: bool) -> None:
         """Take messages of a batch, and send them, at once if the client reads.
 
         Raises:
@@ -182,7 +182,7 @@ class CompatConsumer:
         """
         url = marked(self._url, self._subscription.generation)
         messages = messages_of(topic, url, batch, delivery, self._limits.max_batch_bytes)
-        if topic.durability is not Durability.NONE:
+        if not topic.lossy:
             sent, ranges = self._sent, delivery.ranges
             for index in range(0, len(ranges), 2):
                 if sent and sent[-1][1] == ranges[index]:
@@ -217,10 +217,10 @@ class CompatConsumer:
         """Return False: what waits here is bounded by the window."""
         return False
 
-    def hold(self, _pump: Pump, _messages: int, _size_bytes: int) -> None:
+    def hold(self, _pump: Feeding, _messages: int, _size_bytes: int) -> None:
         """Do nothing: see :attr:`holds`."""
 
-    def resume(self, _pump: Pump, _lossy: bool) -> None:
+    def resume(self, _pump: Feeding, _lossy: bool) -> None:
         """Do nothing: see :attr:`holds`."""
 
     def resumed(self) -> None:

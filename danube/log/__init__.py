@@ -13,8 +13,10 @@ from danube.log.disk import Disk, RealDisk
 from danube.log.format import Entry, EntryType
 from danube.log.index import Location, TopicIndex
 from danube.log.journal import Journal, JournalUsage
+from danube.log.memory_log import MemoryLog
 from danube.log.producers import Checked, ProducerEntry, ProducerSession, ProducerTable, Verdict
 from danube.log.recovered import Corruption, ProducedBatch, Recovered, RecoveredTopic, Standing, TornTail, Visitor
+from danube.log.settling import Settling
 from danube.log.topic_log import SealedReader, Submitter, TopicLog
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "Journal",
     "JournalUsage",
     "Location",
+    "MemoryLog",
     "ProducedBatch",
     "ProducerEntry",
     "ProducerSession",
@@ -36,6 +39,7 @@ __all__ = [
     "Recovered",
     "RecoveredTopic",
     "SealedReader",
+    "Settling",
     "Standing",
     "StoredBatch",
     "Submitter",

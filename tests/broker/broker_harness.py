@@ -20,6 +20,7 @@ import trio
 
 import danube
 from danube.broker import Broker, BrokerConfig, FaceMaker, Seams, load_config
+from danube.broker.topic.topic import Topic
 from danube.client import Environment
 from danube.model import ProducerAccess, SubscriptionType, api
 from danube.model.batch import encode_part
@@ -117,6 +118,10 @@ class RunningBroker:
             self.port = VirtualMachine.PORT
             self.config = msgspec.structs.replace(config, listen=(f"{VirtualMachine.HOST}:{self.port}",))
             self.machine = VirtualMachine(self.config)
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic or partition that it serves."""
+        return self.broker.directory.find(name)
 
     @property
     def url(self) -> str:

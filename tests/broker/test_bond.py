@@ -27,7 +27,7 @@ async def start(directory: Path, nursery: trio.Nursery) -> RunningBroker:
 
 def settled(running: RunningBroker) -> bool:
     """Whether each side has been told of the other's last step."""
-    journal = running.broker.journal
+    journal = running.broker.runtime.journal
     return journal.told_revision >= journal.noted_revision and running.broker._bond.told_file == journal.proven()[0]
 
 

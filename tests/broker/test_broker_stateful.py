@@ -82,7 +82,7 @@ class World:
 
     async def delivered(self) -> None:
         """Wait until everything was handed out, so that every offset can be acknowledged."""
-        subscriptions = self.running.broker.topic(TOPIC).subscriptions
+        subscriptions = self.running.topic(TOPIC).subscriptions
         for kind in KINDS:
             await self.consumers[kind].flush(0)
             machine = subscriptions[kind].machine
@@ -131,7 +131,7 @@ class World:
 
     async def settled(self, kind: str) -> None:
         """Wait until nothing is on its way to the dead-letter topic, and what was dropped is durable."""
-        machine = self.running.broker.topic(TOPIC).subscriptions[kind].machine
+        machine = self.running.topic(TOPIC).subscriptions[kind].machine
         await wait_until(lambda: not machine.poisoned_messages())
         await self.consumers[kind].flush(3)
 
@@ -165,7 +165,7 @@ class World:
                 (info,) = await client.describe_subscription(TOPIC, kind)
                 floor = next(n for n in range(len(self.stored) + 1) if n not in self.acked[kind])
                 assert (info.floor, info.backlog_messages) == (floor, len(self.stored) - len(self.acked[kind])), kind
-                live = self.running.broker.topic(TOPIC).subscriptions[kind].cursor.live(0, len(self.stored))
+                live = self.running.topic(TOPIC).subscriptions[kind].cursor.live(0, len(self.stored))
                 assert {n for low, high in live for n in range(low, high)} == (
                     set(range(len(self.stored))) - self.acked[kind]
                 )

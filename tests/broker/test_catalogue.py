@@ -10,7 +10,7 @@ import pytest
 import trio
 from broker_harness import running_broker
 
-from danube.broker.directory.catalogue import Catalogue
+from danube.broker.catalogue.catalogue import Catalogue
 from danube.metadata import MemoryStore
 from danube.model import Durability, Limits, SubscriptionPolicy, SubscriptionType
 from danube.model.errors import SubscriptionNotFoundError, UnavailableError
@@ -67,7 +67,7 @@ async def test_who_deletes_a_subscription_may_go_away(tmp_path: Path) -> None:
     """Its consumers were left connected to nothing."""
     async with running_broker(tmp_path) as running, running.client() as client:
         await client.create_topic(TOPIC)
-        topic = running.broker.topic(TOPIC)
+        topic = running.topic(TOPIC)
         async with client.consumer(TOPIC, subscription="s") as consumer:
             deleting = topic._broker.catalogue.delete_subscription
             begun = trio.Event()
@@ -86,13 +86,13 @@ async def test_who_deletes_a_subscription_may_go_away(tmp_path: Path) -> None:
                 await consumer.receive()
         assert topic.subscriptions == {}
         await running.restart(crash=True)
-        assert running.broker.topic(TOPIC).subscriptions == {}
+        assert running.topic(TOPIC).subscriptions == {}
 
 
 async def test_a_subscription_that_cannot_be_deleted_is_still_there(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await client.create_topic(TOPIC)
-        topic = running.broker.topic(TOPIC)
+        topic = running.topic(TOPIC)
         async with client.consumer(TOPIC, subscription="s") as consumer:
 
             async def refused(*_arguments: object) -> None:

@@ -40,21 +40,21 @@ async def test_a_clock_that_was_behind_and_is_corrected_holds_nothing_back(
     monkeypatch.setattr(clock_steps, "_LOOK_S", 0.02)
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         clock = WallClock()
-        running.broker.clock_steps._clock_us = clock
+        running.broker.runtime.clock_steps._clock_us = clock
         await client.create_topic(TOPIC)
         async with raw_producer(channel, TOPIC) as producer, raw_consumer(channel, TOPIC, kind=kind) as consumer:
-            running.broker.topic(TOPIC).subscriptions["s"]._wall_clock_us = clock
+            running.topic(TOPIC).subscriptions["s"]._wall_clock_us = clock
             consumer.credit(100)
             clock.ahead_s = -3600.0  # an hour slow while the messages arrive
             producer.send(0, b"a", b"b", deliver_at_us=round((time.time() + 0.3) * 1e6))
             await producer.acked(1)
-            await wait_until(lambda: running.broker.topic(TOPIC).subscriptions["s"].machine.delayed_messages() == 2)
+            await wait_until(lambda: running.topic(TOPIC).subscriptions["s"].machine.delayed_messages() == 2)
             clock.ahead_s = 0.0
             assert await offsets(consumer, 2) == [0, 1]
             clock.ahead_s = 3600.0  # an hour fast
             producer.send(2, b"c", deliver_at_us=round((time.time() + 3601.0) * 1e6))
             await producer.acked(1)
-            await wait_until(lambda: running.broker.topic(TOPIC).subscriptions["s"].machine.delayed_messages() == 1)
+            await wait_until(lambda: running.topic(TOPIC).subscriptions["s"].machine.delayed_messages() == 1)
             clock.ahead_s = 0.0
             await nothing_comes(consumer, 1.2)
             clock.ahead_s = 3600.0

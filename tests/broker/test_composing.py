@@ -11,9 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from danube.broker.broker import Broker
-from danube.broker.intake.composer import Composer, Composing, Schema
-from danube.broker.topic.topic import Topic
+from danube.broker.intake.composer import Composed, Composer, Composing, Schema
+from danube.broker.runtime.runtime import Runtime
 from danube.log import StoredBatch
 from danube.model import Limits
 from danube.model.batch import PART_OVERHEAD, BatchHeader, CompositeRecord, check_part, open_records
@@ -88,14 +87,12 @@ class Bench:
 
     def __init__(self, nursery: trio.Nursery, **limits: Any) -> None:
         self.intake = FakeIntake()
-        self.composing = Composing(
-            cast("Broker", SimpleNamespace(config=SimpleNamespace(limits=Limits(**limits)), nursery=nursery))
-        )
+        self.composing = Composing(cast("Runtime", SimpleNamespace(limits=Limits(**limits), start=nursery.start_soon)))
         self.topic = SimpleNamespace(composer=None, intake=self.intake)
         self.told: dict[bytes, DanubeError | None] = {}
 
     def send(self, *payloads: bytes, schema: Schema | None = None, time_us: int = 1_000) -> None:
-        composer = self.composing.of(cast("Topic", self.topic))
+        composer = self.composing.of(cast("Composed", self.topic))
         for payload in payloads:
             record = CompositeRecord(payload, producer="p", producer_id=1)
 
@@ -278,7 +275,7 @@ async def test_a_storage_that_stalls_lets_the_next_batch_go() -> None:
 
 async def test_an_intake_of_a_topic_has_one_composer() -> None:
     async with bench() as it:
-        topic = cast("Topic", it.topic)
+        topic = cast("Composed", it.topic)
         assert it.composing.of(topic) is it.composing.of(topic)
         assert isinstance(it.composing.of(topic), Composer)
 

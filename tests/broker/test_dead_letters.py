@@ -102,7 +102,7 @@ async def test_a_copy_keeps_everything_and_says_where_it_is_from(tmp_path: Path,
             letters = await letters_of(client, 2)
             info = await described(client)
         assert (info.dead_lettered_messages, info.poisoned_messages, info.backlog_messages) == (2, 0, 0)
-        producer_id = running.broker.topic(TOPIC).kept.get_cached(1).header.producer_id
+        producer_id = running.topic(TOPIC).kept.get_cached(1).header.producer_id
         for letter, original in zip(letters, (originals[1], originals[3]), strict=True):
             assert (letter.payload, letter.key) == (original.payload, original.key)
             assert letter.publish_time == original.publish_time
@@ -158,7 +158,7 @@ async def test_schema_publish_times_and_reasons(tmp_path: Path) -> None:
         assert {letter.attributes["x-delivery-attempt"] for letter in letters} == {"2"}
         times = {letter.payload: letter.publish_time for letter in letters}
         assert times[b"2"] - times[b"0"] == timedelta(microseconds=2_000)
-        header = running.broker.topic(LETTERS).kept.get_cached(0).header
+        header = running.topic(LETTERS).kept.get_cached(0).header
         assert (header.schema_id, header.schema_version, header.codec) == (7, 2, danube.model.Codec.LZ4)
 
 
@@ -233,7 +233,7 @@ async def test_letters_come_from_history_too(tmp_path: Path) -> None:
                 for _ in range(5):
                     await producer.send(bytes(50_000))
             await client.unload_topic(TOPIC)  # sealed, and out of the cache
-        assert running.broker.topic(TOPIC).kept.get_cached(0) is None
+        assert running.topic(TOPIC).kept.get_cached(0) is None
         async with running.channel() as channel, raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(1)
             await consumer.reply_of(api.Delivery)
@@ -382,7 +382,7 @@ async def test_a_seek_while_a_copy_is_made_is_not_undone(tmp_path: Path, monkeyp
         await fill(client, 3)
         await client.create_topic(LETTERS)
         held, go_on = trio.Event(), trio.Event()
-        topic = running.broker.topic(LETTERS)
+        topic = running.topic(LETTERS)
         admit = topic.intake.admit
 
         async def slow(size: int) -> None:
@@ -433,12 +433,12 @@ async def test_with_its_subscription_the_task_ends(tmp_path: Path, gone: str) ->
         policy = {**POLICY, "dead_letter_topic": "/nowhere/letters"}
         async with refusing(running, [1], policy=policy):
             await wait_until(lambda: explained_as(client, "dead-lettering"))
-        before = len(running.broker.nursery.child_tasks)
+        before = len(running.broker.runtime._nursery.child_tasks)
         if gone == "topic":
             await client.delete_topic(TOPIC)
         else:
             await client.delete_subscription(TOPIC, "s")
-        await wait_until(lambda: len(running.broker.nursery.child_tasks) < before)
+        await wait_until(lambda: len(running.broker.runtime._nursery.child_tasks) < before)
         await client.create_namespace("nowhere")
         await trio.sleep(0.05)
         assert not await _exists(client, "/nowhere/letters")

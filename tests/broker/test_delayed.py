@@ -170,13 +170,13 @@ async def test_expiry_takes_away_what_was_delivered_too(tmp_path: Path, kind: st
             assert await offsets(consumer, 10) == list(range(10))
             consumer.send(api.Ack([2, 4]))
             await consumer.flush()
-            running.broker.topic(TOPIC).subscriptions["s"].expire_below(15)
+            running.topic(TOPIC).subscriptions["s"].expire_below(15)
             await consumer.flush()
             (info,) = await client.describe_subscription(TOPIC, "s")
             assert (info.floor, info.expired_messages, info.in_flight_messages) == (15, 13, 0)
             consumer.credit(100)
             assert await offsets(consumer, 5) == list(range(15, 20))
-            running.broker.topic(TOPIC).subscriptions["s"].expire_below(3)  # long past
+            running.topic(TOPIC).subscriptions["s"].expire_below(3)  # long past
             consumer.send(api.Ack([15, 20]))
             await consumer.flush()
         await running.restart(crash=True)

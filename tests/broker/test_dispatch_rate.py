@@ -126,7 +126,7 @@ async def test_a_rate_wakes_nobody_up_while_nothing_is_delivered(tmp_path: Path,
         async with raw_consumer(channel, TOPIC, policy={"dispatch_rate": {"messages_per_s": 100}}) as consumer:
             consumer.credit(1_000)
             await received(consumer, 100)
-            found = running.broker.topic(TOPIC).subscriptions["s"]
+            found = running.topic(TOPIC).subscriptions["s"]
             await wait_until(lambda: found.paced_until < trio.current_time() + 60)
             ticks, tick = 0, found.machine.tick
 

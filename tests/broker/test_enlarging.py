@@ -9,7 +9,6 @@ import pytest
 import trio
 from broker_harness import RunningBroker, read_all, running_broker
 
-from danube.broker.directory.ensuring import ensure_topic
 from danube.model import Durability
 from danube.model.errors import (
     AlreadyExistsError,
@@ -35,7 +34,7 @@ def lose_machine(directory: Path) -> None:
 
 
 async def ensure(running: RunningBroker, name: str, durability: Durability = Durability.DISK) -> int:
-    return (await ensure_topic(running.broker, name, durability)).topic_id
+    return (await running.broker.directory.ensure(name, durability)).topic_id
 
 
 async def test_partitions_keep_their_ids_when_others_come(tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ async def test_those_who_ask_at_the_same_time_get_the_same_partitions(tmp_path: 
         async with trio.open_nursery() as nursery:
             for index in (3, 0, 7, 3, 7, 1):
                 nursery.start_soon(ask, part(index))
-        record = running.broker.catalogue.find(BASE)
+        record = running.broker.directory.catalogue.find(BASE)
         assert record is not None
         assert record.partitions == len(set(record.topic_ids)) == 8
         assert all(record.topic_ids[int(name[-1])] == topic_id for name, topic_id in found)
@@ -85,7 +84,7 @@ async def test_what_does_not_grow(tmp_path: Path) -> None:
             await ensure(running, part(9))
         with pytest.raises(NamespaceNotFoundError):
             await ensure(running, "/nowhere/orders-part-0")
-        record = running.broker.catalogue.find(BASE)
+        record = running.broker.directory.catalogue.find(BASE)
         assert record is not None
         assert record.partitions == 2
 
@@ -110,14 +109,14 @@ async def test_topics_of_a_bucket_grow_too(tmp_path: Path, lost: str) -> None:
                 await producer.send(b"kept")
             if lost == "the last step":
                 # The catalogue knows of partitions that the bucket was never told of: nobody was either.
-                await running.broker.catalogue.enlarge_topic(BASE, 5)
+                await running.broker.directory.catalogue.enlarge_topic(BASE, 5)
             await running.crash()
             if lost == "the machine":
                 lose_machine(tmp_path)
             await running.start()
             assert await ensure(running, part(0)) == first
             assert await ensure(running, part(2)) == third
-            record = running.broker.catalogue.find(BASE)
+            record = running.broker.directory.catalogue.find(BASE)
             assert record is not None
             assert record.partitions == 3
             async with running.client() as client:

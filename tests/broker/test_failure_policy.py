@@ -100,7 +100,7 @@ async def test_a_policy_that_cannot_be_is_refused(tmp_path: Path, policy: dict[s
         with pytest.raises(InvalidArgumentError):
             async with raw_consumer(channel, TOPIC, policy=policy):
                 pass
-        assert not running.broker.topic(TOPIC).subscriptions
+        assert not running.topic(TOPIC).subscriptions
         async with raw_consumer(channel, TOPIC):
             with pytest.raises(InvalidArgumentError):
                 await client.change_subscription_policy(TOPIC, "s", **policy)

@@ -9,6 +9,7 @@ import trio
 from broker_harness import RawConsumer, raw_consumer, running_broker, wait_until
 from test_lost_acks import delivered
 
+from danube.broker.delivery.explain import explanation_of, info_of
 from danube.model import api
 
 pytestmark = pytest.mark.virtual
@@ -45,14 +46,14 @@ async def test_what_was_said_about_earlier_deliveries_is_void(tmp_path: Path, ki
             for saying in [*SAYINGS, *([api.AckCumulative(9)] if ordered else [])]:
                 consumer.send(saying)
             await consumer.flush(7)
-            subscription = running.broker.topic(TOPIC).subscriptions["s"]
-            row = subscription.info()
+            subscription = running.topic(TOPIC).subscriptions["s"]
+            row = info_of(subscription)
             assert (row.backlog_messages, row.in_flight_messages, row.redelivered_messages) == (10, 10, 0)
             assert not any(each.suspended for each in subscription.machine.describe(10).consumers)
             consumer.send(api.Ack([0, 9], generation=1))
             consumer.send(api.AckCumulative(9, generation=1) if ordered else api.Ack([9, 10], generation=1))
             await consumer.flush(8)
-            assert subscription.info().backlog_messages == 0
+            assert info_of(subscription).backlog_messages == 0
         async with raw_consumer(channel, TOPIC, kind=kind) as consumer:
             assert consumer.opened.generation == 1
 
@@ -80,12 +81,12 @@ async def test_nothing_is_delivered_until_a_seek_is_durable(tmp_path: Path, monk
         consumer.credit(100)
         with trio.move_on_after(0.1):
             raise AssertionError(f"it was told {await consumer.reply()}")
-        told = subscription.explain()
+        told = explanation_of(subscription)
         assert (told.state, "moved to offset 0" in told.sentence) == ("waiting-for-storage", True)
         journal.settle_first(None)
         assert (await consumer.reply_of(api.Sought)).generation == 1
         await next_delivery(consumer)
-        assert subscription.explain().state != "waiting-for-storage"
+        assert explanation_of(subscription).state != "waiting-for-storage"
 
 
 async def test_a_cancelled_seek_does_not_hold_the_subscription(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +110,7 @@ async def test_after_restart_and_seek_only_what_was_delivered_since_can_be_ackno
             await next_delivery(consumer)
         await client.seek_subscription(TOPIC, "s", 0)
         await running.restart(crash=True)
-        subscription = running.broker.topic(TOPIC).subscriptions["s"]
+        subscription = running.topic(TOPIC).subscriptions["s"]
         async with running.channel() as channel, raw_consumer(channel, TOPIC) as consumer:
             assert consumer.opened.generation == 1
             for generation in (0, 2):
@@ -122,5 +123,5 @@ async def test_after_restart_and_seek_only_what_was_delivered_since_can_be_ackno
             consumer.send(api.Ack([0, 10], 1))
             consumer.send(api.Ack([4, 5], 2))  # there was no credit, hence no delivery
             await consumer.flush(2)
-            row = subscription.info()
+            row = info_of(subscription)
             assert (row.floor, row.backlog_messages) == (0, 10)

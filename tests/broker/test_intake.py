@@ -11,10 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from danube.broker.directory.policies import stack
+from danube.broker.intake.effective_policies import stack
 from danube.broker.intake.intake import Intake
-from danube.broker.topic.memory_log import MemoryLog
-from danube.log import BatchCache, Entry, EntryType, ProducerSession, ProducerTable, StoredBatch, TopicLog
+from danube.log import BatchCache, Entry, EntryType, MemoryLog, ProducerSession, ProducerTable, StoredBatch, TopicLog
 from danube.model import Durability, Limits, ProducerAccess, Rate, TopicPolicies, api
 from danube.model.batch import BatchHeader, CompositeRecord, encode_composite, encode_part, read_header
 from danube.model.errors import (
@@ -70,7 +69,6 @@ class FakeJournal:
 class FakeCommits:
     def __init__(self) -> None:
         self.flushes = 0
-        self.held_producers: set[int] = set()
         self.committed = trio.Event()
 
     def flush(self) -> None:
@@ -109,6 +107,7 @@ class World:
         self.journal, self.commits, self.now_us, self.ids = FakeJournal(), FakeCommits(), 10**15, 100
         self.limits = Limits(**limits)
         self.arrived: list[int] = []
+        self.held_producers: set[int] = set()
         journal = cast("Any", self.journal)
         keeps = durability is not Durability.NONE
         log = TopicLog(7, durability, journal, BatchCache(1 << 20)) if keeps else MemoryLog(7)
@@ -117,6 +116,8 @@ class World:
             topic_id=7,
             durability=durability,
             kept=log,
+            lossy=not keeps,
+            sessions_may_move=durability is Durability.REMOTE,
             check_alive=lambda: None,
             check_not_deleted=lambda: None,
             arrived=lambda batch: self.arrived.append(batch.base_offset),
@@ -132,6 +133,7 @@ class World:
             effective,
             lambda: self.now_us,
             self.new_id,
+            lambda: self.held_producers,
         )
 
     def new_id(self) -> int:
@@ -471,7 +473,7 @@ async def test_the_idle_are_forgotten_but_not_those_who_are_here_or_held() -> No
     here = await world.attached("here")
     gone = await world.open("gone")
     held = await world.open("held")
-    world.commits.held_producers.add(held.producer_id)
+    world.held_producers.add(held.producer_id)
     world.now_us += 101_000_000
     await world.open("new")
     assert world.table.name_of(here.session.producer_id) == "here"

@@ -107,7 +107,7 @@ async def test_a_topic_that_is_deleted_under_load_leaves_no_space_taken(tmp_path
                     producer.send(sequence, PAYLOAD)
                 await producer.acked(1)
                 await client.delete_topic(TOPIC)
-        assert running.broker.journal.usage().live_bytes == 0
+        assert running.broker.runtime.journal.usage().live_bytes == 0
 
 
 async def test_acks_alone_never_fill_the_journal(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_acks_alone_never_fill_the_journal(tmp_path: Path) -> None:
     ):
         async with client.producer(TOPIC, name="p") as producer:
             await producer.send_many([b"%d" % n for n in range(18_000)])
-        journal = running.broker.journal
+        journal = running.broker.runtime.journal
         async with running.channel() as channel, raw_consumer(channel, TOPIC, kind="shared") as consumer:
             consumer.credit(9_000_000, 1 << 40)
             await consumer.reply_of(api.Delivery)
@@ -177,7 +177,7 @@ async def test_a_full_disk_stops_publishes_until_space_is_freed(small_disk: Path
     ):
         async with client.producer(TOPIC) as producer:
             count = await fill_up(producer)
-            assert running.broker.journal.usage().disk_full
+            assert running.broker.runtime.journal.usage().disk_full
             async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
                 for message in await take(consumer, count):
                     await message.ack()

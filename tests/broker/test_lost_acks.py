@@ -48,8 +48,8 @@ async def delivered(
         async with raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(100)
             await consumer.reply_of(api.Delivery)
-            topic = running.broker.topic(TOPIC)
-            journal = Journal(running.broker.journal.on_commit)
+            topic = running.topic(TOPIC)
+            journal = Journal(running.broker.runtime.journal.on_commit)
             with monkeypatch.context() as patch:
                 patch.setattr(topic, "submit", journal.submit)
                 yield consumer, topic.subscriptions["s"], journal

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sealed_topics import bucket, publish
 
 import danube
-from danube.broker.directory.policies import stack
+from danube.broker.intake.effective_policies import stack
 from danube.model import Rate, Retention, SubscriptionPolicy, TopicPolicies
 from danube.model.batch import Codec, read_header, seal_part
 from danube.model.errors import (
@@ -77,7 +77,7 @@ async def test_every_policy_at_every_level(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await client.create_namespace("shop")
         await client.create_topic(TOPIC)
-        topic = running.broker.topic(TOPIC)
+        topic = running.topic(TOPIC)
         for level in ("broker", "namespace", "topic"):
             for name, value in EVERYTHING.items():
                 report = await client.change_policies(TARGETS[level], **{name: value})
@@ -149,7 +149,7 @@ async def test_what_a_topic_says_of_retention_goes_before_its_namespace(tmp_path
         await client.create_namespace("shop")
         await client.change_policies("shop", retention=Retention(max_bytes=5))
         await client.create_topic(TOPIC, retention=Retention())  # no rules say nothing
-        topic = running.broker.topic(TOPIC)
+        topic = running.topic(TOPIC)
         assert topic.retention == Retention(max_bytes=5)
         await client.change_retention(TOPIC, Retention())  # said in so many words: everything is kept
         assert topic.retention == Retention()
@@ -165,14 +165,14 @@ async def test_retention_of_a_namespace_takes_messages(tmp_path: Path) -> None:
         await client.seal_topic(TOPIC)
         await publish(client, TOPIC, 10)
         await client.change_policies("shop", retention=Retention(max_bytes=1))
-        await wait_until(lambda: running.broker.topic(TOPIC).start_offset >= 100)  # what was sealed is gone
+        await wait_until(lambda: running.topic(TOPIC).start_offset >= 100)  # what was sealed is gone
 
 
 async def test_partitions_have_the_policies_of_their_topic(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await client.create_topic("/default/p", partitions=3)
         await client.change_policies("/default/p", max_producers=2)
-        parts = [running.broker.topic(f"/default/p-part-{index}") for index in range(3)]
+        parts = [running.topic(f"/default/p-part-{index}") for index in range(3)]
         assert [part.policies.values.max_producers for part in parts] == [2, 2, 2]
         shown = await client.policies("/default/p-part-1")
         assert (shown.own.max_producers, shown.sources) == (2, {"max_producers": "topic"})
@@ -187,7 +187,7 @@ async def test_partitions_have_the_policies_of_their_topic(tmp_path: Path) -> No
             async with raw_producer(channel, "/default/p-part-0", "c"):  # each partition counts for itself
                 pass
         await running.restart()
-        assert running.broker.topic("/default/p-part-2").policies.values.max_producers == 2
+        assert running.topic("/default/p-part-2").policies.values.max_producers == 2
 
 
 async def test_a_topic_that_comes_later_has_what_its_namespace_says(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ async def test_a_topic_that_keeps_nothing_has_no_history_to_rule(tmp_path: Path)
                 await client.change_policies("/default/none", **changes)
         await client.change_policies("/default/none", max_producers=1, retention=None)
         await client.change_policies("default", message_ttl_s=1.0)  # inherited, it does nothing
-        assert running.broker.topic("/default/none").message_ttl_s == 0
+        assert running.topic("/default/none").message_ttl_s == 0
 
 
 def test_a_configuration_with_policies_that_cannot_be(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ async def test_how_many_producers(tmp_path: Path) -> None:
             await client.change_policies(TOPIC, max_producers=3)
             async with raw_producer(channel, TOPIC, "c"):
                 pass
-        await wait_until(lambda: not running.broker.topic(TOPIC).intake.infos())
+        await wait_until(lambda: not running.topic(TOPIC).intake.infos())
         await client.change_policies(TOPIC, max_producers=0)
         await refused(raw_producer(channel, TOPIC, "a"), "max_producers = 0")
         # Those who come at the same time count, too, while their sessions are on their way to the disk.
@@ -328,7 +328,7 @@ async def test_how_many_subscriptions_and_consumers(tmp_path: Path) -> None:
             await client.change_policies("shop", max_subscriptions=None, max_consumers=4)
             async with consumer("three", "d"):
                 pass
-        assert running.broker.topic(TOPIC).subscriptions.keys() == {"one", "two", "three"}
+        assert running.topic(TOPIC).subscriptions.keys() == {"one", "two", "three"}
 
 
 async def test_a_policy_cannot_lift_the_limits_of_the_broker(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ async def test_a_client_is_told_how_large(tmp_path: Path) -> None:
 async def test_how_far_ahead_a_message_may_be_scheduled(tmp_path: Path) -> None:
     limits = {"max_delivery_delay_s": 60.0}
     async with running_broker(tmp_path, limits=limits) as running, running.channel() as channel:
-        now_us = running.broker.seams.wall_clock_us()
+        now_us = running.broker.runtime.seams.wall_clock_us()
         async with raw_producer(channel, "/default/t") as producer:
             producer.send(0, b"too far", deliver_at_us=now_us + 90_000_000)
             refusal = await producer.refused()
@@ -475,7 +475,7 @@ async def test_a_change_goes_on_when_its_client_goes_away(tmp_path: Path) -> Non
         await client.create_topic("/default/t")
         changing = trio.CancelScope()
         release = trio.Event()
-        catalogue = running.broker.catalogue
+        catalogue = running.broker.directory.catalogue
         change = catalogue.change_topic_policies
 
         async def slow(*args: Any) -> Any:
@@ -489,11 +489,11 @@ async def test_a_change_goes_on_when_its_client_goes_away(tmp_path: Path) -> Non
         assert changing.cancelled_caught
         assert (await client.policies("/default/t")).own == TopicPolicies()
         release.set()
-        await wait_until(lambda: running.broker.topic("/default/t").policies.values.max_producers == 5)
+        await wait_until(lambda: running.topic("/default/t").policies.values.max_producers == 5)
 
 
 def level_of(running: RunningBroker, topic: str, policy: str) -> str:
-    return running.broker.topic(topic).policies.sources[policy]
+    return running.topic(topic).policies.sources[policy]
 
 
 async def test_many_topics_hear_of_a_change(tmp_path: Path) -> None:
@@ -504,4 +504,4 @@ async def test_many_topics_hear_of_a_change(tmp_path: Path) -> None:
         await client.create_topic(TOPIC)
         await client.change_policies("default", max_producers=3)
         assert {level_of(running, f"/default/t{number}", "max_producers") for number in range(30)} == {"namespace"}
-        assert not running.broker.topic(TOPIC).policies.sources
+        assert not running.topic(TOPIC).policies.sources

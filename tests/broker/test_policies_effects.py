@@ -44,7 +44,7 @@ async def test_a_publish_rate_delays_and_drops_nothing(tmp_path: Path) -> None:
         await client.change_policies("default", publish_rate=Rate(messages_per_s=50))
         took = await publish_timed(channel, "p", 100)
         assert 0.9 <= took < 8
-        assert running.broker.topic(TOPIC).end_offset == 200
+        assert running.topic(TOPIC).end_offset == 200
 
 
 async def test_all_producers_of_a_topic_share_its_rate_and_none_starves(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_all_producers_of_a_topic_share_its_rate_and_none_starves(tmp_path
             assert await publish_timed(channel, "e", 20, 10, "/default/other") < 5
         assert 0.5 <= max(took.values()) < 8  # 400 messages
         assert min(took.values()) > 0.5 * max(took.values())  # in turn, not one after the other
-        assert running.broker.topic(TOPIC).end_offset == 800
+        assert running.topic(TOPIC).end_offset == 800
 
 
 async def test_the_rate_in_bytes(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ async def test_whoever_waits_for_a_rate_can_go(tmp_path: Path) -> None:
                 async with raw_producer(channel, TOPIC, "b") as other:
                     other.send(0, b"waits behind it")
                     await trio.sleep(0.05)
-            await wait_until(lambda: not running.broker.topic(TOPIC).intake.infos())
-            assert running.broker.topic(TOPIC).end_offset == 1
+            await wait_until(lambda: not running.topic(TOPIC).intake.infos())
+            assert running.topic(TOPIC).end_offset == 1
             async with raw_producer(channel, TOPIC, "a") as producer:
                 producer.send(1, b"waits")
                 await trio.sleep(0.05)
@@ -136,7 +136,7 @@ async def test_whoever_waits_for_a_rate_can_go(tmp_path: Path) -> None:
                 await running.drain()
                 assert trio.current_time() - started < 8
         await running.start()
-        assert running.broker.topic(TOPIC).end_offset == 1
+        assert running.topic(TOPIC).end_offset == 1
 
 
 async def test_a_client_waits_and_loses_nothing(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ async def test_what_nobody_has_acknowledged_in_time_is_settled(tmp_path: Path) -
 
 
 def settled(running: RunningBroker, subscription: str) -> int:
-    return running.broker.topic(TOPIC).subscriptions[subscription].cursor.floor
+    return running.topic(TOPIC).subscriptions[subscription].cursor.floor
 
 
 async def test_what_is_sealed_and_what_is_younger(tmp_path: Path) -> None:
@@ -292,14 +292,14 @@ async def test_remote_topics_bring_their_policies_along(tmp_path: Path) -> None:
         await client.change_policies("/default/p", max_consumers=3)
         await client.change_subscription_policy(TOPIC, "s", poison="drop", max_redelivery_count=0)
         expected = TopicPolicies(max_producers=1, message_ttl_s=1e6, retention=Retention(max_bytes=10**9))
-        assert running.broker.topic(TOPIC).policies.values == expected
+        assert running.topic(TOPIC).policies.values == expected
         for lost in (False, True):
             await running.crash()
             if lost:
                 lose_machine(tmp_path)
             await running.start()
-            assert (await client.policies(TOPIC)).own == running.broker.topic(TOPIC).policies.values == expected
-            assert running.broker.topic("/default/p-part-1").policies.values == TopicPolicies(max_consumers=3)
+            assert (await client.policies(TOPIC)).own == running.topic(TOPIC).policies.values == expected
+            assert running.topic("/default/p-part-1").policies.values == TopicPolicies(max_consumers=3)
             (info,) = await client.describe_subscription(TOPIC, "s")
             assert (info.policy.poison, info.policy.max_redelivery_count) == (PoisonPolicy.DROP, 0)
 
@@ -310,10 +310,10 @@ async def test_what_the_bucket_says_of_a_remote_topic_counts(tmp_path: Path) -> 
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
         await client.create_topic(TOPIC, durability="remote")
         await client.change_policies(TOPIC, max_producers=5)
-        await running.broker.catalogue.change_topic_policies(TOPIC, {"max_producers": 9})
+        await running.broker.directory.catalogue.change_topic_policies(TOPIC, {"max_producers": 9})
         await running.restart(crash=True)
         assert (await client.policies(TOPIC)).own == TopicPolicies(max_producers=5)
-        assert running.broker.topic(TOPIC).policies.values.max_producers == 5
+        assert running.topic(TOPIC).policies.values.max_producers == 5
 
 
 @pytest.mark.real("two machines share a bucket")
@@ -332,14 +332,14 @@ async def test_policies_come_back_from_a_bucket(tmp_path: Path) -> None:
         await client.seal_topic("/default/p")
         await client.change_policies(TOPIC, max_producers=3, publish_rate=Rate(1000.0))
         await client.change_policies("/default/p", retention=Retention(max_age_s=1e6))
-        manifests = first.broker.history.manifests["default"]
+        manifests = first.broker.directory.history.manifests["default"]
         await wait_until(lambda: not manifests.pending)
         await manifests.flush()  # after the one that is being written
         await first.crash()
     async with running_broker(tmp_path / "new", storage=url) as second, second.client() as client:
         await client.restore_topics(url)
         restored = TopicPolicies(max_producers=3, publish_rate=Rate(1000.0))
-        assert (await client.policies(TOPIC)).own == second.broker.topic(TOPIC).policies.values == restored
-        assert second.broker.topic("/default/p-part-0").retention == Retention(max_age_s=1e6)
+        assert (await client.policies(TOPIC)).own == second.broker.directory.find(TOPIC).policies.values == restored
+        assert second.broker.directory.find("/default/p-part-0").retention == Retention(max_age_s=1e6)
         (info,) = await client.describe_subscription(TOPIC, "s")
         assert info.policy.max_redelivery_count == 9

@@ -205,7 +205,7 @@ async def test_an_exclusive_producer_has_the_topic_for_itself(tmp_path: Path) ->
                     second.send(0, b"3")
                     assert await second.acked() == [(0, 2, 1)]
         # When it has gone, everybody may come again, and sequences go on.
-        await wait_until(lambda: not running.broker.topic(TOPIC).intake.infos())
+        await wait_until(lambda: not running.topic(TOPIC).intake.infos())
         async with raw_producer(channel, TOPIC, "shared") as shared:
             assert shared.opened.next_sequence == 1
 
@@ -221,8 +221,8 @@ async def test_an_anonymous_producer_is_forgotten_after_its_time(tmp_path: Path)
                 other.send(0, b"2")
                 await other.acked()
         await trio.sleep(0.1)
-        topic = running.broker.topic(TOPIC)
-        topic.producers.expire(running.broker.seams.wall_clock_us())
+        topic = running.topic(TOPIC)
+        topic.producers.expire(running.broker.runtime.seams.wall_clock_us())
         assert topic.producers.session_of("made-up") is None
         assert topic.producers.session_of("named") is not None
         assert await read_all(client, TOPIC) == [b"1", b"2"]
@@ -256,7 +256,7 @@ async def test_a_drain_settles_what_was_taken_before_it_closes_the_call(tmp_path
         async with running.channel() as channel, raw_producer(channel, TOPIC, "p") as producer:
             for sequence in range(20):
                 producer.send(sequence, b"%d" % sequence)
-            await wait_until(lambda: running.broker.topic(TOPIC).producers.session_of("p").next_sequence == 20)
+            await wait_until(lambda: running.topic(TOPIC).producers.session_of("p").next_sequence == 20)
             running.broker.drain()
             assert await producer.acked(20) == [(n, n, 1) for n in range(20)]
             error = await ended_by(producer)
@@ -276,7 +276,7 @@ async def test_topics_without_durability_acknowledge_and_keep_nothing(tmp_path: 
             producer.send(2, b"c")
             producer.send(0, b"a", b"b")
             assert sorted(await producer.acked(3)) == [(0, 0, 2), (0, 0, 2), (2, 2, 1)]
-        journal = running.broker.journal
+        journal = running.broker.runtime.journal
         await wait_until(lambda: journal.told_revision == journal.noted_revision)  # that the topic was created
         commits = (await client.info()).commits
         async with client.producer(TOPIC) as other:

@@ -95,7 +95,7 @@ async def test_a_query_goes_on_when_its_parts_are_merged(tmp_path: Path) -> None
     async with running_broker(tmp_path, limits=limits) as running, running.client() as client:
         sent = await fill(client, T)
         before = await client.log_parts(T)
-        await running.broker.history.keep()
+        await running.broker.directory.history.keep()
         after = await client.log_parts(T)
         assert len(before.parts) == 4
         assert len(after.parts) == 1
@@ -110,10 +110,10 @@ async def test_the_bucket_tells_what_the_broker_tells(tmp_path: Path) -> None:
         await client.create_topic("/default/empty")
         sent = await fill(client, T)
         await fill(client, "/default/p", 2)
-        topic = running.broker.topic(T)
-        await running.broker.history.catalogue.expire(topic.topic_id, 15, 1)
+        topic = running.topic(T)
+        await running.broker.directory.history.catalogue.expire(topic.topic_id, 15, 1)
         topic.log.expire(15)
-        await running.broker.history.keep()
+        await running.broker.directory.history.keep()
         names = [T, "/default/p"]
         states = await client.log_state(names)
         parts = [await client.log_parts(state.name, 0) for state in states]

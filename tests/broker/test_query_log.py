@@ -143,7 +143,7 @@ async def test_a_long_poll_is_answered_when_a_log_grows(tmp_path: Path) -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll)
-            await wait_until(lambda: running.broker.topic(T).watchers)
+            await wait_until(lambda: running.topic(T).watchers)
             await publish(client, "/default/u", 1)
             await trio.sleep(0.02)
             assert not found  # that is nobody's business here
@@ -151,8 +151,8 @@ async def test_a_long_poll_is_answered_when_a_log_grows(tmp_path: Path) -> None:
             await publish(client, T, 2)
         assert found == [{T: 5}]
         assert trio.current_time() - began < 4
-        assert not running.broker.topic(T).watchers
-        assert not running.broker.watchers
+        assert not running.topic(T).watchers
+        assert not running.broker.directory.watchers
         # What is known already is not waited for; time limits hold.
         assert await client.log_state([T], beyond=known, timeout_s=5)
         began = trio.current_time()
@@ -190,17 +190,17 @@ async def test_a_long_poll_is_answered_when_a_topic_or_partition_comes(tmp_path:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll)
-            await wait_until(lambda: running.broker.watchers)
+            await wait_until(lambda: running.broker.directory.watchers)
             await client.create_topic("/default/unwanted")
             await trio.sleep(0.02)
             assert not found
             if how == "topic":
                 await client.create_topic("/default/q")
             else:
-                await running.broker.catalogue.enlarge_topic("/default/p", 2)
-                record = running.broker.catalogue.find("/default/p")
+                await running.broker.directory.catalogue.enlarge_topic("/default/p", 2)
+                record = running.broker.directory.catalogue.find("/default/p")
                 assert record is not None
-                running.broker.revive("/default/p", record, {})
+                running.broker.directory.level(record).revive("/default/p", record, {})
         assert found == ["/default/p-part-0", "/default/q" if how == "topic" else "/default/p-part-1"]
 
 
@@ -219,7 +219,7 @@ async def test_a_long_poll_ends_with_its_topic_its_caller_and_its_broker(tmp_pat
             except Exception as error:  # noqa: BLE001 - the test looks at it
                 failures.append(error)
 
-        watched = lambda: bool(running.broker.watchers)  # noqa: E731
+        watched = lambda: bool(running.broker.directory.watchers)  # noqa: E731
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll, client)
             await wait_until(watched)
@@ -230,7 +230,7 @@ async def test_a_long_poll_ends_with_its_topic_its_caller_and_its_broker(tmp_pat
             nursery.start_soon(poll, client)
             await wait_until(watched)
             nursery.cancel_scope.cancel()
-        await wait_until(lambda: not running.broker.watchers and not running.broker.topic(T).watchers)
+        await wait_until(lambda: not running.broker.directory.watchers and not running.topic(T).watchers)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll, hasty)
             await wait_until(watched)
@@ -250,9 +250,9 @@ async def test_a_long_poll_survives_a_restart_of_the_broker(tmp_path: Path) -> N
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll)
-            await wait_until(lambda: running.broker.watchers)
+            await wait_until(lambda: running.broker.directory.watchers)
             await running.restart(crash=True)
-            await wait_until(lambda: running.broker.watchers)
+            await wait_until(lambda: running.broker.directory.watchers)
             await publish(client, T, 1)
         assert [state.end_offset for state in found] == [2]
 
@@ -270,7 +270,7 @@ async def test_parts_of_a_range(tmp_path: Path) -> None:
         assert [(part.base_offset, part.end_offset) for part in whole.parts] == [(0, 10), (10, 20), (20, 30), (30, 40)]
         assert whole.gaps == []
         assert whole.storages == {"default": url}
-        catalogue = running.broker.history.catalogue
+        catalogue = running.broker.directory.history.catalogue
         for part, record in zip(whole.parts, catalogue.topics[whole.topic_id].parts, strict=True):
             assert (part.object, part.start, part.end, part.crc) == (
                 record.object,
@@ -309,8 +309,8 @@ async def test_parts_come_in_pages_and_what_retention_took_is_not_among_them(tmp
         async with running.channel() as channel:
             page = await channel.unary(QueryMethod.PARTS, GetLogParts(T, 12, 45), LogPartsPage)
         assert ([part.base_offset for part in page.parts], page.more) == ([10, 20], True)
-        catalogue = running.broker.history.catalogue
-        topic = running.broker.topic(T)
+        catalogue = running.broker.directory.history.catalogue
+        topic = running.topic(T)
         await catalogue.expire(topic.topic_id, 15, 1)
         topic.log.expire(15)
         found = await client.log_parts(T)
@@ -360,7 +360,7 @@ async def test_offsets_by_time(tmp_path: Path) -> None:
         times = []
         for piece in range(4):
             await publish(client, T, 10, seed=piece)
-            batch = running.broker.topic(T).kept.get_cached(10 * piece)
+            batch = running.topic(T).kept.get_cached(10 * piece)
             assert batch is not None
             times.append(batch.append_time_us)
             if piece == 1:
@@ -398,7 +398,7 @@ async def test_raw_batches_from_cache_journal_and_history(tmp_path: Path) -> Non
             assert last.base_offset < end <= last.end_offset
             assert payloads(batches) == sent[first.base_offset : last.end_offset]
             assert all(batch.append_time_us > 0 and batch.producer for batch in batches)
-        assert not running.broker.topic(T).readers
+        assert not running.topic(T).readers
 
 
 async def test_raw_batches_ignore_expiry_and_delays(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ async def test_a_slow_reader_gets_only_its_credit(tmp_path: Path) -> None:
             first = await anext(batches)
             assert first.base_offset == 0
             await trio.sleep(0.05)
-            (reader,) = running.broker.topic(T).readers
+            (reader,) = running.topic(T).readers
             assert reader.machine.position < 60
             rest = [batch async for batch in batches]
         assert [batch.base_offset for batch in rest] == list(range(10, 200, 10))
@@ -432,11 +432,11 @@ async def test_it_stops_at_the_end_and_leaves_nobody_behind(tmp_path: Path) -> N
             await publish(client, T, 10, seed=piece)
         async with client.read_log(T, 0, 100) as batches:
             await anext(batches)  # left half-way
-        await wait_until(lambda: not running.broker.topic(T).readers)
+        await wait_until(lambda: not running.topic(T).readers)
         async with client.read_log(T, 15, 32) as batches:
             offsets = [batch.base_offset async for batch in batches]
             assert offsets == [10, 20, 30]
-            (reader,) = running.broker.topic(T).readers
+            (reader,) = running.topic(T).readers
             assert reader.machine.position == 40  # no further, though there is more
 
 
@@ -444,10 +444,10 @@ async def test_what_is_gone_shows_as_a_gap(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
         await seal_in_pieces(client, T, 3)
-        topic = running.broker.topic(T)
+        topic = running.topic(T)
 
         async def expire(offset: int) -> None:
-            await running.broker.history.catalogue.expire(topic.topic_id, offset, 1)
+            await running.broker.directory.history.catalogue.expire(topic.topic_id, offset, 1)
             topic.log.expire(offset)
 
         async with client.read_log(T, 0, 30, credit_bytes=100) as batches:
@@ -465,10 +465,10 @@ async def test_everything_expires_under_a_reader(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
         await seal_in_pieces(client, T, 4)
-        topic = running.broker.topic(T)
+        topic = running.topic(T)
         async with client.read_log(T, 0, 40, credit_bytes=100) as batches:
             assert (await anext(batches)).base_offset == 0
-            await running.broker.history.catalogue.expire(topic.topic_id, 40, 1)
+            await running.broker.directory.history.catalogue.expire(topic.topic_id, 40, 1)
             topic.log.expire(40)
             with trio.fail_after(3):
                 rest = [batch.base_offset async for batch in batches]
@@ -522,7 +522,7 @@ async def test_another_incarnation_is_not_read(tmp_path: Path) -> None:
 async def test_composite_batches_come_as_they_are(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await client.create_topic(T)
-        composer = running.broker.composing.of(running.broker.topic(T))
+        composer = running.broker.composing.of(running.topic(T))
         told: list[object] = []
         for name in ("one", "two"):
             composer.add(CompositeRecord(name.encode(), producer=name, producer_id=7), 1_000, 10, told.append)

@@ -24,14 +24,14 @@ async def test_a_topic_that_is_created_again_while_the_old_one_ends_lives(tmp_pa
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await client.create_topic(TOPIC, partitions=3)
         async with raw_producer(channel, f"{TOPIC}-part-0") as producer:
-            running.broker.journal._disk._sync_delay_s = 0.2  # type: ignore[attr-defined]
+            running.broker.runtime.journal._disk._sync_delay_s = 0.2  # type: ignore[attr-defined]
             producer.send(0, b"on its way")
-            await wait_until(lambda: bool(running.broker.topic(f"{TOPIC}-part-0").intake._pending))
+            await wait_until(lambda: bool(running.topic(f"{TOPIC}-part-0").intake._pending))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.delete_topic, TOPIC)
-                await wait_until(lambda: running.broker.catalogue.find(TOPIC) is None)
-                await running.broker.create_topic(TOPIC, None, 3)
-        running.broker.journal._disk._sync_delay_s = 0.0  # type: ignore[attr-defined]
+                await wait_until(lambda: running.broker.directory.catalogue.find(TOPIC) is None)
+                await running.broker.directory.create(TOPIC, None, 3)
+        running.broker.runtime.journal._disk._sync_delay_s = 0.0  # type: ignore[attr-defined]
         async with client.producer(TOPIC) as sender:
             await sender.send_many([b"%d" % number for number in range(30)], keys=[str(n) for n in range(30)])
         (info,) = await client.list_topics()
@@ -127,7 +127,7 @@ async def test_a_cursor_that_was_set_back_stays_there(tmp_path: Path) -> None:
         # As if a power loss had taken the last 20 of 100 messages, all of them acknowledged at a checkpoint.
         ahead = encode_entry(Cursor(100).snapshot(subscription_id))
         await running.start()
-        await running.broker.catalogue.snapshots.save([("cursors", subscription_id, ahead)])
+        await running.broker.directory.catalogue.snapshots.save([("cursors", subscription_id, ahead)])
         await running.restart(crash=True)
         async with client.producer(TOPIC) as producer:
             await producer.send_many([b"%d" % number for number in range(80, 120)])
@@ -140,7 +140,7 @@ async def test_a_cursor_that_was_set_back_stays_there(tmp_path: Path) -> None:
 async def test_nobody_joins_what_is_deleted(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await client.create_topic(TOPIC)
-        topic = running.broker.topic(TOPIC)
+        topic = running.topic(TOPIC)
         subscribe = topic.subscribe
 
         async def slow(request: api.ConsumeOpen) -> object:

@@ -67,7 +67,7 @@ async def test_it_reads_from_any_place_and_leaves_nothing_behind(tmp_path: Path)
                 assert (await reader.reply_of(api.CaughtUp)).end_offset == 50
                 await reader.flush()  # there is nothing to wait for
                 assert (await client.describe_topic(TOPIC)).readers == 1
-        await wait_until(lambda: not running.broker.topic(TOPIC).readers)
+        await wait_until(lambda: not running.topic(TOPIC).readers)
         info = await client.describe_topic(TOPIC)
         assert (info.readers, info.subscriptions) == (0, [])
 

@@ -13,8 +13,8 @@ import trio
 from broker_harness import RunningBroker, raw_producer, read_all, running_broker, wait_until
 
 import danube
-from danube.broker.durability import remote
-from danube.broker.durability.remote import RemoteTopics
+from danube.broker.durability import bucket as remote
+from danube.broker.durability.bucket import BucketLevel
 from danube.history import HistoryCatalogue, highest_epoch, read_bucket
 from danube.model import api
 from danube.model.errors import (
@@ -97,9 +97,9 @@ async def test_another_machine_goes_on_with_the_bucket_alone(tmp_path: Path, buc
         assert [topic.topic for topic in await client.list_topics()] == ["/default/parts", TOPIC]
         found = await client.describe_topic(TOPIC)
         assert (found.durability, found.end_offset) == ("remote", 300)
-        assert running.broker.topic(TOPIC).retention == Retention(max_bytes=2**40)
+        assert running.topic(TOPIC).retention == Retention(max_bytes=2**40)
         assert found.topic_id == made.topic_id
-        assert set(running.broker.topic(TOPIC).subscriptions) == {"audit"}
+        assert set(running.topic(TOPIC).subscriptions) == {"audit"}
         assert await acknowledge(client, "audit", 180) == wanted[120:]
         assert await read_all(client, "/default/parts-part-1") == [b"to the second partition"]
         # A producer finds out where it was.
@@ -130,13 +130,13 @@ async def test_commits_become_segments_and_go(tmp_path: Path, bucket: str) -> No
     async with running_broker(tmp_path, patience_s=60, **settings) as running, running.client() as client:
         await publish(client, TOPIC, wanted[:1000], durability="remote")
         early = {key for key in keys_of(bucket) if key.startswith("wal/")}
-        await running.broker.history.keep()
+        await running.broker.directory.history.keep()
         assert [key for key in keys_of(bucket) if key.startswith("segments/")]
         for start in range(1000, 1500, 10):  # two snapshots later they are not needed any more
             await publish(client, TOPIC, wanted[start : start + 10])
         await wait_until(lambda: not early & set(keys_of(bucket)))
-        topic = running.broker.topic(TOPIC)
-        history = running.broker.history.catalogue.topic(topic.topic_id)
+        topic = running.topic(TOPIC)
+        history = running.broker.directory.history.catalogue.topic(topic.topic_id)
         assert history.parts[0].object.startswith("segments/")
         assert history.parts[-1].object.startswith("wal/")
         topic.log._cached.clear()
@@ -147,9 +147,9 @@ async def test_commits_become_segments_and_go(tmp_path: Path, bucket: str) -> No
         await running.start()
         assert await read_all(client, TOPIC) == wanted
         await publish(client, TOPIC, [b"one more"])
-        await running.broker.history.keep()  # the bucket is ours: it is merged again
+        await running.broker.directory.history.keep()  # the bucket is ours: it is merged again
         assert await read_all(client, TOPIC, "again") == [*wanted, b"one more"]
-        report = await running.broker.history.janitor.check("default", deep=True)
+        report = await running.broker.directory.history.janitor.check("default", deep=True)
         assert (report.missing, report.damaged) == ([], [])
 
 
@@ -158,8 +158,8 @@ async def test_what_was_not_restored_stays_in_the_bucket(tmp_path: Path, bucket:
     async with running_broker(tmp_path, patience_s=30, **settings) as running, running.client() as client:
         await publish(client, "/default/local", payloads_of(0, 300), durability="disk")
         await publish(client, TOPIC, payloads_of(0, 300), durability="remote")
-        await running.broker.history.sealer.seal_now([running.broker.topic("/default/local")])
-        await running.broker.history.keep()
+        await running.broker.directory.history.sealer.seal_now([running.topic("/default/local")])
+        await running.broker.directory.history.keep()
         await running.crash()
         lose_machine(tmp_path)
         await running.start()
@@ -167,7 +167,7 @@ async def test_what_was_not_restored_stays_in_the_bucket(tmp_path: Path, bucket:
         assert await read_all(client, TOPIC) == payloads_of(0, 300)
         segments = [key for key in keys_of(bucket) if key.startswith("segments/")]
         with pytest.raises(DanubeError, match="topics restore"):
-            await running.broker.history.manifests["default"].check()
+            await running.broker.directory.history.manifests["default"].check()
         assert [key for key in keys_of(bucket) if key.startswith("segments/")] == segments
 
 
@@ -225,7 +225,7 @@ async def test_a_storage_that_does_not_answer(tmp_path: Path, bucket: str) -> No
     async with running_broker(tmp_path, **settings) as running, running.client() as client:
         await publish(client, TOPIC, [b"1"], durability="remote")
         await publish(client, "/default/local", [b"a"], durability="disk")
-        backend: Any = running.broker.history.storages["default"]._backend
+        backend: Any = running.broker.directory.history.storages["default"]._backend
         real_put = backend.put
         offsets: list[int] = []
 
@@ -283,7 +283,7 @@ async def test_a_storage_that_is_away_at_the_start(tmp_path: Path, monkeypatch: 
         await running.start()
         assert await read_all(client, "/default/local") == [b"a"]
         with pytest.raises(DanubeError, match="waits for storage 'default': the credentials have") as caught:
-            running.broker.topic(TOPIC)
+            running.topic(TOPIC)
         assert caught.value.retryable
         monkeypatch.setattr(remote, "read_bucket", read_bucket)
         assert await read_all(client, TOPIC) == [b"1"]
@@ -307,11 +307,11 @@ async def test_metadata_that_is_away_at_the_start(
         monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
         await running.start()
         with pytest.raises(DanubeError, match="waits for storage 'default': the metadata is away") as caught:
-            running.broker.topic(TOPIC)
+            running.topic(TOPIC)
         assert caught.value.retryable
         monkeypatch.setattr(HistoryCatalogue, "raise_epoch", raise_epoch)
         # Whoever creates or publishes opens the journal, too; this must not need anybody.
-        await wait_until(lambda: "default" in running.broker.remote._journals)
+        await wait_until(lambda: "default" in running.broker.directory.levels.bucket._journals)
         assert await read_all(client, TOPIC) == [b"1"]
 
 
@@ -331,7 +331,7 @@ async def test_a_new_machine_creates_nothing_before_it_has_read_the_bucket(
     async with running_broker(tmp_path / "second", storage=bucket) as running, running.client() as client:
         for name in (TOPIC, "/default/other"):
             with pytest.raises(StorageUnavailableError, match=f"whether topic '{name}' exists is not known.*expired"):
-                await running.broker.topic_for_producer(api.PublishOpen(name, "p"))
+                await running.broker.directory.for_producer(api.PublishOpen(name, "p"))
         await client.create_topic("/default/mine", durability="disk")  # whoever says so knows
         monkeypatch.setattr(remote, "highest_epoch", highest_epoch)
         assert await read_all(client, TOPIC) == [b"1"]
@@ -366,13 +366,13 @@ async def test_a_bucket_that_has_forgotten_is_named(tmp_path: Path, bucket: str)
                 space.remove(key)
         await running.start()
         with pytest.raises(DanubeError, match="knows nothing of its topics of durability 'remote'"):
-            running.broker.topic(TOPIC)
+            running.topic(TOPIC)
 
 
 async def test_a_creation_that_was_cut_off_is_taken_back(tmp_path: Path, bucket: str) -> None:
     async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
         await publish(client, TOPIC, [b"1"], durability="remote")
-        backend: Any = running.broker.history.storages["default"]._backend
+        backend: Any = running.broker.directory.history.storages["default"]._backend
 
         async def hang(*_args: Any, **_keywords: Any) -> None:
             await trio.sleep_forever()
@@ -380,7 +380,7 @@ async def test_a_creation_that_was_cut_off_is_taken_back(tmp_path: Path, bucket:
         backend.put = hang
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(client.create_topic, "/default/second", durability="remote"))
-            await wait_until(lambda: running.broker.catalogue.find("/default/second"))
+            await wait_until(lambda: running.broker.directory.catalogue.find("/default/second"))
             nursery.cancel_scope.cancel()
         await running.restart(crash=True)
         assert [topic.topic for topic in await client.list_topics()] == [TOPIC]
@@ -395,7 +395,7 @@ async def test_a_topic_that_was_deleted_and_made_again_unheard_is_taken_back(tmp
         for topic in (TOPIC, "/default/other"):
             await publish(client, topic, [b"1"], durability="remote")
         made = (await client.describe_topic(TOPIC)).topic_id
-        backend: Any = running.broker.history.storages["default"]._backend
+        backend: Any = running.broker.directory.history.storages["default"]._backend
 
         async def hang(*_args: Any, **_keywords: Any) -> None:
             await trio.sleep_forever()
@@ -403,9 +403,9 @@ async def test_a_topic_that_was_deleted_and_made_again_unheard_is_taken_back(tmp
         backend.put = hang
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.delete_topic, TOPIC)
-            await wait_until(lambda: running.broker.catalogue.find(TOPIC) is None)
+            await wait_until(lambda: running.broker.directory.catalogue.find(TOPIC) is None)
             nursery.start_soon(partial(client.create_topic, TOPIC, durability="remote"))
-            await wait_until(lambda: running.broker.catalogue.find(TOPIC))
+            await wait_until(lambda: running.broker.directory.catalogue.find(TOPIC))
             nursery.cancel_scope.cancel()
         await running.restart(crash=True)
         assert await read_all(client, "/default/other") == [b"1"]
@@ -416,8 +416,8 @@ async def test_a_topic_that_was_deleted_and_made_again_unheard_is_taken_back(tmp
 async def test_sealing_on_demand_makes_segments_of_commits(tmp_path: Path, bucket: str) -> None:
     async with running_broker(tmp_path, patience_s=60, storage=bucket) as running, running.client() as client:
         await publish(client, TOPIC, payloads_of(0, 30), durability="remote")
-        topic = running.broker.topic(TOPIC)
-        history = running.broker.history.catalogue.topic(topic.topic_id)
+        topic = running.topic(TOPIC)
+        history = running.broker.directory.history.catalogue.topic(topic.topic_id)
         assert {record.object.partition("/")[0] for record in history.parts} == {"wal"}
         (sealed,) = await client.seal_topic(TOPIC)
         assert (sealed.sealed_offset, sealed.parts) == (30, 1)
@@ -434,19 +434,19 @@ async def test_opening_goes_on_when_its_caller_goes_away(
         await publish(client, TOPIC, [b"1"], durability="remote")
         await running.drain()
 
-        async def leave_it(_topics: RemoteTopics, _name: str, done: trio.Event) -> None:
+        async def leave_it(_topics: BucketLevel, _name: str, done: trio.Event) -> None:
             done.set()
 
-        monkeypatch.setattr(RemoteTopics, "_bring_up", leave_it)
+        monkeypatch.setattr(BucketLevel, "_bring_up", leave_it)
         await running.start()
-        topics = running.broker.remote
-        revive = RemoteTopics._revive
+        topics = running.broker.directory.levels.bucket
+        revive = BucketLevel._revive
 
         def revive_and_leave(*arguments: Any) -> None:
             revive(*arguments)
             scope.cancel()
 
-        monkeypatch.setattr(RemoteTopics, "_revive", revive_and_leave)
+        monkeypatch.setattr(BucketLevel, "_revive", revive_and_leave)
         with trio.CancelScope() as scope:
             await topics.open("default")
         await publish(client, TOPIC, [b"2"])
@@ -490,12 +490,12 @@ async def test_a_creation_that_waits_for_its_storage_holds_up_no_other(
             waiting.set()
             await trio.sleep_forever()
 
-        monkeypatch.setattr(RemoteTopics, "_open", wait)
+        monkeypatch.setattr(BucketLevel, "_open", wait)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(publish, client, TOPIC, [b"1"], durability="remote"))
             await waiting.wait()
             await publish(client, "/default/local", [b"a"], durability="disk")
             assert await read_all(client, "/default/local") == [b"a"]
-            assert list(running.broker.creating._locks) == [TOPIC]
+            assert list(running.broker.directory._creating._locks) == [TOPIC]
             nursery.cancel_scope.cancel()
-        await wait_until(lambda: not running.broker.creating._locks)
+        await wait_until(lambda: not running.broker.directory._creating._locks)

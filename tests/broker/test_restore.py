@@ -16,7 +16,7 @@ from sealed_topics import bucket, damage, objects_of, publish
 
 import danube
 from danube.broker.directory import restore
-from danube.broker.directory.catalogue import Catalogue
+from danube.broker.catalogue.catalogue import Catalogue
 from danube.history import HistoryCatalogue, read_bucket, verify_chains
 from danube.history.manifest import ManifestLog
 from danube.model import Retention
@@ -224,7 +224,7 @@ async def test_retention_and_deletion_are_remembered(tmp_path: Path) -> None:
         await client.seal_topic("/default/t")
         await client.change_retention("/default/t", Retention(max_bytes=size), now=True)
         await client.delete_topic("/default/gone")
-        await first.broker.history.keep()
+        await first.broker.directory.history.keep()
     async with running_broker(tmp_path / "new", storage=url, limits=LIMITS) as second, second.client() as client:
         report = await client.restore_topics(url)
         (row,) = report.topics
@@ -343,7 +343,7 @@ async def test_cut_off_anywhere_it_can_be_done_again(
         if restart:
             await second.restart(crash=True)
         # Half of it is there; the rest of the bucket must not be taken for garbage.
-        history = second.broker.history
+        history = second.broker.directory.history
         for tidy in (history.keep, partial(history.janitor.collect, "default")):
             with suppress(FailedPreconditionError):
                 await tidy()
@@ -354,7 +354,7 @@ async def test_cut_off_anywhere_it_can_be_done_again(
         await second.restart(crash=True)
         await check_topics(client, sent)
         assert (await client.check_storage(deep=True)).ok
-        await second.broker.history.keep()
+        await second.broker.directory.history.keep()
         assert (await client.check_storage(deep=True)).ok
         await check_topics(client, sent)
 
@@ -451,14 +451,14 @@ async def test_policies_of_namespaces_and_of_the_broker_come_back(tmp_path: Path
         await client.change_policies("shop", max_consumers=3, message_ttl_s=5e6)
         await client.change_policies("", max_producers=7)
         await client.change_policies("default", max_producers=5)
-        await first.broker.history.keep()
+        await first.broker.directory.history.keep()
         await first.crash()
     async with running_broker(tmp_path / "second", storage=url, limits=LIMITS) as second, second.client() as client:
         await client.change_policies("default", max_producers=9)
         await client.restore_topics(url)
         found = (await client.policies("/shop/orders")).effective
         assert (found.message_ttl_s, found.max_consumers, found.max_producers) == (5e6, 3, 7)
-        assert second.broker.topic("/shop/orders").message_ttl_s == 5e6
+        assert second.topic("/shop/orders").message_ttl_s == 5e6
         assert (await client.policies("/default/other")).effective.max_producers == 9  # what was said here stays
         await second.restart()
         assert (await client.policies("/shop/orders")).effective == found
@@ -472,7 +472,7 @@ async def test_policies_of_namespaces_come_back_with_topics_of_durability_remote
         await client.create_topic("/shop/orders", durability="remote")
         await client.create_topic("/default/other", durability="remote")
         await client.change_policies("default", max_producers=5)
-        await first.broker.history.keep()
+        await first.broker.directory.history.keep()
         await first.crash()
     async with running_broker(tmp_path / "second", storage=url, limits=LIMITS) as second, second.client() as client:
         assert (await client.policies("/shop/orders")).effective.max_producers == 4
@@ -483,14 +483,14 @@ async def test_policies_of_namespaces_come_back_with_topics_of_durability_remote
 async def test_deleted_topics_of_which_nothing_was_left_stay_deleted(tmp_path: Path, crash: bool) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path / "first", storage=url, limits=LIMITS) as first, first.client() as client:
-        history = first.broker.history
+        history = first.broker.directory.history
         for topic in ("/default/kept", "/default/gone", "/default/parts", "/default/never"):
             await client.create_topic(topic, partitions=2 if topic == "/default/parts" else 0)
         for topic in ("/default/kept", "/default/gone", "/default/parts-part-0"):
             await publish(client, topic, 10)
             await client.seal_topic(topic.removesuffix("-part-0"))
         for topic in ("/default/gone", "/default/parts-part-0"):
-            found = first.broker.topic(topic)
+            found = first.topic(topic)
             await history.catalogue.expire(found.topic_id, 10, 1)
             found.log.expire(10)
             assert not history.catalogue.topic(found.topic_id).parts
@@ -509,7 +509,7 @@ async def test_deleted_topics_of_which_nothing_was_left_stay_deleted(tmp_path: P
             await client.delete_topic(topic)
         if crash:
             await first.restart(crash=True)
-            history = first.broker.history
+            history = first.broker.directory.history
         await history.keep()
         bucket_now = await read_bucket(history.storages["default"], "danube")
         assert list(bucket_now.topics) == ["/default/kept"]
@@ -519,7 +519,7 @@ async def test_a_topic_of_the_same_name_is_not_forgotten_with_the_one_before(tmp
     """The history of a deleted topic may be forgotten late: the metadata was away."""
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url, limits=LIMITS) as first, first.client() as client:
-        history = first.broker.history
+        history = first.broker.directory.history
         await publish(client, "/default/t", 10)
         await client.seal_topic("/default/t")
         drop, released = history.drop_topic, trio.Event()
@@ -531,7 +531,7 @@ async def test_a_topic_of_the_same_name_is_not_forgotten_with_the_one_before(tmp
         history.drop_topic = late  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.delete_topic, "/default/t")
-            await wait_until(lambda: first.broker.catalogue.find("/default/t") is None)
+            await wait_until(lambda: first.broker.directory.catalogue.find("/default/t") is None)
             await publish(client, "/default/t", 20)
             await client.seal_topic("/default/t")
             released.set()

@@ -11,7 +11,7 @@ import trio
 from broker_harness import RunningBroker, read_all, running_broker, take, wait_until
 
 import danube
-from danube.broker.directory.policies import stack
+from danube.broker.intake.effective_policies import stack
 from danube.dispatch import decode_entry
 from danube.history import read_bucket
 from danube.model.limits import KIB, MIB
@@ -34,14 +34,14 @@ async def publish(client: danube.Client, topic: str, payloads: Sequence[bytes], 
 
 def sealed(running: RunningBroker, topic: str) -> tuple[int, int, int]:
     """Return (parts, sealed end, start of the journal's share)."""
-    found = running.broker.topic(topic)
-    history = running.broker.history.catalogue.find(found.topic_id)
+    found = running.topic(topic)
+    history = running.broker.directory.history.catalogue.find(found.topic_id)
     parts = len(history.parts) if history is not None else 0
     return parts, history.end_offset if history is not None else 0, found.log.journal_start
 
 
 async def seal(running: RunningBroker, *topics: str) -> None:
-    await running.broker.history.sealer.seal_now([running.broker.topic(topic) for topic in topics])
+    await running.broker.directory.history.sealer.seal_now([running.topic(topic) for topic in topics])
 
 
 @pytest.mark.parametrize("storage", ["disk", "memory"])
@@ -50,12 +50,12 @@ async def test_a_full_segment_is_sealed_by_itself_and_read_back(tmp_path: Path, 
     wanted = payloads_of(0, 2000)
     async with running_broker(tmp_path, storage=url, limits=SEALING) as running, running.client() as client:
         await publish(client, "/default/t", wanted)
-        await wait_until(lambda: running.broker.topic("/default/t").log.unsealed_bytes < 256 * KIB)
+        await wait_until(lambda: running.topic("/default/t").log.unsealed_bytes < 256 * KIB)
         parts, end, journal_start = sealed(running, "/default/t")
         assert 5 <= parts <= 8
         assert end == journal_start
         assert 1600 < end <= 2000  # the rest is less than a segment's worth
-        running.broker.topic("/default/t").log._cached.clear()
+        running.topic("/default/t").log._cached.clear()
         assert await read_all(client, "/default/t") == wanted
 
 
@@ -72,16 +72,16 @@ async def test_history_and_tail_survive_restarts_and_crashes(tmp_path: Path) -> 
             await running.restart(crash=life != 1)
             assert await read_all(client, "/default/t", f"audit-{life}") == wanted
         assert await read_all(client, "/default/quiet") == [b"0", b"1", b"2", b"3"]
-        topic = running.broker.topic("/default/t")
+        topic = running.topic("/default/t")
         assert topic.end_offset == len(wanted)
-        assert topic.log.owner_epoch == running.broker.history.catalogue.epoch == 5
+        assert topic.log.owner_epoch == running.broker.directory.history.catalogue.epoch == 5
 
 
 async def test_topics_that_trickle_share_objects_and_are_merged(tmp_path: Path) -> None:
     topics = [f"/default/t{number}" for number in range(20)]
     settings = {**SEALING, "segment_grace_s": 0.05}
     async with running_broker(tmp_path, limits=settings, patience_s=30) as running, running.client() as client:
-        history = running.broker.history
+        history = running.broker.directory.history
         for turn in range(5):
             for topic in topics:
                 await publish(client, topic, [b"%s %d" % (topic.encode(), turn)])
@@ -106,7 +106,7 @@ async def test_the_journal_stays_small_under_many_times_its_size(tmp_path: Path)
     wanted = payloads_of(0, 400, 100_000)
     async with running_broker(tmp_path, limits=limits, patience_s=60) as running, running.client() as client:
         await publish(client, "/default/t", wanted, 5)
-        usage = running.broker.journal.usage()
+        usage = running.broker.runtime.journal.usage()
         assert usage.used_bytes <= 8 * MIB
         assert usage.files <= 6
         assert await read_all(client, "/default/t") == wanted
@@ -119,7 +119,7 @@ async def test_many_small_topics_are_sealed_when_the_journal_fills(tmp_path: Pat
         for turn in range(10):
             for topic in topics:
                 await publish(client, topic, payloads_of(turn * 50, 50))
-        assert running.broker.journal.usage().used_bytes <= 8 * MIB
+        assert running.broker.runtime.journal.usage().used_bytes <= 8 * MIB
         for topic in topics[::13]:
             assert await read_all(client, topic) == payloads_of(0, 500)
 
@@ -127,7 +127,7 @@ async def test_many_small_topics_are_sealed_when_the_journal_fills(tmp_path: Pat
 async def test_a_backend_that_fails_does_not_stop_the_broker(tmp_path: Path) -> None:
     limits = {**SEALING, "storage_operation_timeout_s": 0.2, "segment_retry_max_s": 0.2}
     async with running_broker(tmp_path, limits=limits, patience_s=30) as running, running.client() as client:
-        storage = running.broker.history.storages["default"]
+        storage = running.broker.directory.history.storages["default"]
         backend: Any = storage._backend
         real_put = backend.put
 
@@ -137,13 +137,13 @@ async def test_a_backend_that_fails_does_not_stop_the_broker(tmp_path: Path) -> 
         backend.put = refuse
         wanted = payloads_of(0, 1000)
         await publish(client, "/default/t", wanted)
-        await wait_until(lambda: running.broker.history.sealer.status().failing_for_s > 0)
-        status = running.broker.history.sealer.status()
+        await wait_until(lambda: running.broker.directory.history.sealer.status().failing_for_s > 0)
+        status = running.broker.directory.history.sealer.status()
         assert "credentials have expired" in status.last_error
         assert status.unsealed_bytes > 1_000_000
         assert await read_all(client, "/default/t") == wanted
         backend.put = real_put
-        await wait_until(lambda: running.broker.history.sealer.status().failing_for_s == 0)
+        await wait_until(lambda: running.broker.directory.history.sealer.status().failing_for_s == 0)
         await wait_until(lambda: sealed(running, "/default/t")[0] >= 3)
         assert await read_all(client, "/default/t") == wanted
 
@@ -154,8 +154,8 @@ async def test_a_reader_waits_for_a_backend_that_is_away(tmp_path: Path) -> None
         wanted = payloads_of(0, 600)
         await publish(client, "/default/t", wanted)
         await seal(running, "/default/t")
-        running.broker.topic("/default/t").log._cached.clear()
-        backend: Any = running.broker.history.storages["default"]._backend
+        running.topic("/default/t").log._cached.clear()
+        backend: Any = running.broker.directory.history.storages["default"]._backend
         real_get = backend.get
 
         async def refuse(*_args: Any, **_keywords: Any) -> bytes:
@@ -163,7 +163,7 @@ async def test_a_reader_waits_for_a_backend_that_is_away(tmp_path: Path) -> None
 
         backend.get = refuse
         async with client.consumer("/default/t", subscription="s", start="earliest") as consumer:
-            subscription = running.broker.topic("/default/t").subscriptions
+            subscription = running.topic("/default/t").subscriptions
             await wait_until(lambda: "s" in subscription and subscription["s"].waits_for is not None)
             explanation = await client.explain_subscription("/default/t", "s")
             assert explanation.state == "waiting-for-storage"
@@ -208,14 +208,14 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
             assert 0 < acked.start_offset <= 600
         start = acked.start_offset
         await running.restart(crash=True)
-        assert running.broker.topic("/default/acked").start_offset == start
-        assert running.broker.topic("/default/age").end_offset == 1001
+        assert running.topic("/default/acked").start_offset == start
+        assert running.topic("/default/age").end_offset == 1001
 
 
 async def test_a_deleted_topic_leaves_what_it_shared_to_the_others(tmp_path: Path) -> None:
     settings = {**SEALING, "segment_grace_s": 0.5}
     async with running_broker(tmp_path, limits=settings, patience_s=30) as running, running.client() as client:
-        history = running.broker.history
+        history = running.broker.directory.history
         await publish(client, "/default/kept", [b"kept"])
         await publish(client, "/default/gone", [b"gone"])
         await seal(running, "/default/kept", "/default/gone")
@@ -228,7 +228,7 @@ async def test_a_deleted_topic_leaves_what_it_shared_to_the_others(tmp_path: Pat
         keys = [item.key for item in (await history.storages["default"].list("segments/")).objects]
         assert len(keys) == 1
         assert b"gone" not in await history.storages["default"].get(keys[0])
-        running.broker.topic("/default/kept").log._cached.clear()
+        running.topic("/default/kept").log._cached.clear()
         assert await read_all(client, "/default/kept") == [b"kept"]
 
 
@@ -239,7 +239,7 @@ async def test_a_quiet_topic_is_sealed_by_age_beside_a_busy_one(tmp_path: Path) 
         await publish(client, "/default/quiet", [b"one"])
         await publish(client, "/default/busy", payloads_of(10, 700))  # the busy one goes by size, again and again
         await wait_until(lambda: sealed(running, "/default/quiet")[0] == 1)
-        assert running.broker.history.sealer.status().oldest_age_s <= 1.5
+        assert running.broker.directory.history.sealer.status().oldest_age_s <= 1.5
         assert await read_all(client, "/default/quiet") == [b"one"]
 
 
@@ -250,7 +250,7 @@ async def test_a_storage_in_trouble_holds_up_nobody_else(tmp_path: Path) -> None
         running.client() as client,
     ):
         await client.create_topic("/default/stuck", storage="cold")
-        backend: Any = running.broker.history.storages["cold"]._backend
+        backend: Any = running.broker.directory.history.storages["cold"]._backend
 
         async def hang(*_args: Any, **_keywords: Any) -> None:
             await trio.sleep_forever()
@@ -272,8 +272,8 @@ async def test_manifests_follow_cursors(tmp_path: Path) -> None:
             await consumer.flush_acks()
         await publish(client, "/default/t", payloads_of(10, 10))
         await seal(running, "/default/t")
-        bucket = await read_bucket(running.broker.history.storages["default"], "danube")
-        topic = running.broker.topic("/default/t")
+        bucket = await read_bucket(running.broker.directory.history.storages["default"], "danube")
+        topic = running.topic("/default/t")
         (name,) = bucket.subscriptions[topic.topic_id]
         assert name == "s"
         assert decode_entry(bucket.subscriptions[topic.topic_id]["s"][1]).floor == 7

@@ -11,7 +11,7 @@ import pytest
 import trio
 from broker_harness import running_broker
 
-from danube.broker.directory.snapshots import Snapshots
+from danube.broker.catalogue.snapshots import Snapshots
 from danube.metadata import MemoryStore
 from danube.model.errors import DataLossError, LimitExceededError, UnavailableError
 from danube.model.limits import KIB, Limits
@@ -112,17 +112,17 @@ async def test_a_topic_with_many_producers_comes_back(tmp_path: Path) -> None:
 
         async def register(names: Sequence[str]) -> None:
             for name in names:
-                ids[name] = await running.broker.topic("/default/t").intake.register(name)
+                ids[name] = await running.topic("/default/t").intake.register(name)
 
         ids: dict[str, int] = {}
         async with trio.open_nursery() as nursery:
             for first in range(0, len(names), 100):
                 nursery.start_soon(register, names[first : first + 100])
-        assert len(running.broker.topic("/default/t").snapshot()) > Limits().metadata_max_value_bytes
+        assert len(running.topic("/default/t").snapshot()) > Limits().metadata_max_value_bytes
         await running.broker._checkpoint()
         for crash in (True, False):
             await running.restart(crash=crash)
-            intake = running.broker.topic("/default/t").intake
+            intake = running.topic("/default/t").intake
             assert [await intake.register(name) for name in names[::500]] == [ids[name] for name in names[::500]]
 
 
@@ -130,7 +130,7 @@ async def test_how_many_producers_are_remembered(tmp_path: Path) -> None:
     limits = {"max_known_producers_per_topic": 2}
     async with running_broker(tmp_path, limits=limits) as running, running.client() as client:
         await client.create_topic("/default/t")
-        intake = running.broker.topic("/default/t").intake
+        intake = running.topic("/default/t").intake
         known = await intake.register("a")
         async with client.producer("/default/t", name="b") as producer:
             await producer.send(b"one")

@@ -489,7 +489,7 @@ async def test_a_stage_expires_and_so_does_the_memory_of_a_producer(tmp_path: Pa
             return await client.last_batch("job") is None
 
         await wait_until(forgotten)
-        assert (await broker.broker.catalogue.store.list("/stages/"))[0] == []
+        assert (await broker.broker.directory.catalogue.store.list("/stages/"))[0] == []
 
 
 async def test_the_publish_rate_holds_back_who_stages_and_not_the_commit(tmp_path: Path) -> None:
@@ -501,7 +501,7 @@ async def test_the_publish_rate_holds_back_who_stages_and_not_the_commit(tmp_pat
         assert trio.current_time() - began > 0.9
         with trio.fail_after(2):  # it would take three seconds if it were counted again
             await client.commit_stages("job", 0, staged)
-        assert broker.broker.topic(TOPIC).end_offset == 600
+        assert broker.broker.directory.find(TOPIC).end_offset == 600
 
 
 # --- When things fail ---

@@ -28,7 +28,7 @@ async def sealed_topic(running: RunningBroker, client: danube.Client, topic: str
     async with client.consumer(topic, subscription="s", start="earliest"):
         pass
     await client.seal_topic(topic)
-    running.broker.topic(topic).log._cached.clear()
+    running.topic(topic).log._cached.clear()
     return payloads
 
 
@@ -44,7 +44,7 @@ async def test_a_subscription_waits_for_a_missing_directory(tmp_path: Path, inst
         if instead != "nothing":
             (place / ".uploads").mkdir(parents=True)  # the mount point has been used before
         async with client.consumer("/default/t", subscription="s") as consumer:
-            waits = running.broker.topic("/default/t").subscriptions["s"]
+            waits = running.topic("/default/t").subscriptions["s"]
             await wait_until(lambda: waits.waits_for is not None)
             assert waits.failure is None
             found = await client.explain_subscription("/default/t", "s")
@@ -115,7 +115,7 @@ async def test_a_bucket_that_was_made_again_is_not_the_one_it_was(tmp_path: Path
         former = dict(space.objects)
         replace(space, {})
         async with client.consumer("/default/t", subscription="s") as consumer:
-            waits = running.broker.topic("/default/t").subscriptions["s"]
+            waits = running.topic("/default/t").subscriptions["s"]
             await wait_until(lambda: waits.waits_for is not None)
             replace(space, former)
             assert [message.payload for message in await take(consumer, 50)] == payloads

@@ -41,7 +41,7 @@ async def floor_of(client: danube.Client, subscription: str = "s") -> int:
 
 
 async def nobody_left(running: RunningBroker) -> None:
-    await wait_until(lambda: not running.broker.topic(TOPIC).subscriptions["s"].consumers)
+    await wait_until(lambda: not running.topic(TOPIC).subscriptions["s"].consumers)
 
 
 # --- The four types ---
@@ -326,9 +326,9 @@ async def test_a_cursor_without_a_subscription_is_swept_at_the_next_start(tmp_pa
             await (await consumer.receive()).ack()
             await consumer.flush_acks()
         # As if a checkpoint had stored the cursor of a subscription just after it was deleted.
-        await running.broker.catalogue.snapshots.save([("cursors", 12345, b"gone")])
+        await running.broker.directory.catalogue.snapshots.save([("cursors", 12345, b"gone")])
         await running.restart()
-        assert 12345 not in await running.broker.catalogue.snapshots.load("cursors")
+        assert 12345 not in await running.broker.directory.catalogue.snapshots.load("cursors")
         assert await floor_of(client) == 1
 
 
@@ -455,7 +455,9 @@ async def test_two_living_consumers_of_one_name_do_not_displace_each_other_for_e
                 await trio.sleep(0.3)
                 (info,) = await client.describe_subscription(TOPIC, "s")
                 assert [one.name for one in info.consumers] == ["me"]
-                assert running.broker._consumer_id == 2, "the displaced consumer came back and displaced the new one"
+                assert running.broker.runtime._consumer_id == 2, (
+                    "the displaced consumer came back and displaced the new one"
+                )
 
 
 async def test_out_of_order_acks_are_exact_after_drain_and_crash(tmp_path: Path) -> None:
@@ -546,7 +548,7 @@ async def test_a_slow_consumer_of_a_none_topic_gets_a_counted_gap(tmp_path: Path
             raw_producer(channel, TOPIC) as producer,
         ):
             slow.credit(3)
-            machine = running.broker.topic(TOPIC).subscriptions["slow"].machine
+            machine = running.topic(TOPIC).subscriptions["slow"].machine
             await wait_until(lambda: machine.describe(0).consumers[0].credit_messages == 3)
             for sequence in range(10):
                 producer.send(sequence, b"%d" % sequence)

@@ -514,7 +514,7 @@ async def test_a_policy_waits_in_each_partition(tmp_path: Path) -> None:
 async def test_a_policy_that_is_set_while_the_subscription_is_created(tmp_path: Path) -> None:
     async with administrating(tmp_path) as admin, calling(admin.running) as caller, trio.open_nursery() as nursery:
         await caller.create(TOPIC)
-        catalogue, held, reached = admin.running.broker.catalogue, trio.Event(), trio.Event()
+        catalogue, held, reached = admin.running.broker.directory.catalogue, trio.Event(), trio.Event()
         create = catalogue.create_subscription
 
         async def slow(*args: Any) -> Any:
@@ -529,8 +529,8 @@ async def test_a_policy_that_is_set_while_the_subscription_is_created(tmp_path: 
         nursery.start_soon(lambda: admin(SET, failure_policy=given, topic=TOPIC, subscription=SUB))
         await trio.testing.wait_all_tasks_blocked(0.05)
         held.set()
-        await wait_until(lambda: SUB in admin.running.broker.topic(TOPIC).subscriptions)
-        found = admin.running.broker.topic(TOPIC).subscriptions[SUB]
+        await wait_until(lambda: SUB in admin.running.topic(TOPIC).subscriptions)
+        found = admin.running.topic(TOPIC).subscriptions[SUB]
         await wait_until(lambda: found.policy.max_redelivery_count == 2)
 
 

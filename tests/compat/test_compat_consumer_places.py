@@ -79,7 +79,7 @@ async def test_ids_are_kept_while_the_storage_of_their_topic_is_away(tmp_path: P
         async with compat_broker(tmp_path) as running, calling(running) as caller:
             await caller.create(TOPIC)
             known["id"] = await subscribe(caller, TOPIC, "a")
-            for item in (await running.broker.catalogue.store.list("/compat/"))[0]:
+            for item in (await running.broker.directory.catalogue.store.list("/compat/"))[0]:
                 await store.put(item.key, item.value)
 
         def away(_name: str) -> None:
@@ -92,7 +92,7 @@ async def test_what_is_on_its_way_is_answered_when_the_broker_is_drained(tmp_pat
     """A client that was told that it failed would send it once more."""
     async with compat_broker(tmp_path) as running, calling(running) as caller:
         producer_id = (await caller.create(TOPIC)).producer_id
-        running.broker.journal._disk._sync_delay_s = 0.3  # type: ignore[attr-defined]
+        running.broker.runtime.journal._disk._sync_delay_s = 0.3  # type: ignore[attr-defined]
         answers: list[int] = []
 
         async def send(number: int) -> None:
@@ -101,8 +101,8 @@ async def test_what_is_on_its_way_is_answered_when_the_broker_is_drained(tmp_pat
         async with trio.open_nursery() as nursery:
             for number in range(5):
                 nursery.start_soon(send, number)
-            await wait_until(lambda: bool(running.broker.topic(TOPIC).intake._pending))
+            await wait_until(lambda: bool(running.topic(TOPIC).intake._pending))
             await running.drain()
         assert sorted(answers) == list(range(5))
         await running.start()
-        assert running.broker.topic(TOPIC).end_offset == 5
+        assert running.topic(TOPIC).end_offset == 5

@@ -11,6 +11,7 @@ from broker.broker_harness import RunningBroker, raw_consumer, raw_producer, wai
 from compat_harness import NONE, calling, compat_broker
 from consumer_harness import EXCLUSIVE, FAILOVER, KEY_SHARED, SERVICE, SHARED, ack, nack, receiving, subscribe
 
+from danube.broker.delivery.explain import explanation_of, info_of
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import api
 from danube.model.batch import check_part, seal_part
@@ -31,7 +32,7 @@ TOPIC = "/default/orders"
 
 
 async def info(running: RunningBroker, subscription: str = "s") -> api.SubscriptionInfo:
-    return running.broker.topic(TOPIC).subscriptions[subscription].info()
+    return info_of(running.topic(TOPIC).subscriptions[subscription])
 
 
 # --- What is received ---
@@ -154,7 +155,7 @@ async def test_a_client_that_does_not_read_holds_little(tmp_path: Path) -> None:
             held = slow.in_flight_messages
             # The window of our client is 4 MiB; our own buffer and the prefetched messages come on top.
             assert held * 1000 < 4 * MIB + 64 * KIB + 100 * 1000
-            (receiver,) = running.broker.topic(TOPIC).subscriptions["s"].consumers.values()
+            (receiver,) = running.topic(TOPIC).subscriptions["s"].consumers.values()
             assert receiver._stream.send_buffered < 64 * KIB + 2000
             other_id = await subscribe(caller, TOPIC, "other", kind=SHARED)
             async with calling(running) as second, receiving(second, other_id) as stream:
@@ -221,7 +222,7 @@ async def test_topics_that_keep_nothing(tmp_path: Path) -> None:
         producer_id = (await caller.create(TOPIC, strategy=NONE)).producer_id
         consumer_id = await subscribe(caller, TOPIC, kind=SHARED)
         async with receiving(caller, consumer_id) as stream:
-            await wait_until(lambda: running.broker.topic(TOPIC).subscriptions["s"].consumers)
+            await wait_until(lambda: running.topic(TOPIC).subscriptions["s"].consumers)
             async with trio.open_nursery() as nursery:
                 for index in range(300):  # more than the window of a topic that is kept
                     nursery.start_soon(caller.send, TOPIC, producer_id, b"%d" % index)
@@ -232,7 +233,7 @@ async def test_topics_that_keep_nothing(tmp_path: Path) -> None:
         assert (await info(running)).dropped_messages == 0
         await running.restart()
         async with calling(running) as again, receiving(again, consumer_id) as stream:
-            await wait_until(lambda: running.broker.topic(TOPIC).subscriptions.get("s"))
+            await wait_until(lambda: running.topic(TOPIC).subscriptions.get("s"))
             await again.send(TOPIC, (await again.create(TOPIC, strategy=NONE)).producer_id, b"anew")
             assert (await stream.next()).payload == b"anew"
 
@@ -249,7 +250,7 @@ async def test_messages_that_stock_clients_cannot_receive_fail(tmp_path: Path) -
         await producer.send_many([b"a", b"b" * 10_001, b"c"])
         async with receiving(caller, consumer_id) as stream:
             assert await stream.payloads(2) == [b"a", b"c"]
-            await wait_until(lambda: running.broker.topic(TOPIC).subscriptions["s"].machine.cursor.is_acked(1))
+            await wait_until(lambda: running.topic(TOPIC).subscriptions["s"].machine.cursor.is_acked(1))
             assert await stream.silent()
 
 
@@ -264,9 +265,12 @@ async def test_a_blocking_message_says_why(tmp_path: Path) -> None:
         consumer_id = await subscribe(caller, TOPIC)
         await producer.send(b"b" * 10_001)
         async with receiving(caller, consumer_id):
-            subscription = running.broker.topic(TOPIC).subscriptions["s"]
+            subscription = running.topic(TOPIC).subscriptions["s"]
             await wait_until(lambda: subscription.machine.poisoned_messages())
-            assert "compat_max_message_bytes = 10000; read it with a native client" in subscription.explain().sentence
+            assert (
+                "compat_max_message_bytes = 10000; read it with a native client"
+                in explanation_of(subscription).sentence
+            )
 
 
 # --- Subscribing ---
@@ -340,7 +344,7 @@ async def test_an_exclusive_subscription_is_for_one(tmp_path: Path) -> None:
             await stream.silent(0.02)
             with pytest.raises(PermissionDeniedError, match="'a'"):
                 await subscribe(caller, TOPIC, "b")
-        await wait_until(lambda: not running.broker.topic(TOPIC).subscriptions["s"].consumers)
+        await wait_until(lambda: not running.topic(TOPIC).subscriptions["s"].consumers)
         second = await subscribe(caller, TOPIC, "b")
         async with receiving(caller, second) as stream:
             await stream.silent(0.02)
@@ -411,7 +415,7 @@ async def test_consumers_share_with_native_ones(tmp_path: Path) -> None:
             receiving(caller, consumer_id) as stream,
             client.consumer(TOPIC, subscription="s", type="shared", name="native") as native,
         ):
-            await wait_until(lambda: len(running.broker.topic(TOPIC).subscriptions["s"].consumers) == 2)
+            await wait_until(lambda: len(running.topic(TOPIC).subscriptions["s"].consumers) == 2)
             found: list[bytes] = []
 
             async def from_native() -> None:
@@ -460,7 +464,7 @@ async def test_what_is_stored_of_ids_goes_with_their_subscriptions(tmp_path: Pat
     async with compat_broker(tmp_path) as running:
 
         async def stored() -> set[int]:
-            items, _ = await running.broker.catalogue.store.list("/compat/consumers/")
+            items, _ = await running.broker.directory.catalogue.store.list("/compat/consumers/")
             return {int(item.key.rpartition("/")[2], 16) for item in items}
 
         async with calling(running) as caller, running.client() as client:
@@ -502,7 +506,7 @@ async def test_streams_end_with_what_they_read(tmp_path: Path, what: str) -> Non
             await ack(caller, await stream.next())
             match what:
                 case "unload":
-                    await running.broker.unload_topic(TOPIC)
+                    await running.broker.directory.unload(TOPIC)
                 case "delete topic":
                     await client.delete_topic(TOPIC)
                 case _:
@@ -545,11 +549,11 @@ async def test_one_acknowledgement_takes_one_commit(tmp_path: Path) -> None:
         await caller.send(TOPIC, producer_id, b"a")
         async with receiving(caller, consumer_id) as stream:
             message = await stream.next()
-            before = running.broker.journal.usage().commits
+            before = running.broker.runtime.journal.usage().commits
             await ack(caller, message)
-            assert running.broker.journal.usage().commits == before + 1
+            assert running.broker.runtime.journal.usage().commits == before + 1
             await ack(caller, message)
-            assert running.broker.journal.usage().commits == before + 1
+            assert running.broker.runtime.journal.usage().commits == before + 1
 
 
 async def test_acknowledgements_that_change_nothing(tmp_path: Path) -> None:
@@ -593,7 +597,7 @@ async def test_a_refused_message_comes_again(tmp_path: Path) -> None:
                 assert least_s <= trio.current_time() - began + 0.001 < most_s + 5.0
             await nack(caller, message, reason="never")
             assert await stream.silent(0.4)
-            assert "(the last: never)" in running.broker.topic(TOPIC).subscriptions["s"].explain().sentence
+            assert "(the last: never)" in explanation_of(running.topic(TOPIC).subscriptions["s"]).sentence
 
 
 async def test_a_slow_client_keeps_what_it_has_not_worked_on_yet(tmp_path: Path) -> None:
@@ -665,7 +669,7 @@ async def test_ids_that_nobody_uses_expire(tmp_path: Path) -> None:
             await stream.silent(0.15)
             assert await ids.sweep() == 1
             assert len(ids) == 1
-        stored, _ = await running.broker.catalogue.store.list("/compat/consumers/")
+        stored, _ = await running.broker.directory.catalogue.store.list("/compat/consumers/")
         assert [item.key for item in stored] == [f"/compat/consumers/{used:016x}"]
 
 

@@ -43,7 +43,7 @@ async def test_consumers(tmp_path: Path) -> None:
             async with receiving(caller, consumer_id) as stream:
                 await stream.silent(0.02)
                 assert await health(caller, CONSUMER, consumer_id) == OK
-            await wait_until(lambda: not running.broker.topic(TOPIC).subscriptions["s"].consumers)
+            await wait_until(lambda: not running.topic(TOPIC).subscriptions["s"].consumers)
             assert await health(caller, CONSUMER, consumer_id) == CLOSE  # it has gone
             assert await subscribe(caller, TOPIC) == consumer_id
             assert await health(caller, CONSUMER, consumer_id) == OK

@@ -131,7 +131,7 @@ async def test_the_dispatch_strategy_decides_about_durability(tmp_path: Path) ->
     async with compat_broker(tmp_path, durability="none") as running, calling(running) as caller:
         await caller.create("/default/kept", strategy=DISK)
         await caller.create("/default/lost", strategy=NONE)
-        durability = {topic.name: topic.durability for topic in running.broker._topics.values()}
+        durability = {topic.name: topic.durability for topic in running.broker.directory._topics.values()}
         assert durability == {"/default/kept": "disk", "/default/lost": "none"}
         for topic, strategy in (("/default/kept", NONE), ("/default/lost", DISK)):
             with pytest.raises(FailedPreconditionError, match="fixed when a topic is created"):
@@ -141,7 +141,7 @@ async def test_the_dispatch_strategy_decides_about_durability(tmp_path: Path) ->
 async def test_reliable_topics_have_the_default_durability(tmp_path: Path) -> None:
     async with compat_broker(tmp_path, durability="os") as running, calling(running) as caller:
         await caller.create(TOPIC)
-        assert running.broker.topic(TOPIC).durability == "os"
+        assert running.topic(TOPIC).durability == "os"
 
 
 async def test_partitions_are_created_one_by_one(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ async def test_an_idle_producer_gives_its_place_away_and_keeps_its_id(tmp_path: 
     limits = {"max_producers_per_topic": 1, "unary_producer_idle_s": 0.05}
     async with compat_broker(tmp_path, limits=limits) as running, calling(running) as caller:
         producer_id = (await caller.create(TOPIC, "a")).producer_id
-        intake = running.broker.topic(TOPIC).intake
+        intake = running.topic(TOPIC).intake
         await trio.sleep(0.1)
         intake._expired_us = 0  # idle ones are looked for now and then
         await caller.create(TOPIC, "b")
@@ -270,7 +270,7 @@ async def test_messages_of_one_commit_are_one_batch(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             for index, producer_id in enumerate(ids):
                 nursery.start_soon(send_many, caller, TOPIC, producer_id, 50 + index)
-        log = running.broker.topic(TOPIC).log
+        log = running.topic(TOPIC).log
         batches = await log.read(0, 10**9)
         assert all(batch.header.flags == BatchFlags.COMPOSITE for batch in batches)
         assert sum(batch.header.record_count for batch in batches) == 101
@@ -288,7 +288,7 @@ async def test_another_schema_begins_another_batch(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             for number, fields in enumerate([{}, {"schema_id": 3, "schema_version": 2}, {"schema_id": 4}, {}]):
                 nursery.start_soon(sending(caller, TOPIC, producer_id, b"x", number, **fields))
-        batches = await running.broker.topic(TOPIC).log.read(0, 10**9)
+        batches = await running.topic(TOPIC).log.read(0, 10**9)
         found = [(batch.header.schema_id, batch.header.schema_version) for batch in batches]
         assert sorted(set(found)) == [(0, 0), (3, 2), (4, 0)]
 
@@ -298,9 +298,9 @@ async def test_a_full_batch_does_not_wait(tmp_path: Path) -> None:
     async with compat_broker(tmp_path, sync_delay_ms=20.0, limits=limits) as running, calling(running) as caller:
         producer_id = (await caller.create(TOPIC)).producer_id
         await send_many(caller, TOPIC, producer_id, 100)
-        batches = await running.broker.topic(TOPIC).log.read(0, 10**9)
+        batches = await running.topic(TOPIC).log.read(0, 10**9)
         assert max(batch.header.record_count for batch in batches) == 10
-        assert running.broker.journal.usage().commits < 8
+        assert running.broker.runtime.journal.usage().commits < 8
 
 
 async def test_topics_that_keep_nothing_deliver_at_once(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ async def test_messages_outlive_a_crash_and_a_seal(tmp_path: Path) -> None:
             producer_id = (await caller.create(TOPIC, "a")).producer_id
             await send_many(caller, TOPIC, producer_id, 30, routing_key="k")
         await running.restart(crash=True)
-        await running.broker.unload_topic(TOPIC)
+        await running.broker.directory.unload(TOPIC)
         await running.restart()
         messages = await consumed(running, 30)
         assert {(message.producer, message.key) for message in messages} == {("a", "k")}
@@ -366,8 +366,8 @@ async def test_dead_letters_name_the_producer_of_the_message(tmp_path: Path) -> 
         async with client.consumer(TOPIC, subscription="s", start="earliest", type="shared", policy=POLICY) as consumer:
             await (await anext(consumer)).nack(reason="no")
             with trio.fail_after(5):
-                while running.broker.catalogue.find("/default/dead") is None:
-                    await running.broker.next_commit()
+                while running.broker.directory.catalogue.find("/default/dead") is None:
+                    await running.broker.runtime.commits.next_commit()
         (letter,) = await consumed(running, 1, "/default/dead")
         assert (letter.payload, letter.key) == (b"bad", "k")
         assert letter.attributes is not None
@@ -436,9 +436,9 @@ async def test_ids_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
         producers = Producers(running.broker)
         ids = [(await caller.create(topic)).producer_id for topic in (TOPIC, "/default/gone", "/default/swept")]
         for topic, producer_id in zip((TOPIC, "/default/gone", "/default/swept"), ids, strict=True):
-            producers.topics[producer_id] = running.broker.topic(topic)
+            producers.topics[producer_id] = running.topic(topic)
         for topic in ("/default/gone", "/default/swept"):
-            await running.broker.delete_topic(topic)
+            await running.broker.directory.delete(topic)
         assert [producers.is_known(producer_id) for producer_id in (*ids[:2], 12345)] == [True, False, False]
         assert list(producers.topics) == [ids[0], ids[2]]
         producers.sweep()
@@ -478,7 +478,7 @@ async def test_a_drain_does_not_wait_for_a_publish_rate(tmp_path: Path) -> None:
         assert set(outcomes) == {"stored", "refused"}
         stored = outcomes.count("stored")
         await running.start()
-        assert running.broker.topic(TOPIC).end_offset == stored
+        assert running.topic(TOPIC).end_offset == stored
 
 
 async def test_a_full_journal_tells_clients_to_try_again(tmp_path: Path) -> None:
@@ -493,7 +493,7 @@ async def test_a_full_journal_tells_clients_to_try_again(tmp_path: Path) -> None
                 failure = error
                 break
         assert isinstance(failure, JournalFullError)
-        await running.broker.delete_topic(TOPIC)
+        await running.broker.directory.delete(TOPIC)
 
 
 async def test_a_caller_that_goes_away_loses_nothing_for_others(

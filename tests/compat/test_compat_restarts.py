@@ -22,7 +22,7 @@ async def test_streams_end_then_calls_are_refused_then_the_connection_ends(tmp_p
         await caller.create(TOPIC)
         first, second = [await subscribe(caller, TOPIC, name, kind=SHARED) for name in ("a", "b")]
         async with receiving(caller, first) as one, receiving(caller, second) as other:
-            await wait_until(lambda: len(running.broker.topic(TOPIC).subscriptions["s"].consumers) == 2)
+            await wait_until(lambda: len(running.topic(TOPIC).subscriptions["s"].consumers) == 2)
             began = trio.current_time()
             nursery.start_soon(running.drain)
             for each in (one, other):
@@ -52,7 +52,7 @@ async def test_a_drain_does_not_wait_when_they_have_left(tmp_path: Path) -> None
             await caller.create(TOPIC)
             consumer = await subscribe(caller, TOPIC)
             async with receiving(caller, consumer) as stream:
-                await wait_until(lambda: bool(running.broker.topic(TOPIC).subscriptions["s"].consumers))
+                await wait_until(lambda: bool(running.topic(TOPIC).subscriptions["s"].consumers))
                 server = running.broker._server
                 monitored = server.linger_s = 10.0
                 began = trio.current_time()

@@ -123,7 +123,7 @@ def test_a_commit_in_front_of_sealed_ones_is_not_forgotten() -> None:
                     await producer.send_many(payloads)
                     sent += payloads
                 assert world.node.life is not None
-                assert await world.node.life.broker.history.merger.merge("default") > 0
+                assert await world.node.life.broker.directory.history.merger.merge("default") > 0
             world.node.crash(power_loss=True)
             await trio.sleep(1)
             async with client.reader(TOPIC, start="earliest") as reader:
@@ -279,12 +279,12 @@ def test_a_damaged_topic_does_not_take_the_journal_from_the_others() -> None:
             node.set_storage_faults(down=True)  # nothing is sealed
             async with client.producer(broken) as one, client.producer(TOPIC) as other:
                 assert node.life is not None
-                journal = node.life.broker.journal
+                journal = node.life.broker.runtime.journal
                 while journal.used_bytes < node.config.limits.journal_max_bytes * 0.9:
                     await one.send(bytes(8 * KIB))
                     await other.send(bytes(8 * KIB))
                     await trio.sleep(0.01)
-                node.life.broker.topic(broken).stop(DataLossError("damaged"))  # as its sealer does
+                node.life.broker.directory.find(broken).stop(DataLossError("damaged"))  # as its sealer does
                 node.set_storage_faults(down=False)
                 with trio.fail_after(60):
                     for _ in range(100):

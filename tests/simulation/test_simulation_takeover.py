@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from danube.broker.directory.catalogue import Catalogue
+from danube.broker.catalogue.catalogue import Catalogue
 from danube.client import Client
 from danube.history import History
 from danube.model.errors import DanubeError, OwnerFencedError, UnavailableError
@@ -50,7 +50,7 @@ def simulate(work: Callable[[World], Awaitable[None]], seed: int) -> None:
 
 def history_of(node: BrokerNode) -> History:
     assert node.life is not None
-    return node.life.broker.history
+    return node.life.broker.directory.history
 
 
 async def seal(node: BrokerNode) -> None:

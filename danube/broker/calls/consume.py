@@ -21,14 +21,15 @@ from danube.model.ranges import check_flat
 from danube.wire import Context, Message, ServerStream
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
+    from danube.broker.directory.directory import Directory
+    from danube.broker.topic.topic import Topic
 
 __all__ = ["check_key_filters", "consume"]
 
 _REQUEST = msgspec.msgpack.Decoder(api.ConsumeRequest)
 
 
-async def consume(broker: Broker, stream: ServerStream, context: Context) -> None:
+async def consume(directory: Directory, stream: ServerStream, context: Context) -> None:
     """Handle one Consume call until the consumer closes it, is displaced, or the broker drains."""
     first = await stream.receive()
     request = _decode(first)
@@ -36,18 +37,18 @@ async def consume(broker: Broker, stream: ServerStream, context: Context) -> Non
         raise InvalidArgumentError("a Consume stream begins with ConsumeOpen")
     assert first is not None
     first.release()
-    consumer_id = broker.next_consumer_id()
+    consumer_id = directory.runtime.next_consumer_id()
     name = request.consumer_name
     if request.reader and not name:
         name = f"reader-{consumer_id}"
     validate_name("consumer", name)
     if not request.reader:
         validate_name("subscription", request.subscription)
-    key_filters = _key_filters(request, broker.config.limits)
-    topic = broker.topic(request.topic)
+    key_filters = _key_filters(request, directory.runtime.limits)
+    topic = directory.find(request.topic)
     found = await topic.open_reader(request) if request.reader else await topic.subscribe(request)
     consumer = Consumer(consumer_id, name, stream, topic.end_offset, key_filters)
-    await _converse(stream, found, consumer, broker.config.limits)
+    await _converse(stream, topic, found, consumer, directory.runtime.limits)
 
 
 def _key_filters(request: api.ConsumeOpen, limits: Limits) -> tuple[str, ...]:
@@ -76,8 +77,9 @@ def check_key_filters(filters: Sequence[str], limits: Limits) -> tuple[str, ...]
     return tuple(filters)
 
 
-async def _converse(stream: ServerStream, found: Subscription | Reader, consumer: Consumer, limits: Limits) -> None:
-    topic = found.topic
+async def _converse(
+    stream: ServerStream, topic: Topic, found: Subscription | Reader, consumer: Consumer, limits: Limits
+) -> None:
     obey: Callable[[api.ConsumeRequest], None]
     if isinstance(found, Reader):
         reader = found

@@ -15,8 +15,8 @@ from danube.model.errors import DanubeError
 from danube.wire import ServerStream
 
 if TYPE_CHECKING:
-    from danube.broker.delivery.pump import Pump
-    from danube.broker.topic.topic import Topic
+    from danube.broker.delivery.receiver import Feeding
+    from danube.broker.delivery.source import Source
 
 __all__ = ["Consumer"]
 
@@ -47,7 +47,7 @@ class Consumer:
         self.caught_up_at: int | None = end_offset
         """Where it has caught up: the end of the topic when it connected. None once it was told."""
 
-    def deliver(self, topic: Topic, batch: StoredBatch, delivery: Delivery, sliced: bool) -> None:
+    def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, sliced: bool) -> None:
         """Send the bytes of a batch, or a slice of it.
 
         Raises:
@@ -79,7 +79,7 @@ class Consumer:
         """Whether its connection takes nothing more for now."""
         return self.stream.crowded(whole_connection=lossy)
 
-    def hold(self, pump: Pump, messages: int, size_bytes: int) -> None:
+    def hold(self, pump: Feeding, messages: int, size_bytes: int) -> None:
         """Keep credit back until the connection takes more again."""
         held = self._held
         if held is None:
@@ -93,7 +93,7 @@ class Consumer:
         """Whether credit is kept back."""
         return self._held is not None
 
-    def resume(self, pump: Pump, lossy: bool) -> None:
+    def resume(self, pump: Feeding, lossy: bool) -> None:
         """Give the pump what was kept back, if the connection does take more."""
         held, self._held = self._held, None
         if held is None:

@@ -13,39 +13,36 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from danube.broker.intake.checks import check_batch
 from danube.log import ProducerSession, StoredBatch
 from danube.model import api
-from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, Codec, check_part, open_raw
+from danube.model.batch import BatchHeader, check_part
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import (
     DanubeError,
     InvalidArgumentError,
-    LimitExceededError,
-    MessageTooLargeError,
     to_wire,
 )
 from danube.wire import Context, Message, ServerStream
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
+    from danube.broker.directory.directory import Directory
     from danube.broker.intake.intake import Intake
-    from danube.model.limits import Limits
+    from danube.broker.runtime.runtime import Runtime
 
-__all__ = ["PublishStream", "check_batch", "publish"]
+__all__ = ["PublishStream", "publish"]
 
 _REQUEST = msgspec.msgpack.Decoder(api.PublishRequest)
 _encode = msgspec.msgpack.Encoder().encode
-_RESERVED_FLAGS = ~int(BatchFlags.PAYLOADS_ONLY)  # of the number: ~ of an IntFlag leaves out bits that have no name
-_LAST_CODEC = max(Codec)
 
 
 class PublishStream:
     """One open Publish stream: a producer's session on a topic, and what it has in flight."""
 
-    __slots__ = ("_acks", "_broker", "_idle", "_intake", "_stream", "_waiting", "in_flight", "session")
+    __slots__ = ("_acks", "_idle", "_intake", "_runtime", "_stream", "_waiting", "in_flight", "session")
 
-    def __init__(self, broker: Broker, intake: Intake, session: ProducerSession, stream: ServerStream) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, intake: Intake, session: ProducerSession, stream: ServerStream) -> None:
+        self._runtime = runtime
         self._intake = intake
         self._stream = stream
         self._acks: list[api.AckedSequence] = []
@@ -76,7 +73,7 @@ class PublishStream:
 
     def _acknowledge(self, header: BatchHeader, base_offset: int) -> None:
         if not self._acks:
-            self._broker.to_flush.append(self)
+            self._runtime.commits.queue(self)
         self._acks.append(api.AckedSequence(header.base_sequence, base_offset, header.record_count))
 
     def _refuse(self, base_sequence: int, error: BaseException) -> None:
@@ -112,7 +109,7 @@ class PublishStream:
                     f"batch of producer {header.producer_id:016x} on the stream of {self.session.producer_id:016x};"
                     " use the ids that PublishOpened gave"
                 )
-            check_batch(self._intake, self._broker.config.limits, header, part)
+            check_batch(self._intake, self._runtime.limits, header, part)
             known_offset = self._intake.take(self, message, part, header)
         except DanubeError as error:
             self._refuse(header.base_sequence, error)
@@ -120,7 +117,7 @@ class PublishStream:
             return
         if known_offset is not None:
             self._acknowledge(header, known_offset)
-            self._broker.flush()
+            self._runtime.commits.flush()
             message.release()
 
     async def wait_idle(self) -> None:
@@ -130,49 +127,7 @@ class PublishStream:
             await self._idle.wait()
 
 
-def check_batch(intake: Intake, limits: Limits, header: BatchHeader, part: bytes) -> None:
-    """Refuse a batch that its topic does not take, whoever sends it.
-
-    Args:
-        intake: of the topic.
-        limits: of the broker.
-        header, part: the batch; its checksum is right.
-
-    Raises:
-        DanubeError: it says what is wrong with the batch.
-    """
-    if len(part) > limits.max_batch_bytes or header.unpacked_size > limits.max_batch_bytes:
-        raise MessageTooLargeError(
-            f"batch of {len(part)} bytes ({header.unpacked_size} unpacked) is larger than"
-            f" max_batch_bytes = {limits.max_batch_bytes}; send smaller batches"
-        )
-    if header.record_count > limits.max_batch_records:
-        raise LimitExceededError(
-            f"batch of {header.record_count} messages is larger than max_batch_records = {limits.max_batch_records}"
-        )
-    if header.unpacked_size > intake.max_message_bytes:
-        _check_messages(intake, limits, header, part)
-    if header.deliver_at_us:
-        intake.check_delivery_time(header.deliver_at_us)
-    if header.flags & _RESERVED_FLAGS:
-        raise InvalidArgumentError(f"batch flags {header.flags:#x} are reserved for the broker")
-    if header.codec > _LAST_CODEC:
-        raise InvalidArgumentError(f"batch codec {header.codec} is unknown; known are none, lz4 and zstd")
-
-
-def _check_messages(intake: Intake, limits: Limits, header: BatchHeader, part: bytes) -> None:
-    """Look at each message of a batch that is large enough to hold one that is too large."""
-    largest = header.unpacked_size
-    if header.record_count > 1:
-        largest = max(map(len, open_raw(part, header, limits.max_batch_bytes)))
-    if largest > intake.max_message_bytes + PART_OVERHEAD:
-        raise MessageTooLargeError(
-            f"message of about {largest} bytes is larger than {intake.said_max_message_bytes()}; split it, or"
-            " raise that"
-        )
-
-
-async def publish(broker: Broker, stream: ServerStream, context: Context) -> None:
+async def publish(directory: Directory, stream: ServerStream, context: Context) -> None:
     """Handle one Publish call until the producer closes it, is fenced, or the broker drains."""
     first = await stream.receive()
     request = _decode(first)
@@ -180,12 +135,12 @@ async def publish(broker: Broker, stream: ServerStream, context: Context) -> Non
         raise InvalidArgumentError("a Publish stream begins with PublishOpen")
     assert first is not None
     first.release()
-    topic = await broker.topic_for_producer(request)
+    topic = await directory.for_producer(request)
     session = await topic.intake.open(request)
-    state = PublishStream(broker, topic.intake, session, stream)
+    state = PublishStream(directory.runtime, topic.intake, session, stream)
     topic.intake.attach(state)
     try:
-        limits = broker.config.limits
+        limits = directory.runtime.limits
         stream.send_nowait(
             _encode(
                 api.PublishOpened(
@@ -205,7 +160,7 @@ async def publish(broker: Broker, stream: ServerStream, context: Context) -> Non
             await state.take(message)
     finally:
         # What was taken is acknowledged, or refused, before the call ends, whatever ends it.
-        with trio.move_on_after(broker.config.drain_timeout_s, shield=True):
+        with trio.move_on_after(directory.runtime.config.drain_timeout_s, shield=True):
             await state.wait_idle()
         topic.intake.detach(state)
 

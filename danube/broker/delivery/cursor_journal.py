@@ -8,16 +8,13 @@ order in which they were submitted; after one that did not arrive none may follo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from danube.broker.delivery.receiver import AckWaiter
+from danube.broker.delivery.source import Source
 from danube.dispatch import Cursor, encode_entry
 from danube.log import Entry, EntryType
-from danube.model import Durability, RangeSet, api
+from danube.model import RangeSet, api
 from danube.model.errors import DanubeError
-
-if TYPE_CHECKING:
-    from danube.broker.topic.topic import Topic
 
 __all__ = ["CursorJournal"]
 
@@ -25,11 +22,11 @@ __all__ = ["CursorJournal"]
 class CursorJournal:
     """Keeps the cursor of one subscription in the journal; that of a topic of durability ``none`` is kept nowhere."""
 
-    def __init__(self, topic: Topic, subscription_id: int, cursor: Cursor) -> None:
+    def __init__(self, topic: Source, subscription_id: int, cursor: Cursor) -> None:
         self._topic = topic
         self._subscription_id = subscription_id
         self._cursor = cursor
-        self._kept = topic.durability is not Durability.NONE
+        self._kept = not topic.lossy
         self._unsaved = RangeSet()
         """Acknowledged, and waiting for the next entry."""
         self._saving = False

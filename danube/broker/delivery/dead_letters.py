@@ -24,34 +24,32 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 import trio
 
 from danube.broker.intake.internal_producer import InternalProducer
-from danube.dispatch import Poisoned
+from danube.dispatch import Machine, Poisoned
 from danube.log import StoredBatch
-from danube.model import Durability, PoisonPolicy, RangeSet, SubscriptionPolicy, validate_topic
+from danube.model import PoisonPolicy, RangeSet, SubscriptionPolicy, validate_topic
 from danube.model.batch import PART_OVERHEAD, BatchFlags, Codec, CompositeRecord, Record
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import (
-    AlreadyExistsError,
     CorruptBatchError,
     DanubeError,
-    FailedPreconditionError,
     InvalidArgumentError,
     UnavailableError,
 )
-from danube.model.names import partition_name, route_key, split_partition
+from danube.model.names import route_key, split_partition
 from danube.model.policies import change_policy
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
-    from danube.broker.delivery.subscription import Subscription
-    from danube.broker.topic.topic import Topic
+    from danube.broker.delivery.source import Source
+    from danube.broker.intake.internal_producer import Target
+    from danube.broker.runtime.runtime import Runtime
 
-__all__ = ["DEAD_LETTER_SUFFIX", "DeadLetters", "check_dead_letters", "dead_letter_topic", "first_policy"]
+__all__ = ["DEAD_LETTER_SUFFIX", "DeadLetters", "GivingUp", "check_dead_letters", "dead_letter_topic", "first_policy"]
 
 _log = logging.getLogger("danube.subscription")
 
@@ -127,6 +125,24 @@ class _Letter(NamedTuple):
     record: Record
 
 
+class GivingUp(Protocol):
+    """What is needed of the subscription."""
+
+    name: str
+    subscription_id: int
+    topic: Source
+    machine: Machine
+
+    @property
+    def policy(self) -> SubscriptionPolicy:
+        """How it treats its messages."""
+        ...
+
+    def settle(self, ranges: Sequence[int], /) -> list[int]:
+        """Count flat ranges as acknowledged; return what was not so before."""
+        ...
+
+
 class DeadLetters:
     """The dead letters of one subscription.
 
@@ -135,8 +151,8 @@ class DeadLetters:
         copied: messages that were copied since the broker was started.
     """
 
-    def __init__(self, broker: Broker, subscription: Subscription) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, subscription: GivingUp) -> None:
+        self._runtime = runtime
         self._subscription = subscription
         self._task: trio.CancelScope | None = None
         self._attempt = trio.CancelScope()
@@ -149,7 +165,7 @@ class DeadLetters:
         """Copy what the machine has set aside, if there is something and it is not being done already."""
         if self._task is None and not self._closed and self._subscription.machine.poisoned(1):
             self._task = trio.CancelScope()
-            self._broker.nursery.start_soon(self._run, self._task)
+            self._runtime.start(self._run, self._task)
 
     def changed(self) -> None:
         """The policy has changed: what does not work is tried again at once."""
@@ -204,7 +220,7 @@ class DeadLetters:
         """Copy until nothing is set aside any more. A failure leaves what is not copied where it is."""
         machine = self._subscription.machine
         with ExitStack() as stack:
-            producers: dict[Topic, InternalProducer] = {}
+            producers: dict[Target, InternalProducer] = {}
             while found := machine.poisoned(_RANGES_AT_A_TIME):
                 generation = machine.cursor.generation
                 batch = await self._read(found[0].start)
@@ -240,25 +256,11 @@ class DeadLetters:
             return None
         return found[0]
 
-    async def _targets(self) -> list[Topic]:
+    async def _targets(self) -> Sequence[Target]:
         """Return the topic, or the partitions, to publish to; create the topic if there is none."""
-        broker, source, target = self._broker, self._subscription.topic, self.target
+        source = self._subscription.topic
         check_dead_letters(source.name, self._subscription.name, self._subscription.policy)
-        if broker.catalogue.find(target) is None and split_partition(target) is None:
-            try:
-                await broker.create_topic(target, source.durability, 0, source.storage)
-            except AlreadyExistsError:
-                _log.debug("somebody else has just created %s", target)
-        record = broker.catalogue.find(target)
-        partitions = record.partitions if record is not None else 0
-        names = [partition_name(target, index) for index in range(partitions)] if partitions else [target]
-        topics = [broker.topic(name) for name in names]
-        if topics[0].durability is Durability.NONE:
-            raise FailedPreconditionError(
-                f"topic {target!r} keeps nothing (durability 'none') and cannot take dead letters; name another"
-                " dead_letter_topic"
-            )
-        return topics
+        return await source.dead_letter_topics(self.target)
 
     # --- Copies ---
 
@@ -301,15 +303,15 @@ class DeadLetters:
             "x-original-subscription": subscription.name,
             "x-original-topic-offset": str(item.start),
             **_producer(subscription.topic.producer_name(producer_id), producer_id),
-            "x-original-broker-addr": ",".join(self._broker.addresses),
+            "x-original-broker-addr": ",".join(self._runtime.addresses),
             "x-poison-policy": PoisonPolicy.DEAD_LETTER.value,
             "x-delivery-attempt": str(item.attempt),
             "x-failure-reason": item.reason,
         }
 
-    def _sort(self, letters: list[_Letter], targets: list[Topic]) -> Iterator[tuple[Topic, list[_Letter]]]:
+    def _sort(self, letters: list[_Letter], targets: Sequence[Target]) -> Iterator[tuple[Target, list[_Letter]]]:
         """Share letters out to partitions (by key, else in turn) and cut them into batches of bounded size."""
-        limits = self._broker.config.limits
+        limits = self._runtime.limits
         self._turn += 1
         shares: dict[int, list[_Letter]] = {}
         for letter in letters:

@@ -13,19 +13,16 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import trio
 
 from danube.broker.delivery.receiver import Receiver
+from danube.broker.delivery.source import Source
 from danube.broker.runtime.token_bucket import TokenBucket
 from danube.dispatch import Delivery, Gap, Machine, Span
 from danube.log import StoredBatch
-from danube.model import Durability, api
+from danube.model import api
 from danube.model.errors import DanubeError, DataLossError, StorageError
-
-if TYPE_CHECKING:
-    from danube.broker.topic.topic import Topic
 
 __all__ = ["Pump"]
 
@@ -50,7 +47,7 @@ class Pump(ABC):
         waits_for: why history cannot be read now.
     """
 
-    def __init__(self, topic: Topic, machine: Machine) -> None:
+    def __init__(self, topic: Source, machine: Machine) -> None:
         self.topic = topic
         self.machine = machine
         self.consumers: dict[int, Receiver] = {}
@@ -66,7 +63,7 @@ class Pump(ABC):
         """When that rate lets the next batch go; infinite if nothing waits for it."""
         self._catching_up = False
         """Some consumer has a ``caught_up_at``."""
-        self._lossy = topic.durability is Durability.NONE
+        self._lossy = topic.lossy
         """What finds no consumer with credit is lost."""
         self._resuming: list[Receiver] = []
         """Consumers that read again, whose credit was kept back."""

@@ -8,17 +8,14 @@ nothing it gets what is published while it has credit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import trio
 
 from danube.broker.delivery.pump import Pump
 from danube.broker.delivery.receiver import Receiver
+from danube.broker.delivery.source import Source
 from danube.dispatch import Machine
 from danube.model import api
-
-if TYPE_CHECKING:
-    from danube.broker.topic.topic import Topic
 
 __all__ = ["Reader"]
 
@@ -26,7 +23,7 @@ __all__ = ["Reader"]
 class Reader(Pump):
     """One reader of one topic or partition."""
 
-    def __init__(self, topic: Topic, machine: Machine) -> None:
+    def __init__(self, topic: Source, machine: Machine) -> None:
         super().__init__(topic, machine)
         self.start_offset = machine.position
 

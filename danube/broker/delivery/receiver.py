@@ -1,23 +1,35 @@
 """What a pump needs of a consumer, whichever protocol leads to it.
 
-The native one is :class:`danube.broker.calls.consumer.Consumer`; a face brings its own (:mod:`danube.broker.faces`), and
-finds the values that are passed to it here, too.
+The native one is ``danube.broker.calls.consumer.Consumer``; a face brings its own (``danube.broker.faces``), and finds
+the values that are passed to it here, too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from danube.dispatch import Delivery
+from danube.broker.delivery.source import Source
+from danube.dispatch import Delivery, Machine
 from danube.log import StoredBatch
 from danube.model import api
 from danube.model.errors import DanubeError
 
-if TYPE_CHECKING:
-    from danube.broker.delivery.pump import Pump
-    from danube.broker.topic.topic import Topic
+__all__ = ["AckWaiter", "Delivery", "Feeding", "Receiver", "Source", "StoredBatch"]
 
-__all__ = ["AckWaiter", "Delivery", "Receiver", "StoredBatch"]
+
+class Feeding(Protocol):
+    """What a receiver says to the pump that feeds it."""
+
+    machine: Machine
+    """Takes its credit."""
+
+    def resume_soon(self, consumer: Receiver, /) -> None:
+        """The consumer reads again, and its credit was kept back: call its :meth:`Receiver.resume` soon."""
+        ...
+
+    def stalled(self) -> None:
+        """The consumer has not read for a while."""
+        ...
 
 
 class AckWaiter(Protocol):
@@ -58,7 +70,7 @@ class Receiver(AckWaiter, Protocol):
         """Its key filters (key-shared only)."""
         ...
 
-    def deliver(self, topic: Topic, batch: StoredBatch, delivery: Delivery, sliced: bool, /) -> None:
+    def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, sliced: bool, /) -> None:
         """Take messages of a batch.
 
         Args:
@@ -93,11 +105,11 @@ class Receiver(AckWaiter, Protocol):
         """Whether credit is kept back for it."""
         ...
 
-    def hold(self, pump: Pump, messages: int, size_bytes: int, /) -> None:
-        """Keep credit back, and call :meth:`Pump.resume_soon` when it reads again."""
+    def hold(self, pump: Feeding, messages: int, size_bytes: int, /) -> None:
+        """Keep credit back, and call :meth:`Feeding.resume_soon` when it reads again."""
         ...
 
-    def resume(self, pump: Pump, lossy: bool, /) -> None:
+    def resume(self, pump: Feeding, lossy: bool, /) -> None:
         """Give the pump's machine what was kept back, unless it is crowded again."""
         ...
 

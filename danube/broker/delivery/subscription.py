@@ -1,8 +1,8 @@
 """A subscription at work: the shell around one pure state machine of :mod:`danube.dispatch`.
 
-:class:`danube.broker.delivery.pump.Pump` moves the messages. What is added here is what a subscription has and a plain reading
-of the log has not: acknowledgements, and a cursor that is kept (:mod:`danube.broker.delivery.cursor_journal`); a policy for what
-fails; several consumers who take turns, and deliveries that are parts of a batch.
+:class:`~danube.broker.delivery.pump.Pump` moves the messages. What is added here is what a subscription has and a plain
+reading of the log has not: acknowledgements, and a durable cursor (:mod:`~danube.broker.delivery.cursor_journal`); a
+policy for what fails; several consumers that take turns, and deliveries that are parts of a batch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import trio
 
 from danube.broker.delivery.cursor_journal import CursorJournal
 from danube.broker.delivery.dead_letters import DeadLetters, check_dead_letters
-from danube.broker.delivery.explain import explanation_of, info_of
 from danube.broker.delivery.pump import Pump
 from danube.broker.delivery.receiver import AckWaiter, Receiver
+from danube.broker.delivery.source import Source
 from danube.broker.runtime.token_bucket import TokenBucket
 from danube.dispatch import Cursor, Delivery, Machine, Span
 from danube.log import StoredBatch
-from danube.model import Durability, PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
+from danube.model import PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
 from danube.model.errors import (
     ConsumerDisplacedError,
     DanubeError,
@@ -31,10 +31,9 @@ from danube.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
-    from danube.broker.directory.records import SubscriptionRecord
-    from danube.broker.runtime.settling import Settling
-    from danube.broker.topic.topic import Topic
+    from danube.broker.runtime.runtime import Runtime
+    from danube.log import Settling
+    from danube.model.records import SubscriptionRecord
 
 __all__ = ["Subscription"]
 
@@ -49,8 +48,8 @@ class Subscription(Pump):
 
     def __init__(
         self,
-        broker: Broker,
-        topic: Topic,
+        runtime: Runtime,
+        topic: Source,
         name: str,
         subscription_id: int,
         kind: SubscriptionType,
@@ -66,13 +65,13 @@ class Subscription(Pump):
         """Settles when a subscription of durability ``remote`` is durable; None for one that was restored."""
         self.record: SubscriptionRecord | None = None
         """Its durable record; None for one that lives in memory."""
-        self.dead_letters = DeadLetters(broker, self)
+        self.dead_letters = DeadLetters(runtime, self)
         self.expired_messages = 0
         """Outlived the topic's ``message_ttl_s`` since the broker was started."""
         self._journal = CursorJournal(topic, subscription_id, cursor)
-        self._life = topic.owner_epoch if topic.durability is Durability.OS else 0
-        self._wall_clock_us = broker.seams.wall_clock_us
-        self._clock_steps = broker.clock_steps
+        self._life = topic.life
+        self._wall_clock_us = runtime.clock_us
+        self._clock_steps = runtime.clock_steps
         self._active: int | None = None
         self._slices = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         self._takes_turns = kind is SubscriptionType.FAILOVER
@@ -102,7 +101,7 @@ class Subscription(Pump):
             DataLossError: the subscription stopped because stored data is damaged, and it still is.
         """
         self.topic.check_not_deleted()
-        if self.topic.subscriptions.get(self.name) is not self:
+        if not self.topic.serves(self.name, self):
             raise SubscriptionNotFoundError(f"subscription {self.name!r} of topic {self.topic.name!r} was deleted")
         if self.failure is not None:
             raise self.failure
@@ -412,7 +411,7 @@ class Subscription(Pump):
 
     def waits_for_time(self) -> bool:
         """Whether messages wait for their delivery time."""
-        return self.topic.subscriptions.get(self.name) is self and self.machine.shift_delayed(0)
+        return self.topic.serves(self.name, self) and self.machine.shift_delayed(0)
 
     def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
         batch: StoredBatch = delivery.token
@@ -438,13 +437,3 @@ class Subscription(Pump):
         endless = policy.max_redelivery_count < 0 and not policy.redelivery_delay_s
         delay_s = _UNREADABLE_PAUSE_S if endless else None
         self.machine.nack(consumer.consumer_id, ranges, delay_s, trio.current_time(), reason)
-
-    # --- Telling ---
-
-    def info(self) -> api.SubscriptionInfo:
-        """Return the subscription as it stands."""
-        return info_of(self)
-
-    def explain(self) -> api.Explanation:
-        """Say why it moves or does not."""
-        return explanation_of(self)

@@ -1,4 +1,4 @@
-"""Bringing topics back from a bucket whose broker, or whose data directory, is lost.
+"""Bringing topics back from a bucket whose directory, or whose data directory, is lost.
 
 Everything is looked at before anything is changed: what the bucket holds (:mod:`danube.history.restore`), whether all
 of it is whole, whether names are taken. Then, in this order::
@@ -6,7 +6,7 @@ of it is whole, whether names are taken. Then, in this order::
     parts and objects -> catalogue of history       nobody sees them yet
     policies of namespaces and broker               unless there are some here
     topic by topic: cursors, subscriptions, record  the record last; the topic comes to life
-    manifest of this broker, higher epoch           the bucket is ours
+    manifest of this directory, higher epoch           the bucket is ours
 
 Cut off anywhere, it may be done again: topics that are there already, under the same ids, stay as they are. Until the
 last step the bucket is the former owner's, so nothing is sealed into it and nothing is deleted from it. From then on
@@ -28,13 +28,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from danube.broker.directory.catalogue import Catalogue
-from danube.broker.directory.records import SubscriptionRecord, TopicRecord
-from danube.broker.runtime.settling import to_the_end
+from danube.broker.catalogue.catalogue import Catalogue
 from danube.broker.topic.recovered import new_cursor
 from danube.dispatch import Cursor, decode_entry, encode_entry
 from danube.history import Chain, Survey, enter, read_bucket, survey_bucket, verify_chains
-from danube.model import Durability, Limits, history_api, validate_topic
+from danube.model import Limits, history_api, validate_topic
 from danube.model.errors import (
     AlreadyExistsError,
     DanubeError,
@@ -46,10 +44,11 @@ from danube.model.errors import (
 )
 from danube.model.history_api import MOST_NAMES
 from danube.model.names import split_partition
+from danube.model.records import SubscriptionRecord, TopicRecord
 from danube.storage import Storage, storage_place
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
+    from danube.broker.directory.directory import Directory
 
 __all__ = ["restore_topics"]
 
@@ -91,7 +90,7 @@ class _Candidate:
         )
 
 
-async def restore_topics(broker: Broker, request: history_api.RestoreTopics) -> history_api.RestoreReport:
+async def restore_topics(directory: Directory, request: history_api.RestoreTopics) -> history_api.RestoreReport:
     """Bring back what a bucket holds; see :class:`danube.model.history_api.RestoreTopics`.
 
     Raises:
@@ -105,40 +104,40 @@ async def restore_topics(broker: Broker, request: history_api.RestoreTopics) -> 
         validate_topic(topic)
     if request.give_up_others and not request.topics:
         raise InvalidArgumentError("give_up_others goes with topics: it is about all others")
-    storage = _find_storage(broker, request)
-    survey = await survey_bucket(storage, broker.config.cluster)
-    _check_owner(broker, storage, survey)
-    candidates = _candidates(broker, storage, survey)
-    chosen = _choose(broker, storage, candidates, request)
+    storage = _find_storage(directory, request)
+    survey = await survey_bucket(storage, directory.runtime.config.cluster)
+    _check_owner(directory, storage, survey)
+    candidates = _candidates(directory, storage, survey)
+    chosen = _choose(directory, storage, candidates, request)
     await verify_chains(storage, survey, [chain for one in chosen for chain in one.chains], deep=request.deep)
     _check_damage(storage, survey, chosen)
     if not request.dry_run:
 
         async def carry_out() -> None:
-            async with broker.restoring:
+            async with directory.restoring:
                 try:
-                    await _carry_out(broker, storage, survey, candidates, request)
+                    await _carry_out(directory, storage, survey, candidates, request)
                 except (DanubeError, OSError) as error:
                     _log.error("restoring was cut off, and may be repeated: %s", error)
                     raise
 
-        await to_the_end(broker.nursery, carry_out)
-    return _report(broker, storage, survey, candidates, request.dry_run)
+        await directory.runtime.finish(carry_out)
+    return _report(directory, storage, survey, candidates, request.dry_run)
 
 
 # --- Which bucket ---
 
 
-def _find_storage(broker: Broker, request: history_api.RestoreTopics) -> Storage:
+def _find_storage(directory: Directory, request: history_api.RestoreTopics) -> Storage:
     wanted = storage_place(request.url)
-    configured = broker.config.all_storages
+    configured = directory.runtime.config.all_storages
     found = [
         storage
-        for name, storage in sorted(broker.history.storages.items())
+        for name, storage in sorted(directory.history.storages.items())
         if wanted in (storage_place(storage.url), storage_place(configured[name].url)) and request.storage in ("", name)
     ]
     if not found:
-        known = ", ".join(f"{name} ({storage.url})" for name, storage in sorted(broker.history.storages.items()))
+        known = ", ".join(f"{name} ({storage.url})" for name, storage in sorted(directory.history.storages.items()))
         called = f" called {request.storage!r}" if request.storage else ""
         raise FailedPreconditionError(
             f"this broker has no storage{called} at {wanted}; configured are {known}. Start it with --storage {wanted},"
@@ -153,8 +152,8 @@ def _find_storage(broker: Broker, request: history_api.RestoreTopics) -> Storage
     return found[0]
 
 
-def _check_owner(broker: Broker, storage: Storage, survey: Survey) -> None:
-    catalogue = broker.history.catalogue
+def _check_owner(directory: Directory, storage: Storage, survey: Survey) -> None:
+    catalogue = directory.history.catalogue
     if survey.bucket.epoch and survey.bucket.incarnation == catalogue.incarnation:
         raise FailedPreconditionError(
             f"{storage.url} is this broker's own already: there is nothing to restore. To see whether it is whole:"
@@ -162,41 +161,41 @@ def _check_owner(broker: Broker, storage: Storage, survey: Survey) -> None:
         )
     if not survey.bucket.epoch and not survey.objects:
         raise NotFoundError(
-            f"{storage.url} holds no history of cluster {broker.config.cluster!r}; if the lost broker had another"
-            " cluster name, start this one with it (--cluster)"
+            f"{storage.url} holds no history of cluster {directory.runtime.config.cluster!r}; if the lost broker had"
+            " another cluster name, start this one with it (--cluster)"
         )
 
 
 # --- What is in it ---
 
 
-def _candidates(broker: Broker, storage: Storage, survey: Survey) -> list[_Candidate]:
+def _candidates(directory: Directory, storage: Storage, survey: Survey) -> list[_Candidate]:
     records = {name: Catalogue.decode_topic(record) for name, record in survey.bucket.topics.items()}
     known = {topic_id for record in records.values() for topic_id in record.topic_ids}
     found = {topic_id: name for topic_id, name in survey.found_names().items() if topic_id not in known}
-    for name, record in _records_of_found(broker, found).items():
+    for name, record in _records_of_found(directory, found).items():
         records.setdefault(name, record)
     return [
-        _candidate(broker.config.limits, name, msgspec.structs.replace(record, storage=storage.name), survey)
+        _candidate(directory.runtime.limits, name, msgspec.structs.replace(record, storage=storage.name), survey)
         for name, record in sorted(records.items())
     ]
 
 
-def _records_of_found(broker: Broker, found: Mapping[int, str]) -> dict[str, TopicRecord]:
+def _records_of_found(directory: Directory, found: Mapping[int, str]) -> dict[str, TopicRecord]:
     """Make records for topics of which only objects tell: names are in them, all else is as for new topics."""
-    now_us = broker.seams.wall_clock_us()
+    now_us = directory.runtime.clock_us()
     records: dict[str, TopicRecord] = {}
     partitions: dict[str, dict[int, int]] = {}
     for topic_id, name in found.items():
         split = split_partition(name)
         if split is None:
-            records[name] = TopicRecord(broker.config.durability, 0, [topic_id], now_us)
+            records[name] = TopicRecord(directory.runtime.config.durability, 0, [topic_id], now_us)
         else:
             partitions.setdefault(split[0], {})[split[1]] = topic_id
     for name, by_index in partitions.items():
         count = max(by_index) + 1
-        ids = [by_index[index] if index in by_index else broker.catalogue.new_id() for index in range(count)]
-        records[name] = TopicRecord(broker.config.durability, count, ids, now_us)
+        ids = [by_index[index] if index in by_index else directory.runtime.new_id() for index in range(count)]
+        records[name] = TopicRecord(directory.runtime.config.durability, count, ids, now_us)
     return records
 
 
@@ -219,7 +218,7 @@ def _candidate(limits: Limits, name: str, record: TopicRecord, survey: Survey) -
 
 
 def _choose(
-    broker: Broker, storage: Storage, candidates: Sequence[_Candidate], request: history_api.RestoreTopics
+    directory: Directory, storage: Storage, candidates: Sequence[_Candidate], request: history_api.RestoreTopics
 ) -> list[_Candidate]:
     """Return what is to be restored, and note in the others why not."""
     names = {one.name for one in candidates}
@@ -238,7 +237,7 @@ def _choose(
     for one in candidates:
         if one.state == "given-up":
             continue
-        present = broker.catalogue.find(one.name)
+        present = directory.catalogue.find(one.name)
         if present is not None:
             if present.topic_ids != one.record.topic_ids:
                 raise AlreadyExistsError(
@@ -246,7 +245,7 @@ def _choose(
                     " first, or restore the others with --topic and --give-up-others"
                 )
             one.state = "present"
-        elif one.record.durability is Durability.REMOTE:
+        elif directory.level(one.record).recovers_itself:
             raise FailedPreconditionError(
                 f"topic {one.name!r} of {storage.url} has durability 'remote': it comes back by itself when a broker"
                 " starts with that storage and cluster; restart this one first"
@@ -277,10 +276,10 @@ def _some(names: Sequence[str], others: str = "others") -> str:
 # --- Doing it ---
 
 
-async def _check_unchanged(broker: Broker, storage: Storage, survey: Survey) -> None:
+async def _check_unchanged(directory: Directory, storage: Storage, survey: Survey) -> None:
     """See that the bucket is as it was when it was looked at: a broker that lives seals, merges and deletes there."""
-    before, now = survey.bucket, await read_bucket(storage, broker.config.cluster)
-    if now.incarnation == broker.history.catalogue.incarnation:
+    before, now = survey.bucket, await read_bucket(storage, directory.runtime.config.cluster)
+    if now.incarnation == directory.history.catalogue.incarnation:
         return  # another call has just made it ours
     if (now.epoch, now.incarnation, now.created_us, now.snapshot_key) != (
         before.epoch,
@@ -296,22 +295,22 @@ async def _check_unchanged(broker: Broker, storage: Storage, survey: Survey) -> 
 
 
 async def _carry_out(
-    broker: Broker,
+    directory: Directory,
     storage: Storage,
     survey: Survey,
     candidates: Sequence[_Candidate],
     request: history_api.RestoreTopics,
 ) -> None:
-    history = broker.history
-    await _check_unchanged(broker, storage, survey)
+    history = directory.history
+    await _check_unchanged(directory, storage, survey)
     # Chosen anew: another call may have restored some of it since the bucket was looked at.
-    new = [one for one in _choose(broker, storage, candidates, request) if one.state == "restored"]
+    new = [one for one in _choose(directory, storage, candidates, request) if one.state == "restored"]
     await history.catalogue.raise_epoch(survey.bucket.epoch + 1)
     chains = [chain for one in new for chain in one.chains]
-    await enter(history.catalogue, storage.name, survey, chains, broker.seams.wall_clock_us())
+    await enter(history.catalogue, storage.name, survey, chains, directory.runtime.clock_us())
     wanted = {"", *(validate_topic(one.name).namespace for one in new)}
     above = {name: record for name, record in survey.bucket.namespaces.items() if name in wanted}
-    for name in await broker.catalogue.restore_policies(above):
+    for name in await directory.catalogue.restore_policies(above):
         _log.warning(
             "policies of %s are restored from %s", f"namespace {name!r}" if name else "the broker", storage.url
         )
@@ -323,14 +322,14 @@ async def _carry_out(
             }
             for topic_id, found in one.subscriptions.items()
         }
-        await broker.catalogue.restore_topic(one.name, one.record, snapshots)
-        broker.revive(one.name, one.record, one.subscriptions)
+        await directory.catalogue.restore_topic(one.name, one.record, snapshots)
+        directory.level(one.record).revive(one.name, one.record, one.subscriptions)
         _log.warning("topic %r is restored from %s", one.name, storage.url)
     await history.take_over(storage.name, survey.bucket)
 
 
 def _report(
-    broker: Broker, storage: Storage, survey: Survey, candidates: Sequence[_Candidate], dry_run: bool
+    directory: Directory, storage: Storage, survey: Survey, candidates: Sequence[_Candidate], dry_run: bool
 ) -> history_api.RestoreReport:
     needed = {
         key for one in candidates if one.state != "given-up" for chain in one.chains for key, _ in chain.parts
@@ -348,7 +347,7 @@ def _report(
         storage.name,
         storage.url,
         dry_run,
-        broker.config.cluster,
+        directory.runtime.config.cluster,
         survey.bucket.epoch,
         survey.bucket.created_us,
         [one.row() for one in candidates],

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import trio
 
@@ -28,11 +28,10 @@ from danube.model.errors import BrokerDrainingError, DanubeError
 from danube.model.limits import MIB
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
     from danube.broker.intake.intake import Intake
-    from danube.broker.topic.topic import Topic
+    from danube.broker.runtime.runtime import Runtime
 
-__all__ = ["Composer", "Composing", "Schema", "Told"]
+__all__ = ["Composed", "Composer", "Composing", "Schema", "Told"]
 
 Told = Callable[[DanubeError | None], None]
 """Is told once what has become of a message: None when it has reached its topic's durability."""
@@ -199,23 +198,31 @@ class Composer:
             self.submit()
 
 
+class Composed(Protocol):
+    """A topic that takes messages one at a time."""
+
+    intake: Intake
+    composer: Composer | None
+    """Made with the first of them."""
+
+
 class Composing:
     """The composers of a broker, and the tasks that they need.
 
     Args:
-        broker: in whose nursery batches wait that cannot be appended at once.
+        runtime: whose tasks wait for what cannot be appended at once.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.limits = broker.config.limits
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.limits = runtime.limits
         self._wanted: list[Composer] = []
         self._wake = trio.Event()
         self._draining = False
         self._scopes: dict[trio.CancelScope, None] = {}
         """Of those who wait."""
 
-    def of(self, topic: Topic) -> Composer:
+    def of(self, topic: Composed) -> Composer:
         """Return the composer of a topic."""
         composer = topic.composer
         if composer is None:
@@ -229,7 +236,7 @@ class Composing:
 
     def start_waiting(self, composer: Composer) -> None:
         """Start a task in which a composer waits."""
-        self._broker.nursery.start_soon(self._wait, composer)
+        self._runtime.start(self._wait, composer)
 
     async def _wait(self, composer: Composer) -> None:
         if not self._draining:

@@ -11,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
-from danube.broker.directory.policies import EffectivePolicies
+from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.publish_rate import Pace
 from danube.broker.intake.senders import Sender, Waiter
-from danube.broker.runtime.settling import Settling
-from danube.broker.topic.memory_log import MemoryLog
+from danube.broker.runtime.commits import Commits
 from danube.history import RemoteJournal
 from danube.log import (
     Checked,
     Entry,
     EntryType,
     Journal,
+    MemoryLog,
     ProducerSession,
     ProducerTable,
+    Settling,
     StoredBatch,
     TopicLog,
     Verdict,
@@ -39,7 +40,7 @@ from danube.model.errors import (
     ProducerFencedError,
 )
 
-__all__ = ["Commits", "Fed", "Intake"]
+__all__ = ["Fed", "Intake"]
 
 _EXPIRY_INTERVAL_US = 10_000_000
 """Idle producers are looked for at most this often."""
@@ -53,6 +54,16 @@ class Fed(Protocol):
     durability: Durability
     kept: TopicLog | MemoryLog
 
+    @property
+    def lossy(self) -> bool:
+        """Whether it has no log."""
+        ...
+
+    @property
+    def sessions_may_move(self) -> bool:
+        """Whether another machine may take it over, with the sessions of its producers."""
+        ...
+
     def check_alive(self) -> None:
         """Raise if it was deleted, or has stopped because stored data is damaged."""
         ...
@@ -63,23 +74,6 @@ class Fed(Protocol):
 
     def arrived(self, batch: StoredBatch) -> None:
         """Show a batch that has reached its durability to the subscriptions."""
-        ...
-
-
-class Commits(Protocol):
-    """The rhythm of the broker."""
-
-    def flush(self) -> None:
-        """Send the acknowledgements that have gathered."""
-        ...
-
-    async def next_commit(self) -> None:
-        """Wait until the journal has settled something."""
-        ...
-
-    @property
-    def held_producers(self) -> Container[int]:
-        """Ids of producers that must not be forgotten, however long they are idle."""
         ...
 
 
@@ -120,6 +114,7 @@ class Intake:
         limits: ``max_producers_per_topic``, ``max_known_producers_per_topic`` and ``max_message_bytes``.
         policies: of the topic, to begin with.
         wall_clock_us, new_id: seams.
+        held_producers: returns the ids of producers that must not be forgotten, however long they are idle.
     """
 
     def __init__(
@@ -132,6 +127,7 @@ class Intake:
         policies: EffectivePolicies,
         wall_clock_us: Callable[[], int],
         new_id: Callable[[], int],
+        held_producers: Callable[[], Container[int]] = frozenset,
     ) -> None:
         self._topic = topic
         self._table = table
@@ -140,6 +136,7 @@ class Intake:
         self._limits = limits
         self._clock_us = wall_clock_us
         self._new_id = new_id
+        self._held_producers = held_producers
         self._senders: dict[str, Sender] = {}
         self._internal: set[str] = set()
         self._arriving: set[str] = set()
@@ -249,7 +246,7 @@ class Intake:
         self._check_not_held()
         session, new = table.register(name, self._new_id(), now_us=now_us)
         registration = self._registered.setdefault(name, None)
-        if new and topic.durability is not Durability.NONE:
+        if new and not topic.lossy:
             registration = Settling()
             payload = table.entry_of(session, now_us).encode()
             entry = Entry(EntryType.PRODUCER, topic.topic_id, topic.durability, (payload,), registration)
@@ -283,7 +280,7 @@ class Intake:
                     f"producer {name!r} of topic {topic.name!r} was idle too long and is forgotten; open it again"
                 )
             session = table.resume(known.producer_id, request.resume_epoch, now_us=now_us)
-            if topic.durability is not Durability.REMOTE:
+            if not topic.sessions_may_move:
                 return session
             # Another machine may have taken the topic over and gone on with this very session. Who does not know of
             # that must not say where the session stands, and cannot write it down either.
@@ -291,7 +288,7 @@ class Intake:
         else:
             session = table.open(name, self._new_id(), exclusive=exclusive, anonymous=request.anonymous, now_us=now_us)
             self._fence()
-            if topic.durability is not Durability.NONE:
+            if not topic.lossy:
                 await self._write(session, now_us)
         # What an older session still had in flight has counted on: only now is the next sequence final.
         while not request.resume_epoch and (pending := self._senders.get(name)) is not None and pending.in_flight:
@@ -329,7 +326,7 @@ class Intake:
             idle_us = now_us - int(self._limits.unary_producer_idle_s * 1e6)
             for name in [name for name in self._registered if self._table.used_us(name) < idle_us]:
                 del self._registered[name]
-            held = self._commits.held_producers
+            held = self._held_producers()
             here = {sender.session.producer_id for sender in self._senders.values()}
             self._table.expire(now_us, {each for each in self._table.ids() if each in here or each in held})
 
@@ -392,7 +389,7 @@ class Intake:
             InvalidArgumentError: it is too far ahead.
         """
         topic = self._topic
-        if topic.durability is Durability.NONE:
+        if topic.lossy:
             raise FailedPreconditionError(
                 f"topic {topic.name!r} has durability 'none': it keeps nothing that could be delivered later"
             )
@@ -414,7 +411,7 @@ class Intake:
         topic.check_alive()
         if self._pace is not None and not self._pace.is_free:
             return False
-        return topic.durability is Durability.NONE or self._journal.try_admit(size)
+        return topic.lossy or self._journal.try_admit(size)
 
     async def pay(self, records: int, size: int) -> None:
         """Wait for the publish rate, and count a batch that will be taken later (``paid``).
@@ -455,7 +452,7 @@ class Intake:
             while True:
                 await pace.until_paid()
                 self._topic.check_alive()
-                if self._topic.durability is not Durability.NONE:
+                if not self._topic.lossy:
                     await self._journal.admit(size)
                 if pace.is_paid:  # else it has become another rate while the journal was waited for
                     return

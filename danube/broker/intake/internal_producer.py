@@ -1,7 +1,7 @@
 """A producer inside the broker: it publishes without a connection, and waits until what it has sent is durable.
 
-It is a :class:`danube.broker.intake.intake.Sender` as a connected producer's stream is, so everything that holds for those
-holds for it: sessions and fencing, sequences, back-pressure from the journal, durability. One batch is on its way at a
+It is a :class:`~danube.broker.intake.senders.Sender` as a connected producer's stream is, so what holds for those holds
+for it: sessions and fencing, sequences, back-pressure from the journal, durability. One batch is on its way at a
 time.
 """
 
@@ -9,22 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import trio
 
 from danube.log import ProducerSession, StoredBatch
-from danube.model import api
+from danube.model import Durability, api
 from danube.model.batch import Codec, Record, encode_part, read_header
 from danube.model.errors import DanubeError
 
 if TYPE_CHECKING:
-    from danube.broker.topic.topic import Topic
+    from danube.broker.intake.intake import Intake
 
-__all__ = ["InternalProducer"]
+__all__ = ["InternalProducer", "Target"]
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
+
+
+class Target(Protocol):
+    """A topic that an internal producer publishes to."""
+
+    name: str
+    durability: Durability
+    intake: Intake
 
 
 class InternalProducer:
@@ -37,7 +45,7 @@ class InternalProducer:
     """
 
     def __init__(
-        self, topic: Topic, session: ProducerSession, on_problem: Callable[[DanubeError | None], None]
+        self, topic: Target, session: ProducerSession, on_problem: Callable[[DanubeError | None], None]
     ) -> None:
         self.topic = topic
         self._session = session
@@ -50,7 +58,7 @@ class InternalProducer:
         self._offset = 0
 
     @classmethod
-    async def open(cls, topic: Topic, name: str, on_problem: Callable[[DanubeError | None], None]) -> InternalProducer:
+    async def open(cls, topic: Target, name: str, on_problem: Callable[[DanubeError | None], None]) -> InternalProducer:
         """Open a session under a name of its own; raises what :meth:`danube.broker.intake.intake.Intake.open` does."""
         session = await topic.intake.open(api.PublishOpen(topic.name, name, anonymous=True), internal=True)
         return cls(topic, session, on_problem)

@@ -36,7 +36,7 @@ from danube.model.limits import MIB
 from danube.model.stage_api import StageCommit, StageState
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
+    from danube.broker.directory.directory import Directory
     from danube.broker.topic.topic import Topic
 
 __all__ = ["Committer"]
@@ -110,8 +110,8 @@ class Committer:
         ledger: what was decided.
     """
 
-    def __init__(self, broker: Broker, store: StageStore, ledger: Ledger) -> None:
-        self._broker = broker
+    def __init__(self, directory: Directory, store: StageStore, ledger: Ledger) -> None:
+        self._directory = directory
         self._store = store
         self._ledger = ledger
         self.held: frozenset[int] = frozenset()
@@ -238,7 +238,7 @@ class Committer:
 
         await _all(*[partial(prepare, name, topic_id, found) for (name, topic_id), found in by_topic.items()])
         plan = [shares[topic_id] for _, topic_id in by_topic]
-        now_us = self._broker.seams.wall_clock_us()
+        now_us = self._directory.runtime.clock_us()
         await self._ledger.write(known, ProducerRecord(batch_id, now_us, True, plan, {}, label))
         self._hold()
         return sessions
@@ -249,12 +249,12 @@ class Committer:
         Raises:
             DanubeError: it is not known, or not there yet.
         """
-        catalogue = self._broker.catalogue
+        catalogue = self._directory.catalogue
         try:
             _, living_id = catalogue.locate(name)
         except (NotFoundError, InvalidArgumentError):
             return None
-        return self._broker.topic(name) if living_id == topic_id else None
+        return self._directory.find(name) if living_id == topic_id else None
 
     async def _open(self, topic: Topic, producer: str) -> ProducerSession:
         request = api.PublishOpen(topic.name, f"staged/{producer}", anonymous=True)
@@ -289,7 +289,7 @@ class Committer:
         assert record is not None
         try:
             offsets = await self._append_all(known, sessions)
-            now_us = self._broker.seams.wall_clock_us()
+            now_us = self._directory.runtime.clock_us()
             done = ProducerRecord(record.last_batch, now_us, False, [], offsets, record.label)
             await self._ledger.write(known, done)
         except DataLossError as error:

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
-from danube.broker.calls.publish import check_batch
-from danube.broker.runtime.settling import to_the_end
+from danube.broker.intake.checks import check_batch
 from danube.broker.runtime.stage_disk import StageDisk
 from danube.broker.stages.aborted import AbortedWrites, Write
 from danube.broker.stages.committing import Committer
 from danube.broker.stages.format import StageHead
 from danube.broker.stages.ledger import Known, Ledger
 from danube.broker.stages.store import StageStore, StoredStage
-from danube.model import Durability, api, validate_name
+from danube.model import api, validate_name
 from danube.model.batch import BatchHeader, check_part
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import DanubeError, DataDirectoryError, FailedPreconditionError, InvalidArgumentError
@@ -48,7 +47,7 @@ from danube.model.stage_api import (
 from danube.wire import Context, Message, Method, ServerStream, Service
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
+    from danube.broker.directory.directory import Directory
     from danube.broker.intake.intake import Intake
 
 __all__ = ["Stages"]
@@ -68,14 +67,14 @@ _encode = msgspec.msgpack.Encoder().encode
 class Stages:
     """Everything that is staged in a broker. Load it once the topics are there, and run it beside them."""
 
-    def __init__(self, broker: Broker, disk: StageDisk) -> None:
-        self._broker = broker
-        self._limits = broker.config.limits
-        self._clock_us = broker.seams.wall_clock_us
+    def __init__(self, directory: Directory, disk: StageDisk) -> None:
+        self._directory = directory
+        self._limits = directory.runtime.limits
+        self._clock_us = directory.runtime.clock_us
         self._store = StageStore(disk, self._limits)
-        self._ledger = Ledger(broker.catalogue.store, self._limits, self._clock_us)
-        self._aborted = AbortedWrites(broker.catalogue.store, self._limits, self._clock_us)
-        self._committer = Committer(broker, self._store, self._ledger)
+        self._ledger = Ledger(directory.catalogue.store, self._limits, self._clock_us)
+        self._aborted = AbortedWrites(directory.catalogue.store, self._limits, self._clock_us)
+        self._committer = Committer(directory, self._store, self._ledger)
         self._wake = trio.Event()
 
     @property
@@ -93,8 +92,8 @@ class Stages:
             await self._store.load()
         except OSError as error:
             raise DataDirectoryError(
-                f"data directory {self._broker.config.data_directory}: what is staged there cannot be read ({error});"
-                " see that the broker's user may read and write it"
+                f"data directory {self._directory.runtime.config.data_directory}: what is staged there cannot be read"
+                f" ({error}); see that the broker's user may read and write it"
             ) from error
         await self._ledger.load()
         await self._aborted.load()
@@ -132,15 +131,17 @@ class Stages:
         _check_batch(request.producer, request.batch_id, request.write_id)
         if len(request.attempt) > MAX_NAME_LENGTH:
             raise InvalidArgumentError(f"the attempt of a stage has more than {MAX_NAME_LENGTH} characters")
-        broker = self._broker
-        topic = await broker.topic_for_producer(api.PublishOpen(request.topic, request.producer, anonymous=True))
-        if topic.durability is Durability.NONE:
+        directory = self._directory
+        topic = await directory.for_producer(api.PublishOpen(request.topic, request.producer, anonymous=True))
+        if topic.lossy:
             raise FailedPreconditionError(
                 f"topic {topic.name!r} has durability 'none': it keeps nothing, so nothing can be staged for it; create"
                 " it with durability os, disk or remote"
             )
         limits = self._limits
-        opened = StageOpened(0, False, broker.config.cluster, limits.max_batch_bytes, topic.intake.max_message_bytes)
+        opened = StageOpened(
+            0, False, directory.runtime.config.cluster, limits.max_batch_bytes, topic.intake.max_message_bytes
+        )
         if self._is_decided(request.producer, request.batch_id):
             opened.committed = True
             stream.send_nowait(_encode(opened))
@@ -152,7 +153,7 @@ class Stages:
                 " own"
             )
         head = StageHead(
-            broker.catalogue.new_id(),
+            directory.runtime.new_id(),
             topic.name,
             topic.topic_id,
             request.producer,
@@ -173,7 +174,7 @@ class Stages:
                 if refusal is not None:
                     stage.state = StageState.OPEN
                     raise refusal
-                stream.send_nowait(_encode(Staged(stage.staged(broker.config.cluster))))
+                stream.send_nowait(_encode(Staged(stage.staged(directory.runtime.config.cluster))))
         finally:
             if stage.state == StageState.OPEN:
                 self._store.drop(stage)
@@ -235,7 +236,7 @@ class Stages:
                 outcome.append(await self._committer.commit(known, request.batch_id, request.stage_ids, request.label))
 
         try:
-            await to_the_end(self._broker.nursery, work)
+            await self._directory.runtime.finish(work)
         finally:
             self._ledger.forget_unused(known)
             if known.pending:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from danube.broker.directory.records import SubscriptionRecord
 from danube.dispatch import Cursor, decode_entry
 from danube.log import EntryType, Location, ProducerTable
 from danube.model import BatchHeader, Durability, Limits, Stamp
+from danube.model.records import SubscriptionRecord
 
 __all__ = ["RecoveryVisitor", "TopicSnapshot", "TopicState", "new_cursor"]
 

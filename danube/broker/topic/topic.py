@@ -7,9 +7,9 @@ and keeps nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import trio
@@ -18,20 +18,16 @@ from danube.broker.delivery.dead_letters import first_policy
 from danube.broker.delivery.pump import Pump
 from danube.broker.delivery.reader import Reader
 from danube.broker.delivery.subscription import Subscription
-from danube.broker.directory.policies import EffectivePolicies
-from danube.broker.directory.records import SubscriptionRecord, TopicRecord
 from danube.broker.intake.composer import Composer
+from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.intake import Intake
 from danube.broker.runtime.opened_batches import OpenedBatches
-from danube.broker.runtime.settling import Settling, to_the_end
-from danube.broker.topic.memory_log import MemoryLog
 from danube.broker.topic.recovered import TopicSnapshot, new_cursor
 from danube.dispatch import Cursor, ReaderMachine, make_subscription
-from danube.history import RemoteJournal, SubscriptionDeleted, SubscriptionStored, encode_change
 from danube.log import (
     Entry,
-    EntryType,
     Journal,
+    MemoryLog,
     ProducerTable,
     StoredBatch,
     TopicLog,
@@ -39,7 +35,6 @@ from danube.log import (
 from danube.model import (
     EARLIEST,
     LATEST,
-    Durability,
     Rate,
     Retention,
     SubscriptionPolicy,
@@ -53,28 +48,91 @@ from danube.model.errors import (
     SubscriptionNotFoundError,
     SubscriptionTypeMismatchError,
 )
+from danube.model.records import SubscriptionRecord, TopicRecord
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
+    from danube.broker.runtime.runtime import Runtime
+    from danube.history import RemoteJournal
+    from danube.model.records import SubscriptionRecord, TopicRecord
 
-__all__ = ["Topic"]
+__all__ = ["Home", "Level", "Topic"]
+
+
+class Home(Protocol):
+    """What a topic asks of the directory that it is in."""
+
+    def planned_for(self, name: str, topic_id: int, subscription: str) -> Mapping[str, Any]:
+        """Return what was set for the policy of a subscription that does not exist yet."""
+        ...
+
+    async def dead_letter_topics(self, source: Topic, name: str) -> Sequence[Topic]:
+        """Return the topic of a name, or its partitions, for dead letters; create it, like ``source``, if it is absent.
+
+        Raises:
+            FailedPreconditionError: it keeps nothing.
+            DanubeError: it cannot be created or found now.
+        """
+        ...
+
+
+class Level(Protocol):
+    """What the durability of a topic decides about its subscriptions."""
+
+    checkpointed: bool
+    """Whether checkpoints store what its topics and cursors are."""
+    sessions_may_move: bool
+    """Whether another machine may take its topics over, with the sessions of their producers."""
+    forgets_unsynced: bool
+    """Whether a power loss may take what was acknowledged, so that an offset may stand for another message after it."""
+
+    async def create_subscription(
+        self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
+    ) -> Subscription:
+        """Store a new subscription, and add it to the topic."""
+        ...
+
+    async def delete_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """Delete a subscription, and call :meth:`Topic.remove_subscription`."""
+        ...
+
+    async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
+        """Store another policy of a subscription, and put it into effect."""
+        ...
 
 
 class Topic:
-    """One plain topic or partition."""
+    """One plain topic or partition.
+
+    Args:
+        runtime: what it may rely on.
+        home: the directory it is in.
+        level: what its durability decides.
+        name, topic_id: its own; of a partition, not of the topic as a whole.
+        record: of the topic as a whole.
+        policies: what counts for it, to begin with.
+        log: its log, in the journal and the storages, or in memory only.
+        producers: the producers that are known.
+        journal: where its control entries and batches go.
+    """
 
     def __init__(
         self,
-        broker: Broker,
+        runtime: Runtime,
+        home: Home,
+        level: Level,
         name: str,
         topic_id: int,
         record: TopicRecord,
+        policies: EffectivePolicies,
         log: TopicLog | MemoryLog,
         producers: ProducerTable,
         journal: Journal | RemoteJournal,
     ) -> None:
-        self._broker = broker
+        self._runtime = runtime
+        self._home = home
         self._journal = journal
+        self.level = level
+        """What its durability decides."""
         self._creating = trio.Lock()
         self.name = name
         self.topic_id = topic_id
@@ -84,7 +142,7 @@ class Topic:
         """Its log: in the journal and the storages, or in memory only."""
         self.storage = record.storage
         """Name of the storage that its history goes to."""
-        self.policies = broker.policies.of_topic(name, record)
+        self.policies = policies
         self.producers = producers
         self.subscriptions: dict[str, Subscription] = {}
         self.readers: dict[Reader, None] = {}
@@ -99,11 +157,12 @@ class Topic:
             self,
             producers,
             journal,
-            broker,
-            broker.config.limits,
+            runtime.commits,
+            runtime.limits,
             self.policies,
-            broker.seams.wall_clock_us,
-            broker.catalogue.new_id,
+            runtime.clock_us,
+            runtime.new_id,
+            runtime.held_producers,
         )
         """Where producers are, and what they send."""
         self.composer: Composer | None = None
@@ -138,6 +197,21 @@ class Topic:
         return self.kept.owner_epoch if isinstance(self.kept, TopicLog) else 0
 
     @property
+    def life(self) -> int:
+        """Tells offsets before a power loss from those after it, if one offset may stand for two messages; else 0."""
+        return self.owner_epoch if self.level.forgets_unsynced else 0
+
+    @property
+    def sessions_may_move(self) -> bool:
+        """Whether another machine may take it over, with the sessions of its producers."""
+        return self.level.sessions_may_move
+
+    @property
+    def lossy(self) -> bool:
+        """Whether it has no log: what finds no consumer with credit is lost."""
+        return isinstance(self.kept, MemoryLog)
+
+    @property
     def gone(self) -> bool:
         """Whether the topic was deleted, or has stopped because stored data is damaged."""
         return self.deleted is not None or self.failure is not None
@@ -145,7 +219,7 @@ class Topic:
     def stop(self, error: DanubeError) -> None:
         """Accept nothing more: stored data is damaged."""
         self.failure = error
-        self._broker.journal.stop_topic(self.topic_id)
+        self._runtime.journal.stop_topic(self.topic_id)
 
     def floors(self) -> list[int]:
         """Return the cursor floors of its subscriptions."""
@@ -154,12 +228,12 @@ class Topic:
     @property
     def stored_bytes(self) -> int:
         """Bytes that the topic holds in the journal."""
-        return self._broker.journal.stored_bytes(self.topic_id)
+        return self._runtime.journal.stored_bytes(self.topic_id)
 
     @property
     def opened(self) -> OpenedBatches:
         """Opened batches, shared by all topics."""
-        return self._broker.opened
+        return self._runtime.opened
 
     def submit(self, entry: Entry) -> None:
         """Submit a control entry to the journal."""
@@ -167,11 +241,19 @@ class Topic:
 
     async def next_commit(self) -> None:
         """Wait until the journal has settled something."""
-        await self._broker.next_commit()
+        await self._runtime.commits.next_commit()
+
+    def serves(self, name: str, subscription: object) -> bool:
+        """Whether the subscription of a name is still this one."""
+        return self.subscriptions.get(name) is subscription
+
+    async def dead_letter_topics(self, name: str) -> Sequence[Topic]:
+        """Return the topic of a name, or its partitions, for dead letters of this one; see :class:`Home`."""
+        return await self._home.dead_letter_topics(self, name)
 
     def start_task(self, run: Callable[[trio.CancelScope], Awaitable[None]], scope: trio.CancelScope) -> None:
-        """Run a task of a subscription inside the broker's nursery."""
-        self._broker.nursery.start_soon(run, scope)
+        """Run a task of a subscription that ends with the broker."""
+        self._runtime.start(run, scope)
 
     # --- Policies ---
 
@@ -183,7 +265,7 @@ class Topic:
     @property
     def message_ttl_s(self) -> float:
         """After how long messages that were not acknowledged expire; 0: never. Nothing is kept of ``none`` anyway."""
-        return 0.0 if self.durability is Durability.NONE else self.policies.values.message_ttl_s or 0.0
+        return 0.0 if self.lossy else self.policies.values.message_ttl_s or 0.0
 
     def dispatch_rate(self) -> Rate:
         """Return the rate of each subscription that has none of its own."""
@@ -198,7 +280,7 @@ class Topic:
 
     def check_subscription(self) -> None:
         """Raise LimitExceededError if no further subscription may be created."""
-        limits = self._broker.config.limits
+        limits = self._runtime.limits
         self.policies.check_room(
             f"topic {self.name!r}",
             "max_subscriptions",
@@ -217,7 +299,7 @@ class Topic:
         present = subscription.consumers.values()
         if any(consumer.name == name for consumer in present):
             return
-        limits, policies = self._broker.config.limits, self.policies
+        limits, policies = self._runtime.limits, self.policies
         policies.check_room(
             f"subscription {subscription.name!r} of topic {self.name!r}",
             "max_consumers_per_subscription",
@@ -275,7 +357,7 @@ class Topic:
         if self.deleted:
             self.kept.drop()  # it was on its way when the topic went; its file must not wait for it
         if self.subscriptions or self.readers or self.watchers:
-            self._broker.touch(self)
+            self._runtime.commits.touch(self)
 
     def producer_name(self, producer_id: int) -> str:
         """Return the name of the producer of a batch; one that is forgotten goes by its id, and 0 is nobody's."""
@@ -311,49 +393,23 @@ class Topic:
     async def _create_subscription(self, request: api.ConsumeOpen) -> Subscription:
         self.check_subscription()
         wanted = {**request.policy, **self.planned_for(request.subscription)}
-        policy = first_policy(self.name, request.subscription, self._broker.config.subscription_policy, wanted)
+        default = self._runtime.config.subscription_policy
+        policy = first_policy(self.name, request.subscription, default, wanted)
         start = await self.resolve_position(request.start, request.start_time_us)
-        if self.durability is Durability.NONE:
-            return self.add_subscription(
-                request.subscription, self._broker.catalogue.new_id(), request.type, Cursor(start), policy
-            )
-        if self.durability is Durability.REMOTE:
-            return self._create_remote(request.subscription, request.type, start, policy)
-        record = await self._broker.catalogue.create_subscription(
-            self.topic_id, request.subscription, request.type, start, policy
-        )
-        self.check_not_deleted()
-        return self.restore_subscription(request.subscription, record, None)
+        return await self.level.create_subscription(self, request.subscription, request.type, start, policy)
 
     def planned_for(self, subscription: str) -> Mapping[str, Any]:
         """Return what was set for the policy of a subscription before it existed."""
-        catalogue = self._broker.catalogue
-        try:
-            record, _ = catalogue.locate(self.name)
-        except DanubeError:
-            return {}  # deleted, which is told elsewhere
-        return record.planned_for(self.topic_id, subscription)
+        return self._home.planned_for(self.name, self.topic_id, subscription)
 
     async def created_subscription(self, name: str) -> Subscription | None:
         """Return a subscription, once those that are just being created are there; None if it does not exist."""
         async with self._creating:
             return self.subscriptions.get(name)
 
-    def _create_remote(self, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy) -> Subscription:
-        # It is there before its entry is submitted: a snapshot of the journal must not know less than its commits.
-        broker = self._broker
-        record = SubscriptionRecord(broker.catalogue.new_id(), kind, start, broker.seams.wall_clock_us(), policy)
-        found = self.restore_subscription(name, record, None)
-        found.creation = Settling()
-        self._submit_change(SubscriptionStored(self.topic_id, name, broker.catalogue.encode(record)), found.creation)
-        return found
-
-    def _submit_change(self, change: SubscriptionStored | SubscriptionDeleted, owner: Settling) -> None:
-        self.submit(Entry(EntryType.TOPIC, self.topic_id, self.durability, (encode_change(change),), owner))
-
     def restore_subscription(self, name: str, record: SubscriptionRecord, cursor: Cursor | None) -> Subscription:
         """Bring a stored subscription to life: with its recovered cursor, or as a new one."""
-        found = cursor if cursor is not None else new_cursor(record, self._broker.config.limits)
+        found = cursor if cursor is not None else new_cursor(record, self._runtime.limits)
         subscription = self.add_subscription(name, record.subscription_id, record.type, found, record.policy)
         subscription.record = record
         if cursor is not None:
@@ -364,9 +420,8 @@ class Topic:
         self, name: str, subscription_id: int, kind: SubscriptionType, cursor: Cursor, policy: SubscriptionPolicy
     ) -> Subscription:
         """Register a subscription."""
-        lossy = self.durability is Durability.NONE
-        machine = make_subscription(kind, cursor, self._broker.config.limits, policy, lossy=lossy)
-        subscription = Subscription(self._broker, self, name, subscription_id, kind, cursor, machine)
+        machine = make_subscription(kind, cursor, self._runtime.limits, policy, lossy=self.lossy)
+        subscription = Subscription(self._runtime, self, name, subscription_id, kind, cursor, machine)
         self.subscriptions[name] = subscription
         return subscription
 
@@ -377,26 +432,21 @@ class Topic:
             SubscriptionNotFoundError: there is none of this name.
             DanubeError: it cannot be deleted now, and is still there.
         """
-        await to_the_end(self._broker.nursery, partial(self._delete_subscription, name))
+        await self._runtime.finish(partial(self._delete_subscription, name))
 
     async def _delete_subscription(self, name: str) -> None:
         async with self._creating:  # one of the same name is not made before all of this one has gone
             subscription = self.subscriptions.get(name)
             if subscription is None:
                 raise SubscriptionNotFoundError(f"topic {self.name!r} has no subscription {name!r}")
-            gone = SubscriptionNotFoundError(f"subscription {name!r} of topic {self.name!r} was deleted")
-            if self.durability is Durability.REMOTE:
-                # Here first: a snapshot of the journal must not know of what a commit has deleted.
-                del self.subscriptions[name]
-                subscription.close(gone)
-                deletion = Settling()
-                self._submit_change(SubscriptionDeleted(self.topic_id, name), deletion)
-                await deletion.wait()
-                return
-            if self.durability is not Durability.NONE:
-                await self._broker.catalogue.delete_subscription(self.topic_id, name, subscription.subscription_id)
-            self.subscriptions.pop(name, None)
-            subscription.close(gone)
+            await self.level.delete_subscription(self, subscription)
+
+    def remove_subscription(self, subscription: Subscription) -> None:
+        """Disconnect the consumers of a subscription that is deleted, and forget it."""
+        self.subscriptions.pop(subscription.name, None)
+        subscription.close(
+            SubscriptionNotFoundError(f"subscription {subscription.name!r} of topic {self.name!r} was deleted")
+        )
 
     async def resolve_position(self, position: str | int, time_us: int) -> int:
         """Turn ``earliest``, ``latest``, an offset or (if not 0) a time into an offset within the log."""
@@ -418,13 +468,13 @@ class Topic:
         Raises:
             LimitExceededError: too many readers.
         """
-        limits = self._broker.config.limits
+        limits = self._runtime.limits
         if len(self.readers) >= limits.max_readers_per_topic:
             raise LimitExceededError(
                 f"topic {self.name!r}: limit max_readers_per_topic = {limits.max_readers_per_topic} is reached"
             )
         start = await self.resolve_position(request.start, request.start_time_us)
-        if self.durability is Durability.NONE:
+        if self.lossy:
             return Reader(self, make_subscription(SubscriptionType.EXCLUSIVE, Cursor(start), limits, lossy=True))
         return Reader(self, ReaderMachine(limits, start))
 

@@ -273,7 +273,7 @@ class BrokerNode:
         if life is None or life.over or not self.ready.is_set():
             return False
         older = older if older is not None else _MemoryTable()
-        if older.revision >= life.broker.journal.told_revision:
+        if older.revision >= life.broker.runtime.journal.told_revision:
             return False
         self.crash(power_loss=False)
         whole = self._metadata
@@ -290,8 +290,8 @@ class BrokerNode:
         life = self.life
         if life is None or life.over or not self.ready.is_set():
             return False
-        name = journal_name(life.broker.journal.proven()[0])
-        if life.broker.journal.proven()[0] != life.broker._bond.told_file:
+        name = journal_name(life.broker.runtime.journal.proven()[0])
+        if life.broker.runtime.journal.proven()[0] != life.broker._bond.told_file:
             return False
         self.crash(power_loss=False)
         content = self.disk.lose(name)

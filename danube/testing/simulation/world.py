@@ -143,7 +143,7 @@ class World:
     def damaged(self, node: BrokerNode, topic_ids: set[int]) -> None:
         """Data of some topics was damaged (0: of whatever the node has): they may stop, loudly."""
         assert node.life is not None
-        for topic in node.life.broker._topics.values():
+        for topic in node.life.broker.directory.topics():
             if topic.topic_id in topic_ids or 0 in topic_ids:
                 self.trace("damaged", topic.name)
                 self.history.damaged(topic.name)

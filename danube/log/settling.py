@@ -1,41 +1,19 @@
-"""Waiting for what must come to its end: an entry of a journal (a session, a change), or work in several steps."""
+"""Waiting for one entry of a journal: a session, or a change of a topic or subscription."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import trio
 
-from danube.log import Entry
+from danube.log.format import Entry
 from danube.model.errors import DanubeError
 
-__all__ = ["Settling", "to_the_end"]
-
-
-async def to_the_end(nursery: trio.Nursery, work: Callable[[], Awaitable[None]]) -> None:
-    """Do something in the broker's own nursery: it goes on when whoever waits for it goes away.
-
-    Raises what ``work`` raises, if that is a DanubeError or an OSError; anything else ends the broker.
-    """
-    done = trio.Event()
-    failure: list[DanubeError | OSError] = []
-
-    async def run() -> None:
-        try:
-            await work()
-        except (DanubeError, OSError) as error:
-            failure.append(error)
-        finally:
-            done.set()
-
-    nursery.start_soon(run)
-    await done.wait()
-    if failure:
-        raise failure[0]
+__all__ = ["Settling"]
 
 
 class Settling:
-    """The owner of such an entry.
+    """The owner of an entry that one task waits for.
 
     Args:
         then: called when the entry has become durable, whether or not anybody still waits.

@@ -25,15 +25,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 
-from danube.broker.directory.building import build_remote_topic
-from danube.broker.directory.catalogue import Catalogue
-from danube.broker.directory.records import SubscriptionRecord, TopicRecord, members
-from danube.broker.runtime.settling import Settling, to_the_end
+from danube.broker.catalogue.catalogue import Catalogue
+from danube.broker.durability.level import Level, Surroundings
 from danube.broker.topic.recovered import RecoveryVisitor
 from danube.broker.topic.topic import Topic
 from danube.history import (
@@ -42,6 +40,8 @@ from danube.history import (
     RemoteRecovered,
     RemoteState,
     RemoteTopicState,
+    SubscriptionDeleted,
+    SubscriptionStored,
     TopicDeleted,
     TopicStored,
     encode_change,
@@ -50,24 +50,29 @@ from danube.history import (
     read_bucket,
     survey_topics,
 )
-from danube.log import Entry, EntryType
+from danube.log import Entry, EntryType, ProducerTable, Settling, TopicLog
 from danube.model import Durability, TopicPolicies, validate_topic
 from danube.model.errors import (
     DanubeError,
     DataLossError,
     FailedPreconditionError,
+    InternalError,
     OwnerFencedError,
     StorageError,
     StorageUnavailableError,
     TopicNotFoundError,
     UnavailableError,
 )
+from danube.model.records import SubscriptionRecord, TopicRecord, members
 from danube.storage import Storage
 
 if TYPE_CHECKING:
-    from danube.broker.broker import Broker
+    from danube.broker.delivery.subscription import Subscription
+    from danube.broker.topic.recovered import TopicState
+    from danube.log import RecoveredTopic
+    from danube.model import SubscriptionPolicy, SubscriptionType
 
-__all__ = ["RemoteTopics"]
+__all__ = ["BucketLevel"]
 
 _log = logging.getLogger("danube.remote")
 
@@ -80,19 +85,16 @@ _MOST_RETRY_S: Final = 30.0
 class _Face:
     """What one remote journal sees of the broker."""
 
-    def __init__(self, topics: RemoteTopics, broker: Broker, storage: str) -> None:
+    def __init__(self, topics: BucketLevel, storage: str) -> None:
         self._topics = topics
-        self._broker = broker
+        self._commits = topics.runtime.commits
         self._storage = storage
 
     def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
-        self._broker.on_commit(entries, error)
+        self._commits.settled(entries, error)
 
     def on_stall(self, entries: Sequence[Entry], error: DanubeError) -> None:
-        for entry in entries:
-            owner: Any = entry.owner
-            owner.stalled(entry, error)
-        self._broker.flush()
+        self._commits.stalled(entries, error)
 
     def remote_state(self) -> RemoteState:
         records = self._topics.records(self._storage)
@@ -119,19 +121,24 @@ def _records_of(topic: Topic) -> dict[str, bytes]:
     }
 
 
-class RemoteTopics:
+class BucketLevel(Level):
     """See the module.
 
     Args:
-        broker: whose topics they are.
+        surroundings: see there.
         storages: by name; for the commits alone, so that they do not wait behind segments.
 
     Attributes:
         by_id: the living topics by id.
     """
 
-    def __init__(self, broker: Broker, storages: Mapping[str, Storage]) -> None:
-        self._broker = broker
+    checkpointed = False
+    recovers_itself = True
+    needs_manifests = True
+    sessions_may_move = True
+
+    def __init__(self, surroundings: Surroundings, storages: Mapping[str, Storage]) -> None:
+        super().__init__(surroundings)
         self._storages = storages
         self._journals: dict[str, RemoteJournal] = {}
         self._opening = {name: trio.Lock() for name in storages}
@@ -152,9 +159,9 @@ class RemoteTopics:
         """
         self._nursery = journals
         capable = [name for name in self._storages if self._lacking(name) is None]
-        if not any(self._broker.catalogue.topics()):
+        if not any(self.catalogue.topics()):
             self._unread = dict.fromkeys(capable)
-            self._broker.catalogue.unknown = self._unknown
+            self.catalogue.unknown = self._unknown
         opened = {name: trio.Event() for name in capable}
         for name, done in opened.items():
             tasks.start_soon(self._bring_up, name, done)
@@ -166,7 +173,7 @@ class RemoteTopics:
         pause_s = _RETRY_S
         while True:
             try:
-                if self.records(name) or await highest_epoch(self._storages[name], self._broker.config.cluster):
+                if self.records(name) or await highest_epoch(self._storages[name], self.runtime.config.cluster):
                     await self.open(name)
                 self._unread.pop(name, None)
                 break
@@ -221,7 +228,7 @@ class RemoteTopics:
         if lacking is not None:
             raise lacking
         if name not in self._journals:
-            await to_the_end(self._broker.nursery, partial(self._bring_to_life, name))
+            await self.runtime.finish(partial(self._bring_to_life, name))
         if name not in self._journals:
             raise UnavailableError(f"storage {name!r} is not opened any more: the broker is shutting down")
         return self._journals[name]
@@ -249,19 +256,19 @@ class RemoteTopics:
     # --- Recovery ---
 
     async def _open(self, name: str) -> RemoteJournal:
-        broker, storage = self._broker, self._storages[name]
-        history, cluster = broker.history, broker.config.cluster
+        runtime, storage = self.runtime, self._storages[name]
+        history, cluster = self.history, runtime.config.cluster
         bucket = await read_bucket(storage, cluster)  # what cannot be read fences nobody
         former = await highest_epoch(storage, cluster)
         await history.catalogue.raise_epoch(max(former, bucket.epoch) + 1)
         journal = RemoteJournal(
             storage,
             history.catalogue,
-            _Face(self, broker, name),
-            broker.config.limits,
+            _Face(self, name),
+            runtime.limits,
             cluster=cluster,
-            owner=f"{broker.seams.random.getrandbits(64):016x}",
-            wall_clock_us=broker.seams.wall_clock_us,
+            owner=f"{runtime.seams.random.getrandbits(64):016x}",
+            wall_clock_us=runtime.clock_us,
             told=lambda: not history.manifests[name].pending,
         )
         history.manifests[name].check_owner = journal.check_owner
@@ -285,7 +292,7 @@ class RemoteTopics:
         return journal
 
     def _is_foreign(self, bucket: Bucket) -> bool:
-        return bool(bucket.epoch) and bucket.incarnation != self._broker.history.catalogue.incarnation
+        return bool(bucket.epoch) and bucket.incarnation != self.history.catalogue.incarnation
 
     async def _enter_history(self, name: str, bucket: Bucket, recovered: RemoteRecovered) -> None:
         """The metadata is new, the bucket is not: enter what the manifests say of the topics that come back.
@@ -294,23 +301,22 @@ class RemoteTopics:
         that no manifest mentions are left alone: what is in them is still in commits, and who wrote them may yet
         delete them.
         """
-        broker = self._broker
-        if bucket.epoch >= broker.history.catalogue.epoch:
+        if bucket.epoch >= self.history.catalogue.epoch:
             raise OwnerFencedError(
                 f"{self._storages[name].url}: a broker of epoch {bucket.epoch} has taken over this history; this one,"
-                f" of epoch {broker.history.catalogue.epoch}, stops"
+                f" of epoch {self.history.catalogue.epoch}, stops"
             )
-        await broker.catalogue.restore_policies(bucket.namespaces)
+        await self.catalogue.restore_policies(bucket.namespaces)
         ids = sorted(number for topic_ids, _ in recovered.state.topics.values() for number in topic_ids)
-        survey = await survey_topics(self._storages[name], broker.config.cluster, bucket, ids)
+        survey = await survey_topics(self._storages[name], self.runtime.config.cluster, bucket, ids)
         damaged = [what for number in ids for what in survey.damage.get(number, ())]
         if damaged:
             raise DataLossError(f"{self._storages[name].url} is damaged: {'; '.join(damaged[:5])}")
         chains = [survey.chain(number) for number in ids]
-        await enter(broker.history.catalogue, name, survey, chains, broker.seams.wall_clock_us())
+        await enter(self.history.catalogue, name, survey, chains, self.runtime.clock_us())
 
     async def _take_over(self, name: str, bucket: Bucket) -> None:
-        find, decode = self._broker.catalogue.find, Catalogue.decode_topic
+        find, decode = self.catalogue.find, Catalogue.decode_topic
         # Of topics of durability remote the commits tell: one that only a manifest knows was deleted at the very end.
         others = sorted(
             topic
@@ -328,7 +334,7 @@ class RemoteTopics:
             )
             return
         try:
-            await self._broker.history.take_over(name, bucket)
+            await self.history.take_over(name, bucket)
         except OwnerFencedError:
             raise
         except DanubeError as error:  # its topics are alive by now, and need their journal
@@ -336,7 +342,7 @@ class RemoteTopics:
 
     async def _agree(self, name: str, recovered: RemoteRecovered) -> dict[str, TopicRecord]:
         """Make the metadata agree with what the bucket says, and return the records of its topics."""
-        catalogue, url = self._broker.catalogue, self._storages[name].url
+        catalogue, url = self.catalogue, self._storages[name].url
         records = {
             topic: msgspec.structs.replace(Catalogue.decode_topic(encoded), storage=name)
             for topic, (_, encoded) in recovered.state.topics.items()
@@ -367,9 +373,9 @@ class RemoteTopics:
 
     async def _take_back(self, topic: str, record: TopicRecord) -> None:
         _log.warning("topic %r was not yet created, or already deleted, and is gone", topic)
-        await self._broker.catalogue.delete_topic(topic)
+        await self.catalogue.delete_topic(topic)
         for number in record.topic_ids:
-            await self._broker.history.drop_topic(number, topic)
+            await self.history.drop_topic(number, topic)
 
     def _revive(self, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered) -> None:
         subscriptions = {
@@ -382,15 +388,13 @@ class RemoteTopics:
             subscriptions,
             recovered.state.topic_snapshots,
             recovered.state.cursor_snapshots,
-            self._broker.config.limits,
+            self.runtime.limits,
         )
         recovered.replay(visitor)
         for topic, record in records.items():
             for each, number in members(topic, record):
                 state = recovered.topics.get(number, RemoteTopicState())
-                revived = build_remote_topic(
-                    self._broker, each, number, record, journal, state, visitor.topics.get(number)
-                )
+                revived = self._build(each, number, record, journal, state, visitor.topics.get(number))
                 self._add(revived, subscriptions.get(number, {}), visitor)
 
     def _add(self, topic: Topic, subscriptions: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor) -> None:
@@ -400,15 +404,56 @@ class RemoteTopics:
                 _log.error("subscription %r of topic %r was beyond the end %d", name, topic.name, topic.end_offset)
             topic.restore_subscription(name, record, cursor)
         self.by_id[topic.topic_id] = topic
-        self._broker.adopt(topic)
+        self.registry.adopt(topic)
 
     # --- Topics ---
+
+    def build(
+        self,
+        name: str,
+        topic_id: int,
+        record: TopicRecord,
+        recovered: RecoveredTopic | None = None,
+        found: TopicState | None = None,
+    ) -> Topic:
+        """Raise InternalError: these topics come from their bucket."""
+        raise InternalError(f"topic {name!r} has durability 'remote' and is built from its bucket")
+
+    def _build(
+        self,
+        name: str,
+        topic_id: int,
+        record: TopicRecord,
+        journal: RemoteJournal,
+        recovered: RemoteTopicState,
+        found: TopicState | None,
+    ) -> Topic:
+        """Build a topic from what its bucket tells of it."""
+        runtime, history = self.runtime, self.history
+        producers = found.producers if found is not None else ProducerTable(runtime.limits, name)
+        producers.apply_batches(recovered.producers)
+        known = history.catalogue.find(topic_id)
+        end = recovered.next_offset
+        log = TopicLog(
+            topic_id,
+            record.durability,
+            runtime.journal,
+            runtime.cache,
+            history.catalogue.epoch,
+            end,
+            known.start_offset if known is not None else 0,
+            sealed_offset=end,
+            sealed=history.reader,
+            submitter=journal,
+        )
+        policies = self.policies.of_topic(name, record)
+        return Topic(runtime, self.registry, self, name, topic_id, record, policies, log, producers, journal)
 
     def records(self, storage: str) -> dict[str, TopicRecord]:
         """Return the records of these topics in a storage."""
         return {
             name: record
-            for name, record in self._broker.catalogue.topics()
+            for name, record in self.catalogue.topics()
             if record.durability is Durability.REMOTE and record.storage == storage
         }
 
@@ -416,49 +461,50 @@ class RemoteTopics:
         """Return the topics that are alive."""
         return self.by_id.values()
 
-    def unavailable(self, name: str, record: TopicRecord) -> DanubeError | None:
-        """Return why a topic of this durability is not there, None if it is of another one."""
-        if record.durability is not Durability.REMOTE:
-            return None
+    def unavailable(self, name: str, record: TopicRecord) -> DanubeError:
+        """Return why a topic of this durability is not there."""
         failure = self._failures.get(record.storage)
         why = failure.message if failure is not None else "its creation or deletion is on its way"
         if failure is not None and not failure.retryable and not isinstance(failure, StorageError):
             return type(failure)(f"topic {name!r} cannot be served: {why}")
         return StorageUnavailableError(f"topic {name!r} waits for storage {record.storage!r}: {why}; try again")
 
-    async def create(self, name: str, partitions: int, storage: str, policies: TopicPolicies | None) -> TopicRecord:
+    async def create(
+        self, name: str, durability: Durability, partitions: int, storage: str, policies: TopicPolicies | None
+    ) -> TopicRecord:
         """Create a topic; return when that is durable in its storage.
 
         Raises what :meth:`open` raises, and StorageUnavailableError: it has to wait, and may happen later.
         """
         journal = await self.open(storage)
-        record = await self._broker.catalogue.create_topic(name, Durability.REMOTE, partitions, storage, policies)
+        record = await self.catalogue.create_topic(name, durability, partitions, storage, policies)
 
         def bring_to_life() -> None:
             latest = self._latest(name, record)
             if latest is None:
                 return
             for each, number in members(name, record):
-                topic = build_remote_topic(self._broker, each, number, latest, journal, RemoteTopicState(), None)
+                topic = self._build(each, number, latest, journal, RemoteTopicState(), None)
                 self.by_id[number] = topic
-                self._broker.adopt(topic)
+                self.registry.adopt(topic)
 
         change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
         await self._submit(journal, record, change, Settling(bring_to_life))
-        catalogue = self._broker.catalogue
+        catalogue = self.catalogue
         above = (catalogue.namespace_policies(validate_topic(name).namespace), catalogue.broker_policies)
         if above != (TopicPolicies(), TopicPolicies()):
             # Commits tell of topics only.
-            self._broker.history.tell(storage, catalogue.records_above(name), always=True)
+            self.history.tell(storage, catalogue.records_above(name), always=True)
         return record
 
-    async def enlarge(self, name: str, storage: str, partitions: int) -> None:
+    async def enlarge(self, name: str, record: TopicRecord, partitions: int) -> None:
         """Give a partitioned topic more partitions; return when that is durable in its storage.
 
         Raises what :meth:`create` does.
         """
+        storage = record.storage
         journal = await self.open(storage)
-        record = await self._broker.catalogue.enlarge_topic(name, partitions)
+        record = await self.catalogue.enlarge_topic(name, partitions)
 
         def bring_to_life() -> None:
             latest = self._latest(name, record)
@@ -466,16 +512,16 @@ class RemoteTopics:
                 return
             for each, number in members(name, record):
                 if number not in self.by_id:
-                    topic = build_remote_topic(self._broker, each, number, latest, journal, RemoteTopicState(), None)
+                    topic = self._build(each, number, latest, journal, RemoteTopicState(), None)
                     self.by_id[number] = topic
-                    self._broker.adopt(topic)
+                    self.registry.adopt(topic)
 
         change = TopicStored(name, record.topic_ids, Catalogue.encode(record))
         await self._submit(journal, record, change, Settling(bring_to_life))
 
     def _latest(self, name: str, record: TopicRecord) -> TopicRecord | None:
         """Return what a record is now: its policies may have been changed since. None: the topic was deleted."""
-        latest = self._broker.catalogue.find(name)
+        latest = self.catalogue.find(name)
         return latest if latest is not None and latest.topic_ids[0] == record.topic_ids[0] else None
 
     async def changed(self, name: str, record: TopicRecord) -> None:
@@ -485,11 +531,18 @@ class RemoteTopics:
         topic was deleted meanwhile.
         """
         journal = await self.open(record.storage)
-        latest = self._broker.catalogue.find(name)  # whoever comes last has to store what was changed last
+        latest = self.catalogue.find(name)  # whoever comes last has to store what was changed last
         if latest is None or latest.topic_ids != record.topic_ids:
             raise TopicNotFoundError(f"topic {name!r} was deleted while it was being changed")
         change = TopicStored(name, latest.topic_ids, Catalogue.encode(latest))
         await self._submit(journal, latest, change, Settling())
+
+    async def prepare_change(self, record: TopicRecord) -> None:
+        """Wait until the records have been read from the bucket, which replace what is changed here meanwhile.
+
+        Raises what :meth:`open` does.
+        """
+        await self.open(record.storage)
 
     async def deleted(self, name: str, record: TopicRecord) -> None:
         """A topic is deleted in the catalogue; return when that is durable in its storage."""
@@ -505,3 +558,38 @@ class RemoteTopics:
         payload = encode_change(change)
         journal.submit(Entry(EntryType.TOPIC, record.topic_ids[0], Durability.REMOTE, (payload,), owner))
         await owner.wait()
+
+    # --- Subscriptions ---
+
+    async def create_subscription(
+        self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
+    ) -> Subscription:
+        """Add a subscription, and submit it; :attr:`Subscription.creation` settles when it is durable."""
+        # It is there before its entry is submitted: a snapshot of the journal must not know less than its commits.
+        record = SubscriptionRecord(self.runtime.new_id(), kind, start, self.runtime.clock_us(), policy)
+        found = topic.restore_subscription(name, record, None)
+        found.creation = Settling()
+        self._change(topic, SubscriptionStored(topic.topic_id, name, Catalogue.encode(record)), found.creation)
+        return found
+
+    async def delete_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """Delete a subscription; return when that is durable."""
+        # Here first: a snapshot of the journal must not know of what a commit has deleted.
+        topic.remove_subscription(subscription)
+        deletion = Settling()
+        self._change(topic, SubscriptionDeleted(topic.topic_id, subscription.name), deletion)
+        await deletion.wait()
+
+    async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
+        """Put a policy into effect, and store it."""
+        assert subscription.record is not None
+        # First here, then in its storage: a snapshot of the journal must not know less than its commits.
+        record = subscription.record = msgspec.structs.replace(subscription.record, policy=policy)
+        subscription.change_policy(policy)
+        stored = Settling()
+        self._change(topic, SubscriptionStored(topic.topic_id, subscription.name, Catalogue.encode(record)), stored)
+        await stored.wait()
+
+    @staticmethod
+    def _change(topic: Topic, change: SubscriptionStored | SubscriptionDeleted, owner: Settling) -> None:
+        topic.submit(Entry(EntryType.TOPIC, topic.topic_id, topic.durability, (encode_change(change),), owner))

@@ -1,4 +1,4 @@
-"""The unary calls for engines: states of logs (also as a long poll), sealed parts, offsets by time.
+"""Logs as engines see them: states (also as a long poll), sealed parts, offsets by time.
 
 A long poll costs nothing while nothing happens: it waits for an event that the topics it is interested in, and the
 table of topics, set when something comes; it looks again at the end of the commit that has brought it.
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from danube.broker.directory.records import members
 from danube.history import PartRecord, to_log_part
-from danube.model import Durability, query_api, validate_topic
+from danube.model import query_api, validate_topic
 from danube.model.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -21,57 +20,47 @@ from danube.model.errors import (
     TopicNotFoundError,
 )
 from danube.model.names import split_partition
-from danube.model.query_api import QueryMethod
+from danube.model.records import members
 from danube.storage import reachable_url
-from danube.wire import Context, Method, Service, UnaryHandler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from danube.broker.broker import Broker
+    from danube.broker.directory.directory import Directory
     from danube.broker.topic.topic import Topic
 
-__all__ = ["Queries"]
+__all__ = ["LogOperations"]
 
 
-class Queries:
-    """Handlers of the calls of :mod:`danube.model.query_api`."""
+class LogOperations:
+    """See the module.
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    Args:
+        directory: of the topics.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
         self._urls: dict[str, str] = {}
 
-    def service(self) -> Service:
-        """Return the methods, by path."""
-        table: list[tuple[str, UnaryHandler, type]] = [
-            (QueryMethod.NAMES, self.names, query_api.GetTopicNames),
-            (QueryMethod.STATE, self.states, query_api.GetLogStates),
-            (QueryMethod.PARTS, self.parts, query_api.GetLogParts),
-            (QueryMethod.OFFSET_AT, self.offset_at, query_api.FindOffset),
-        ]
-        return {
-            path: Method(path=path, kind="unary", handler=handler, request_type=request)
-            for path, handler, request in table
-        }
-
-    async def names(self, _request: query_api.GetTopicNames, _context: Context) -> query_api.TopicNames:
+    async def names(self, _request: query_api.GetTopicNames) -> query_api.TopicNames:
         """Return the names of all topics."""
-        broker = self._broker
-        return query_api.TopicNames(broker.topics_version, [name for name, _ in broker.catalogue.topics()])
+        directory = self._directory
+        return query_api.TopicNames(directory.version, [name for name, _ in directory.catalogue.topics()])
 
     # --- States ---
 
-    async def states(self, request: query_api.GetLogStates, _context: Context) -> query_api.LogStates:
+    async def states(self, request: query_api.GetLogStates) -> query_api.LogStates:
         """Return the states of logs, at once or when there is news."""
         answer = self._states(request)
         if request.wait_ms <= 0 or self._has_news(request, answer):
             return answer
-        broker = self._broker
-        with trio.move_on_after(min(request.wait_ms / 1000, broker.config.limits.max_log_wait_s)):
+        directory = self._directory
+        with trio.move_on_after(min(request.wait_ms / 1000, directory.runtime.limits.max_log_wait_s)):
             while True:
                 # Registered before the look, so that nothing can come in between.
                 wake = trio.Event()
-                watched = [broker.watchers, *(topic.watchers for topic in self._topics(request.topics))]
+                watched = [directory.watchers, *(topic.watchers for topic in self._topics(request.topics))]
                 for watchers in watched:
                     watchers.add(wake)
                 try:
@@ -98,18 +87,18 @@ class Queries:
             TopicNotFoundError: there is none of a name.
             LimitExceededError: they are too many for one answer.
         """
-        broker = self._broker
-        most = broker.config.limits.max_log_states
+        directory = self._directory
+        most = directory.runtime.limits.max_log_states
         found: list[Topic] = []
         for name in names:
             validate_topic(name)
-            record = broker.catalogue.find(name)
+            record = directory.catalogue.find(name)
             if record is None or not record.partitions:
-                found.append(broker.topic(name))
+                found.append(directory.find(name))
             else:
                 for each, _ in members(name, record):
                     with suppress(TopicNotFoundError):  # a partition that is being made comes with the next call
-                        found.append(broker.topic(each))
+                        found.append(directory.find(each))
             if len(found) > most:
                 raise LimitExceededError(
                     f"the states of more than max_log_states = {most} topics and partitions are asked for at a time;"
@@ -119,7 +108,7 @@ class Queries:
 
     def _states(self, request: query_api.GetLogStates) -> query_api.LogStates:
         return query_api.LogStates(
-            [self._state(topic) for topic in self._topics(request.topics)], self._broker.topics_version
+            [self._state(topic) for topic in self._topics(request.topics)], self._directory.version
         )
 
     def _state(self, topic: Topic) -> query_api.LogState:
@@ -140,14 +129,14 @@ class Queries:
 
     def _sealed_offset(self, topic: Topic) -> int:
         """Return where the parts of the catalogue end."""
-        history = self._broker.history.catalogue.find(topic.topic_id)
+        history = self._directory.history.catalogue.find(topic.topic_id)
         sealed = history.end_offset if history is not None else 0
         return min(max(topic.start_offset, sealed), topic.end_offset)
 
     def _url(self, storage: str) -> str:
         """Return where others find a storage; empty if it is not configured any more."""
         if storage not in self._urls:
-            config = self._broker.config
+            config = self._directory.runtime.config
             found = config.all_storages.get(storage)
             self._urls[storage] = reachable_url(found.url, found.options, config.data_directory) if found else ""
         return self._urls[storage]
@@ -156,23 +145,23 @@ class Queries:
 
     def _kept(self, name: str) -> Topic:
         validate_topic(name)
-        topic = self._broker.topic(name)
-        if topic.durability is Durability.NONE:
+        topic = self._directory.find(name)
+        if topic.lossy:
             raise FailedPreconditionError(f"topic {name!r} has durability 'none': it keeps nothing that could be read")
         return topic
 
-    async def parts(self, request: query_api.GetLogParts, _context: Context) -> query_api.LogPartsPage:
+    async def parts(self, request: query_api.GetLogParts) -> query_api.LogPartsPage:
         """Return where the sealed batches of a range are, or of the first part of it."""
         topic = self._kept(request.topic)
         if not 0 <= request.start <= request.end:
             raise InvalidArgumentError(f"offsets [{request.start}, {request.end}) are not a range")
         sealed = self._sealed_offset(topic)
         offset, end = max(request.start, topic.start_offset), min(request.end, sealed)
-        history = self._broker.history.catalogue.find(topic.topic_id)
+        history = self._directory.history.catalogue.find(topic.topic_id)
         found: list[PartRecord] = []
         more = False
         if history is not None and offset < end:
-            found, more = history.between(offset, end, self._broker.config.limits.max_log_parts)
+            found, more = history.between(offset, end, self._directory.runtime.limits.max_log_parts)
         return query_api.LogPartsPage(
             topic.topic_id,
             topic.start_offset,
@@ -184,11 +173,11 @@ class Queries:
         )
 
     def _part(self, record: PartRecord) -> query_api.LogPart:
-        catalogue, part = self._broker.history.catalogue, record.part
+        catalogue, part = self._directory.history.catalogue, record.part
         known = catalogue.objects.get(record.ref) or catalogue.commits.get(record.ref)
         return to_log_part(record.storage, record.object, known.size_bytes if known is not None else 0, part)
 
-    async def offset_at(self, request: query_api.FindOffset, _context: Context) -> query_api.FoundOffset:
+    async def offset_at(self, request: query_api.FindOffset) -> query_api.FoundOffset:
         """Return the first offset that was appended at or after a time."""
         topic = self._kept(request.topic)
         if request.time_us < 0:

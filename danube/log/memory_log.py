@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from danube.log import StoredBatch
+from danube.log.cache import StoredBatch
 from danube.model.batch import BatchHeader, write_stamp
 
 __all__ = ["MemoryLog"]

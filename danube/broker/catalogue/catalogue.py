@@ -7,7 +7,7 @@ Keys::
     /topics/{namespace}/{topic}                TopicRecord; a partitioned topic is one record
     /subscriptions/{topic id}/{subscription}   SubscriptionRecord
     /storages/{storage}                        identity of the marker by which it is recognized (text)
-    /snapshots/...                             see danube.broker.directory.snapshots
+    /snapshots/...                             see danube.broker.catalogue.snapshots
 
 A topic incarnation has an id of its own: what is deleted and created again never meets its old data or cursors.
 The store is the truth; the dictionaries here are the copy that every lookup uses. All changes pass through one lock,
@@ -25,8 +25,7 @@ from typing import Any
 import msgspec
 import trio
 
-from danube.broker.directory.records import NamespaceRecord, SubscriptionRecord, TopicRecord
-from danube.broker.directory.snapshots import Snapshots
+from danube.broker.catalogue.snapshots import Snapshots
 from danube.metadata import MetadataStore
 from danube.model import (
     Durability,
@@ -51,6 +50,7 @@ from danube.model.errors import (
 )
 from danube.model.names import split_partition
 from danube.model.policies import change_policy
+from danube.model.records import NamespaceRecord, SubscriptionRecord, TopicRecord
 
 __all__ = ["Catalogue"]
 

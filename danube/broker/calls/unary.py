@@ -1,0 +1,67 @@
+"""The unary calls of the native protocol: which operation answers which path."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from danube.model import api, history_api, policy_api, query_api
+from danube.model.history_api import HistoryMethod
+from danube.model.policy_api import PolicyMethod
+from danube.model.query_api import QueryMethod
+from danube.wire import Context, Method, Service
+
+if TYPE_CHECKING:
+    from danube.broker.operations import Operations
+
+__all__ = ["unary_calls"]
+
+Operation = Callable[[Any], Awaitable[Any]]
+
+
+def unary_calls(operations: Operations) -> Service:
+    """Return the methods, by path."""
+    topics, subscriptions, policies = operations.topics, operations.subscriptions, operations.policies
+    storages, logs = operations.storages, operations.logs
+
+    async def info(_request: api.Empty) -> api.BrokerInfo:
+        return operations.info()
+
+    table: list[tuple[str, Operation, type]] = [
+        (api.Method.INFO, info, api.Empty),
+        (api.Method.LOOKUP_TOPIC, topics.lookup_topic, api.LookupTopic),
+        (api.Method.CREATE_TOPIC, topics.create_topic, api.CreateTopic),
+        (api.Method.DELETE_TOPIC, topics.delete_topic, api.DeleteTopic),
+        (api.Method.LIST_TOPICS, topics.list_topics, api.ListTopics),
+        (api.Method.DESCRIBE_TOPIC, topics.describe_topic, api.DescribeTopic),
+        (api.Method.CREATE_NAMESPACE, topics.create_namespace, api.CreateNamespace),
+        (api.Method.DELETE_NAMESPACE, topics.delete_namespace, api.DeleteNamespace),
+        (api.Method.LIST_NAMESPACES, topics.list_namespaces, api.ListNamespaces),
+        (api.Method.LIST_SUBSCRIPTIONS, subscriptions.list_subscriptions, api.ListSubscriptions),
+        (api.Method.DESCRIBE_SUBSCRIPTION, subscriptions.describe_subscription, api.SubscriptionRef),
+        (api.Method.EXPLAIN_SUBSCRIPTION, subscriptions.explain_subscription, api.SubscriptionRef),
+        (api.Method.SEEK_SUBSCRIPTION, subscriptions.seek_subscription, api.SeekSubscription),
+        (api.Method.DELETE_SUBSCRIPTION, subscriptions.delete_subscription, api.DeleteSubscription),
+        (PolicyMethod.SHOW, policies.show, policy_api.ShowPolicies),
+        (PolicyMethod.CHANGE, policies.change, policy_api.ChangePolicies),
+        (PolicyMethod.CHANGE_SUBSCRIPTION, policies.change_subscription, policy_api.ChangeSubscriptionPolicy),
+        (HistoryMethod.SEAL_TOPIC, storages.seal_topic, history_api.SealTopic),
+        (HistoryMethod.UNLOAD_TOPIC, storages.unload_topic, history_api.UnloadTopic),
+        (HistoryMethod.CHANGE_RETENTION, storages.change_retention, history_api.ChangeRetention),
+        (HistoryMethod.RESTORE_TOPICS, storages.restore_topics, history_api.RestoreTopics),
+        (HistoryMethod.STORAGES_STATUS, storages.storages_status, api.Empty),
+        (HistoryMethod.CHECK_STORAGE, storages.check_storage, history_api.CheckStorage),
+        (HistoryMethod.REPAIR_STORAGE, storages.repair_storage, history_api.RepairStorage),
+        (QueryMethod.NAMES, logs.names, query_api.GetTopicNames),
+        (QueryMethod.STATE, logs.states, query_api.GetLogStates),
+        (QueryMethod.PARTS, logs.parts, query_api.GetLogParts),
+        (QueryMethod.OFFSET_AT, logs.offset_at, query_api.FindOffset),
+    ]
+    return {path: _method(path, operation, request) for path, operation, request in table}
+
+
+def _method(path: str, operation: Operation, request_type: type) -> Method:
+    def handler(request: Any, _context: Context) -> Awaitable[Any]:
+        return operation(request)
+
+    return Method(path=path, kind="unary", handler=handler, request_type=request_type)

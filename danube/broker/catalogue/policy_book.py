@@ -1,0 +1,71 @@
+"""Policies of topics: which level says what.
+
+Four places speak about a topic, the nearest first::
+
+    topic        TopicRecord.policies          /topics/{namespace}/{topic}
+    namespace    NamespaceRecord.policies      /namespaces/{namespace}
+    broker       set by command                /policies
+    broker       the configuration             [policies]
+
+Each says something about some policies and nothing about the others; a policy is what the nearest one says. A
+partitioned topic has one record, and so do its partitions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from danube.broker.intake.effective_policies import EffectivePolicies, stack
+from danube.model import TopicPolicies
+from danube.model.names import validate_namespace, validate_topic
+from danube.model.policy_api import PolicyReport
+
+if TYPE_CHECKING:
+    from danube.broker.catalogue.catalogue import Catalogue
+    from danube.model.records import TopicRecord
+
+__all__ = ["PolicyBook"]
+
+
+class PolicyBook:
+    """The policies of all levels.
+
+    Args:
+        catalogue: which has the stored ones.
+        configured: those of the configuration.
+    """
+
+    def __init__(self, catalogue: Catalogue, configured: TopicPolicies) -> None:
+        self._catalogue = catalogue
+        self._configured = configured
+
+    def of_topic(self, name: str, record: TopicRecord) -> EffectivePolicies:
+        """Return what counts for a topic (or a partition of it) with this record."""
+        return stack([("topic", record.policies), *self._above(name)])
+
+    def _above(self, name: str) -> list[tuple[str, TopicPolicies]]:
+        return [("namespace", self._catalogue.namespace_policies(validate_topic(name).namespace)), *self._broker()]
+
+    def _broker(self) -> list[tuple[str, TopicPolicies]]:
+        return [("broker", self._catalogue.broker_policies), ("broker", self._configured)]
+
+    def report(self, target: str) -> PolicyReport:
+        """Return the policies of the broker (``""``), a namespace or a topic; of a partition, those of its topic.
+
+        Raises:
+            NamespaceNotFoundError, TopicNotFoundError: there is no such target.
+        """
+        if target.startswith("/"):
+            own, levels = self._topic_levels(target)
+        elif target:
+            own = self._catalogue.namespace_policies(validate_namespace(target))
+            levels = [("namespace", own), *self._broker()]
+        else:
+            own, levels = self._catalogue.broker_policies, self._broker()
+        values, sources = stack(levels)
+        return PolicyReport(target, own, values, dict(sources))
+
+    def _topic_levels(self, name: str) -> tuple[TopicPolicies, list[tuple[str, TopicPolicies]]]:
+        validate_topic(name)
+        record = self._catalogue.find(name) or self._catalogue.locate(name)[0]
+        return record.policies, [("topic", record.policies), *self._above(name)]

@@ -1,0 +1,147 @@
+"""From the disk to topics that are served, and back: recovery at the start, checkpoints from then on."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from danube.broker.topic.recovered import RecoveryVisitor
+from danube.dispatch import encode_entry
+from danube.model.batch import crc32c
+from danube.model.records import SubscriptionRecord, members
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from danube.broker.directory.directory import Directory
+    from danube.broker.topic.topic import Topic
+    from danube.log import Recovered
+
+__all__ = ["Checkpoints", "recover"]
+
+_log = logging.getLogger("danube.broker")
+
+_SNAPSHOTS_PER_TURN: Final = 100
+"""After so many topics a checkpoint lets other tasks run."""
+
+
+async def recover(directory: Directory, *, identity: int | None, synced: int) -> None:
+    """Build the topics from the catalogue, the snapshots and the journal. Those of ``remote`` come from their buckets.
+
+    Args:
+        directory: takes the topics.
+        identity, synced: of the journal, see :meth:`danube.log.Journal.recover`.
+
+    Raises:
+        DataLossError: the journal has lost something that is not the topics' own matter.
+    """
+    catalogue, runtime, history = directory.catalogue, directory.runtime, directory.history
+    subscriptions = await catalogue.subscriptions()
+    names = {
+        topic_id: topic_name for name, record in catalogue.topics() for topic_name, topic_id in members(name, record)
+    }
+    visitor = RecoveryVisitor(
+        names,
+        subscriptions,
+        await catalogue.snapshots.load("topics"),
+        await catalogue.snapshots.load("cursors"),
+        runtime.limits,
+    )
+    report = await runtime.journal.recover(visitor, identity=identity, synced=synced)
+    _tell(report)
+    stopped = report.stopped_topics(
+        {topic_id: max(found.start_offset, found.end_offset) for topic_id, found in history.catalogue.topics.items()}
+    )
+    await history.sweep({topic_id for _, record in catalogue.topics() for topic_id in record.topic_ids})
+    clamped: list[tuple[str, int, bytes]] = []
+    for name, record in catalogue.topics():
+        level = directory.level(record)
+        if level.recovers_itself:
+            continue
+        for topic_name, topic_id in members(name, record):
+            recovered = report.topics.pop(topic_id, None)
+            topic = level.build(topic_name, topic_id, record, recovered, visitor.topics.get(topic_id))
+            if report.corruptions or report.missing_files:
+                lost = topic.producers.note_lost_names()
+                if lost:
+                    _log.error("topic %r: the names of %d of its producers are lost with damage", topic_name, lost)
+            failure = topic.failure or stopped.get(topic_id)
+            if failure is not None:
+                topic.stop(failure)
+                _log.error("topic %r stops: %s", topic_name, failure)
+            clamped += _restore_subscriptions(topic, subscriptions.get(topic_id, {}), visitor)
+            directory.adopt(topic)
+    # Before anything new gets the offsets that these had acknowledged: after another crash it would count as that.
+    await catalogue.snapshots.save(clamped)
+    for topic_id in report.topics:
+        runtime.journal.drop_topic(topic_id)  # deleted topics
+
+
+def _tell(report: Recovered) -> None:
+    if report.torn is not None:
+        _log.warning(
+            "%d bytes at the end of journal file %d are incomplete, as a crash leaves the last write; nothing after"
+            " them says that they were synced. If neither broker nor machine crashed, the file was damaged",
+            report.torn.size,
+            report.torn.file,
+        )
+    for corruption in report.corruptions:
+        _log.error("%s", corruption.error())
+
+
+def _restore_subscriptions(
+    topic: Topic, records: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor
+) -> list[tuple[str, int, bytes]]:
+    """Return the snapshots of cursors that were beyond the end of their topic."""
+    clamped = []
+    for name, record in records.items():
+        cursor = visitor.cursors[record.subscription_id]
+        if cursor.clamp(topic.end_offset):
+            _log.warning(
+                "subscription %r of topic %r was beyond the recovered end %d and is set back to it",
+                name,
+                topic.name,
+                topic.end_offset,
+            )
+            clamped.append(("cursors", record.subscription_id, encode_entry(cursor.snapshot(record.subscription_id))))
+        topic.restore_subscription(name, record, cursor)
+    return clamped
+
+
+class Checkpoints:
+    """Stores what the journal's control entries have said, so that their files can be recycled."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        # Checksums of the snapshots that are stored: most topics do not change between two checkpoints.
+        self._saved: dict[tuple[str, int], int] = {}
+
+    async def store(self) -> None:
+        """Store the snapshots that have changed.
+
+        Raises:
+            DanubeError: the metadata cannot be written.
+        """
+        known: dict[tuple[str, int], int] = {}
+        changed: list[tuple[str, int, bytes]] = []
+
+        def note(kind: str, number: int, value: bytes) -> None:
+            known[kind, number] = crc = crc32c(value)
+            if self._saved.get((kind, number)) != crc:
+                changed.append((kind, number, value))
+
+        for count, topic in enumerate(self._directory.topics()):
+            if not topic.level.checkpointed or topic.deleted:
+                continue
+            note("topics", topic.topic_id, topic.snapshot())
+            for subscription in topic.subscriptions.values():
+                note("cursors", subscription.subscription_id, subscription.snapshot())
+            if not count % _SNAPSHOTS_PER_TURN:
+                await trio.lowlevel.checkpoint()
+        # A snapshot must not outlive the batches of topics of durability os that it tells of.
+        journal = self._directory.runtime.journal
+        await journal.sync(journal.sequence)
+        await self._directory.catalogue.snapshots.save(changed)
+        self._saved = known

@@ -1,0 +1,89 @@
+"""The storages of a broker, as they are opened at its start."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from danube.model.errors import ConfigurationError
+from danube.model.limits import MIB
+from danube.storage import Marker, Storage, StorageBackend
+
+if TYPE_CHECKING:
+    from danube.broker.runtime.runtime import Runtime
+    from danube.model import Limits
+
+__all__ = ["OpenedStorages", "open_storages"]
+
+_log = logging.getLogger("danube.broker")
+
+_FOOTER_BYTES: Final = 8 * MIB
+"""More than what a segment has beside its batches: indexes, names, and a table of its parts."""
+
+
+class OpenedStorages(NamedTuple):
+    """All of them, by name."""
+
+    for_history: dict[str, Storage]
+    lanes: dict[str, Storage]
+    """The same ones, for commits that must not wait behind segments."""
+    markers: dict[str, Marker]
+    """Of those that keep what they hold when the broker stops; nothing that must last is written to the others."""
+
+
+@asynccontextmanager
+async def open_storages(
+    runtime: Runtime, remember: Callable[[str, str], Awaitable[None]]
+) -> AsyncIterator[OpenedStorages]:
+    """Open the storages of the configuration.
+
+    Args:
+        runtime: of the broker.
+        remember: stores the identity (second) that a storage (first) has got with the first write to it.
+
+    Raises:
+        ConfigurationError: a storage is unknown, or takes only objects that are too small.
+    """
+    config, seams = runtime.config, runtime.seams
+    async with AsyncExitStack() as stack:
+        opened = OpenedStorages({}, {}, {})
+        for name, storage in config.all_storages.items():
+            backend = await stack.enter_async_context(seams.open_backend(config, storage, runtime.clock_us))
+            if backend.capabilities.durable:
+                _check_object_size(name, backend, config.limits)
+                opened.markers[name] = Marker(
+                    name, config.cluster, random=seams.random, remember=partial(remember, name)
+                )
+            opened.for_history[name], opened.lanes[name] = (
+                Storage(
+                    backend,
+                    random=seams.random,
+                    limits=config.limits,
+                    name=name,
+                    max_concurrency=storage.max_concurrency,
+                    marker=opened.markers.get(name),
+                )
+                for _ in range(2)
+            )
+            if not backend.capabilities.durable:
+                _log.warning(
+                    "storage %r (%s) forgets what it holds: durable topics are not sealed into it, and stay in the"
+                    " journal",
+                    name,
+                    opened.for_history[name].url,
+                )
+        yield opened
+
+
+def _check_object_size(name: str, backend: StorageBackend, limits: Limits) -> None:
+    """Refuse a storage that does not take what sealing will put there: it would be refused again and again."""
+    needed = limits.segment_bytes + limits.max_batch_bytes + _FOOTER_BYTES
+    if backend.capabilities.max_object_bytes < needed:
+        raise ConfigurationError(
+            f"storage {name!r} ({backend.url}) stores at most {backend.capabilities.max_object_bytes} bytes in one"
+            f" object, and a segment may have {needed} (limits segment_bytes = {limits.segment_bytes} and"
+            f" max_batch_bytes = {limits.max_batch_bytes}, and its index): raise the one, or lower the others"
+        )

@@ -1,0 +1,72 @@
+"""What history is told about topics and subscriptions, for the manifests of buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from danube.model.names import split_partition
+
+if TYPE_CHECKING:
+    from danube.broker.directory.directory import Directory
+    from danube.broker.topic.topic import Topic
+    from danube.history import Subscriptions
+
+__all__ = ["ToldOfTopics"]
+
+
+class ToldOfTopics:
+    """A :class:`danube.history.Told` of a directory."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._catalogue = directory.catalogue
+
+    def of_topics(self, names: Iterable[str]) -> tuple[dict[str, bytes], Subscriptions]:
+        """Return the records of the topics that these topics and partitions belong to, and their subscriptions.
+
+        With the former those of their namespaces, and the policies of the broker.
+        """
+        catalogue = self._catalogue
+        found: dict[str, bytes] = {}
+        subscriptions: Subscriptions = {}
+        for name in names:
+            split = split_partition(name)
+            base = split[0] if split else name
+            record = catalogue.find(base)
+            if record is not None:
+                found[base] = catalogue.encode(record)
+                found |= catalogue.records_above(base)
+                topic = self._directory.find(name)
+                subscriptions[topic.topic_id] = self._subscriptions_of(topic)
+        return found, subscriptions
+
+    def record_of(self, name: str) -> bytes | None:
+        """Return the record of a topic, None if there is none of that name."""
+        record = self._catalogue.find(name)
+        return self._catalogue.encode(record) if record is not None else None
+
+    def _subscriptions_of(self, topic: Topic) -> dict[str, tuple[bytes, bytes]]:
+        return {
+            name: (self._catalogue.encode(found.record), found.snapshot())
+            for name, found in topic.subscriptions.items()
+            if found.record is not None
+        }
+
+    def everything(self, storage: str) -> tuple[dict[str, bytes], Subscriptions]:
+        """Return the records of the topics of a storage by name and of those above, and their durable subscriptions.
+
+        The latter as topic id, name, (record, cursor).
+        """
+        catalogue = self._catalogue
+        records: dict[str, bytes] = {}
+        for name, record in catalogue.topics():
+            if record.storage == storage:
+                records[name] = catalogue.encode(record)
+                records |= catalogue.records_above(name)
+        subscriptions = {
+            topic.topic_id: self._subscriptions_of(topic)
+            for topic in self._directory.topics()
+            if topic.subscriptions and topic.storage == storage
+        }
+        return records, subscriptions

@@ -1,0 +1,102 @@
+"""Durabilities ``os`` and ``disk``: batches in the journal, records in the catalogue.
+
+They differ in when an entry of the journal counts as settled (:mod:`danube.log`), and in what a power loss may take.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from danube.broker.durability.level import Level, Surroundings
+from danube.broker.topic.topic import Topic
+from danube.log import ProducerTable, TopicLog
+from danube.model.errors import DataLossError
+
+if TYPE_CHECKING:
+    from danube.broker.delivery.subscription import Subscription
+    from danube.broker.topic.recovered import TopicState
+    from danube.log import RecoveredTopic
+    from danube.model import SubscriptionPolicy, SubscriptionType
+    from danube.model.records import TopicRecord
+
+__all__ = ["JournalLevel"]
+
+
+class JournalLevel(Level):
+    """See the module.
+
+    Args:
+        surroundings: see there.
+        synced: whether what was acknowledged has been synced.
+    """
+
+    def __init__(self, surroundings: Surroundings, *, synced: bool) -> None:
+        super().__init__(surroundings)
+        self.forgets_unsynced = not synced
+
+    def build(
+        self,
+        name: str,
+        topic_id: int,
+        record: TopicRecord,
+        recovered: RecoveredTopic | None = None,
+        found: TopicState | None = None,
+    ) -> Topic:
+        """Build a topic; one that lacks offsets in between has a ``failure``."""
+        runtime, history = self.runtime, self.history
+        producers = found.producers if found is not None else ProducerTable(runtime.limits, name)
+        if recovered is not None:
+            producers.apply_batches(recovered.producers)
+        known = history.catalogue.find(topic_id)
+        start = known.start_offset if known is not None else 0
+        sealed = max(start, known.end_offset if known is not None else 0)
+        # What the journal holds is the truth about the end; a snapshot only speaks for batches that it has lost.
+        known_end = found.end_offset if found is not None and recovered is None else 0
+        first = recovered.first_offset if recovered is not None else known_end
+        failure = None
+        if first > sealed and not self.forgets_unsynced:
+            failure = DataLossError(
+                f"topic {name!r}: offsets [{sealed}, {first}) are neither sealed nor in the journal; restore the"
+                " journal's files from a copy, or delete the topic"
+            )
+        log = TopicLog(
+            topic_id,
+            record.durability,
+            runtime.journal,
+            runtime.cache,
+            history.catalogue.epoch,
+            known_end,
+            start,
+            recovered,
+            sealed_offset=max(sealed, first) if failure is None else sealed,
+            sealed=history.reader,
+            on_unsealed=history.sealer.unsealed,
+            seal_bytes=runtime.limits.segment_bytes,
+        )
+        policies = self.policies.of_topic(name, record)
+        topic = Topic(runtime, self.registry, self, name, topic_id, record, policies, log, producers, runtime.journal)
+        topic.failure = failure
+        return topic
+
+    async def create_subscription(
+        self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
+    ) -> Subscription:
+        """Store the record of a subscription, and add it to its topic."""
+        record = await self.catalogue.create_subscription(topic.topic_id, name, kind, start, policy)
+        topic.check_not_deleted()
+        return topic.restore_subscription(name, record, None)
+
+    async def delete_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """Delete the record of a subscription, then the subscription."""
+        await self.catalogue.delete_subscription(topic.topic_id, subscription.name, subscription.subscription_id)
+        topic.remove_subscription(subscription)
+
+    async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
+        """Store a policy in the record, then put it into effect."""
+        assert subscription.record is not None
+        record = msgspec.structs.replace(subscription.record, policy=policy)
+        await self.catalogue.change_subscription(topic.topic_id, subscription.name, record)
+        subscription.record = record
+        subscription.change_policy(policy)

@@ -1,0 +1,193 @@
+"""One object for each durability: how its topics are created, changed and deleted, and where their entries go.
+
+::
+
+    none        MemoryLevel    offsets in memory; a subscription lives as long as the broker
+    os, disk    JournalLevel   batches in the journal; records in the catalogue
+    remote      BucketLevel    batches and records in commits of a bucket; the catalogue has copies of the records
+
+Whatever depends on the durability of a topic is decided here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from danube.broker.topic.topic import Home, Topic
+from danube.model.records import members
+
+if TYPE_CHECKING:
+    from danube.broker.catalogue.catalogue import Catalogue
+    from danube.broker.catalogue.policy_book import PolicyBook
+    from danube.broker.delivery.subscription import Subscription
+    from danube.broker.runtime.runtime import Runtime
+    from danube.broker.topic.recovered import TopicState
+    from danube.dispatch import Cursor
+    from danube.history import History
+    from danube.log import RecoveredTopic
+    from danube.model import Durability, SubscriptionPolicy, SubscriptionType, TopicPolicies
+    from danube.model.errors import DanubeError
+    from danube.model.records import SubscriptionRecord, TopicRecord
+
+__all__ = ["Level", "Registry", "Surroundings"]
+
+
+class Registry(Home, Protocol):
+    """The directory, as far as a level needs it."""
+
+    def adopt(self, topic: Topic) -> None:
+        """Serve a topic from now on."""
+        ...
+
+    def living(self, name: str, record: TopicRecord) -> list[Topic]:
+        """Return the topic of a record, or its partitions, that are served."""
+        ...
+
+
+class Surroundings(NamedTuple):
+    """What every level builds on."""
+
+    runtime: Runtime
+    catalogue: Catalogue
+    policies: PolicyBook
+    history: History
+    registry: Registry
+
+
+class Level(ABC):
+    """See the module.
+
+    Attributes:
+        keeps: whether its topics have a log.
+        checkpointed: whether checkpoints store what topics and cursors of it are; the others keep that elsewhere, or
+            nowhere.
+        recovers_itself: whether the journal and the catalogue do not tell what its topics are.
+        needs_manifests: whether a bucket learns the policies of namespaces and of the broker from manifests alone.
+        sessions_may_move: whether another machine may take its topics over, with the sessions of their producers.
+        forgets_unsynced: whether a power loss may take what was acknowledged, so that an offset may stand for another
+            message afterwards.
+    """
+
+    keeps = True
+    checkpointed = True
+    recovers_itself = False
+    needs_manifests = False
+    sessions_may_move = False
+    forgets_unsynced = False
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.runtime, self.catalogue, self.policies, self.history, self.registry = surroundings
+
+    # --- Topics ---
+
+    @abstractmethod
+    def build(
+        self,
+        name: str,
+        topic_id: int,
+        record: TopicRecord,
+        recovered: RecoveredTopic | None = None,
+        found: TopicState | None = None,
+    ) -> Topic:
+        """Build a plain topic or a partition: a new one, or what recovery found of it.
+
+        Args:
+            name, topic_id: its own.
+            record: of the topic as a whole.
+            recovered: what the journal holds of it.
+            found: what snapshots and control entries say.
+        """
+
+    async def create(
+        self, name: str, durability: Durability, partitions: int, storage: str, policies: TopicPolicies | None
+    ) -> TopicRecord:
+        """Create a topic and serve it; return when that is durable.
+
+        Args:
+            name: of the topic as a whole.
+            durability: one of this level.
+            partitions: how many; 0: a plain topic.
+            storage: where its history goes.
+            policies: of the topic.
+
+        Raises:
+            AlreadyExistsError: there is one of this name.
+            DanubeError: it cannot be created now.
+        """
+        record = await self.catalogue.create_topic(name, durability, partitions, storage, policies)
+        self._adopt_new(name, record)
+        return record
+
+    async def enlarge(self, name: str, record: TopicRecord, partitions: int) -> None:
+        """Give a partitioned topic more partitions; return when that is durable.
+
+        Raises:
+            DanubeError: it cannot be changed now.
+        """
+        self._adopt_new(name, await self.catalogue.enlarge_topic(name, partitions))
+
+    def _adopt_new(self, name: str, record: TopicRecord) -> None:
+        present = {topic.name for topic in self.registry.living(name, record)}
+        for each, topic_id in members(name, record):
+            if each not in present:
+                self.registry.adopt(self.build(each, topic_id, record))
+
+    def revive(
+        self,
+        name: str,
+        record: TopicRecord,
+        subscriptions: Mapping[int, Mapping[str, tuple[SubscriptionRecord, Cursor]]],
+    ) -> None:
+        """Serve a topic whose history is in the catalogue; ``subscriptions`` are by topic id and name."""
+        for each, topic_id in members(name, record):
+            topic = self.build(each, topic_id, record)
+            for subscription, (entry, cursor) in subscriptions.get(topic_id, {}).items():
+                topic.restore_subscription(subscription, entry, cursor)
+            self.registry.adopt(topic)
+
+    async def changed(self, name: str, record: TopicRecord) -> None:
+        """The record of a topic has changed in the catalogue; return when that is durable everywhere.
+
+        Raises:
+            DanubeError: it is not, or not yet.
+        """
+        return
+
+    async def prepare_change(self, record: TopicRecord) -> None:
+        """See that the record of a topic can be changed or deleted, before it is.
+
+        Raises:
+            DanubeError: it cannot, for now.
+        """
+        return
+
+    async def deleted(self, name: str, record: TopicRecord) -> None:
+        """A topic was deleted in the catalogue; return when that is durable everywhere."""
+        return
+
+    def unavailable(self, name: str, record: TopicRecord) -> DanubeError | None:
+        """Return why a topic that has a record is not served; None: it is being created or deleted."""
+        return None
+
+    # --- Subscriptions ---
+
+    @abstractmethod
+    async def create_subscription(
+        self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
+    ) -> Subscription:
+        """Store a new subscription, and add it to the topic.
+
+        Raises:
+            TopicNotFoundError: the topic was deleted meanwhile.
+            DanubeError: it cannot be stored now.
+        """
+
+    @abstractmethod
+    async def delete_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """Delete a subscription, and disconnect its consumers."""
+
+    @abstractmethod
+    async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
+        """Store another policy of a subscription, and put it into effect; return when it is durable."""

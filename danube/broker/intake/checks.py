@@ -1,0 +1,60 @@
+"""What a topic does not take, whichever way a batch comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, Codec, open_raw
+from danube.model.errors import InvalidArgumentError, LimitExceededError, MessageTooLargeError
+
+if TYPE_CHECKING:
+    from danube.broker.intake.intake import Intake
+    from danube.model.limits import Limits
+
+__all__ = ["check_batch"]
+
+_RESERVED_FLAGS: Final = ~int(BatchFlags.PAYLOADS_ONLY)
+"""Of the number: ~ of an IntFlag leaves out bits that have no name."""
+_LAST_CODEC: Final = max(Codec)
+
+
+def check_batch(intake: Intake, limits: Limits, header: BatchHeader, part: bytes) -> None:
+    """Refuse a batch that its topic does not take, whoever sends it.
+
+    Args:
+        intake: of the topic.
+        limits: of the broker.
+        header, part: the batch; its checksum is right.
+
+    Raises:
+        DanubeError: it says what is wrong with the batch.
+    """
+    if len(part) > limits.max_batch_bytes or header.unpacked_size > limits.max_batch_bytes:
+        raise MessageTooLargeError(
+            f"batch of {len(part)} bytes ({header.unpacked_size} unpacked) is larger than"
+            f" max_batch_bytes = {limits.max_batch_bytes}; send smaller batches"
+        )
+    if header.record_count > limits.max_batch_records:
+        raise LimitExceededError(
+            f"batch of {header.record_count} messages is larger than max_batch_records = {limits.max_batch_records}"
+        )
+    if header.unpacked_size > intake.max_message_bytes:
+        _check_messages(intake, limits, header, part)
+    if header.deliver_at_us:
+        intake.check_delivery_time(header.deliver_at_us)
+    if header.flags & _RESERVED_FLAGS:
+        raise InvalidArgumentError(f"batch flags {header.flags:#x} are reserved for the broker")
+    if header.codec > _LAST_CODEC:
+        raise InvalidArgumentError(f"batch codec {header.codec} is unknown; known are none, lz4 and zstd")
+
+
+def _check_messages(intake: Intake, limits: Limits, header: BatchHeader, part: bytes) -> None:
+    """Look at each message of a batch that is large enough to hold one that is too large."""
+    largest = header.unpacked_size
+    if header.record_count > 1:
+        largest = max(map(len, open_raw(part, header, limits.max_batch_bytes)))
+    if largest > intake.max_message_bytes + PART_OVERHEAD:
+        raise MessageTooLargeError(
+            f"message of about {largest} bytes is larger than {intake.said_max_message_bytes()}; split it, or"
+            " raise that"
+        )

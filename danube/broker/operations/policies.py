@@ -1,0 +1,153 @@
+"""Policies of the broker, of namespaces, topics and subscriptions: show and change.
+
+A change that has begun goes on to its end when the client that asked for it goes away. Changes come one after the
+other, so that each begins with what the one before it has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from danube.broker.delivery.dead_letters import first_policy
+from danube.broker.delivery.explain import info_of
+from danube.broker.directory.policies import change_policies
+from danube.model import SubscriptionPolicy, api, policy_api, validate_name, validate_topic
+from danube.model.errors import SubscriptionNotFoundError
+from danube.model.names import split_partition
+from danube.model.policies import change_policy
+
+if TYPE_CHECKING:
+    from danube.broker.delivery.subscription import Subscription
+    from danube.broker.directory.directory import Directory
+    from danube.broker.topic.topic import Topic
+
+__all__ = ["PolicyOperations"]
+
+
+class PolicyOperations:
+    """See the module.
+
+    Args:
+        directory: of the topics.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._changing = trio.Lock()
+
+    async def show(self, request: policy_api.ShowPolicies) -> policy_api.PolicyReport:
+        """Return the policies of a target."""
+        return self._directory.policies.report(request.target)
+
+    async def change(self, request: policy_api.ChangePolicies) -> policy_api.PolicyReport:
+        """Change policies of a target; return when that is stored, and in effect."""
+        directory = self._directory
+
+        async def change() -> None:
+            async with self._changing:
+                await change_policies(directory, request.target, request.changes)
+
+        await directory.runtime.finish(change)
+        return directory.policies.report(request.target)
+
+    async def change_subscription(self, request: policy_api.ChangeSubscriptionPolicy) -> api.SubscriptionList:
+        """Change the policy of a subscription; return when that is durable, and in effect."""
+        found = self._directory.subscriptions(request.topic, request.subscription)
+
+        async def change() -> None:
+            async with self._changing:
+                # All of them are looked at before any is changed.
+                changed = [(*each, change_policy(each[1].policy, request.changes)) for each in found]
+                for _, subscription, policy in changed:
+                    subscription.check_policy(policy)
+                for topic, subscription, policy in changed:
+                    await self._change(topic, subscription, policy)
+                topics = [topic for topic, _ in found]
+                if any(topic.planned_for(request.subscription) for topic in topics):
+                    # Partitions that do not have the subscription yet are to get the same.
+                    await self._plan(request.topic, topics, request.subscription, request.changes)
+
+        await self._directory.runtime.finish(change)
+        return api.SubscriptionList([info_of(each) for _, each in found])
+
+    async def plan_subscription(self, request: policy_api.ChangeSubscriptionPolicy) -> None:
+        """Change the policy of a subscription, and of one that does not exist yet, from when it is created.
+
+        It may exist in some partitions and not in others. When this returns, the change is durable, and in effect.
+
+        Raises:
+            InvalidArgumentError: a name, or the policy, is invalid.
+            TopicNotFoundError: the topic does not exist.
+            LimitExceededError: too many policies are kept for subscriptions that do not exist.
+            StorageUnavailableError: a topic of durability ``remote``, and its storage does not answer: it may still
+                happen.
+        """
+        name, changes = request.subscription, request.changes
+        validate_topic(request.topic)
+        validate_name("subscription", name)
+
+        async def change() -> None:
+            async with self._changing:
+                topics = self._directory.resolve(request.topic)
+                for topic in topics:
+                    found = topic.subscriptions.get(name)
+                    if found is not None:
+                        found.check_policy(change_policy(found.policy, changes))
+                    else:
+                        default = self._directory.runtime.config.subscription_policy
+                        first_policy(topic.name, name, default, {**topic.planned_for(name), **changes})
+                if any(name not in topic.subscriptions or topic.planned_for(name) for topic in topics):
+                    await self._plan(request.topic, topics, name, changes)
+                for topic in topics:
+                    # One that was just being created has begun without what is planned now.
+                    found = await topic.created_subscription(name)
+                    if found is not None:
+                        await self._change(topic, found, change_policy(found.policy, changes))
+
+        await self._directory.runtime.finish(change)
+
+    async def _plan(self, name: str, topics: Sequence[Topic], subscription: str, changes: Mapping[str, Any]) -> None:
+        directory = self._directory
+        base, topic_id = self._base_of(name, topics)
+        existing = {each for topic in topics for each in topic.subscriptions} if base == topics[0].name else ()
+        record = await directory.catalogue.plan_subscription(base, topic_id, subscription, changes, existing)
+        await directory.level(record).changed(base, record)
+
+    async def forget_planned(self, name: str, subscription: str) -> bool:
+        """Drop what is kept for the policy of a subscription that does not exist; return whether there was anything.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+            StorageUnavailableError: as :meth:`plan_subscription`.
+        """
+        directory = self._directory
+        base, topic_id = self._base_of(name, self._directory.resolve(name))
+        known = directory.catalogue.find(base)
+        if known is None or not known.planned:
+            return False
+        dropped = False
+
+        async def forget() -> None:
+            nonlocal dropped
+            async with self._changing:
+                record = await directory.catalogue.forget_planned(base, topic_id, subscription)
+                dropped = record is not None
+                if record is not None:
+                    await directory.level(record).changed(base, record)
+
+        await directory.runtime.finish(forget)
+        return dropped
+
+    def _base_of(self, name: str, topics: Sequence[Topic]) -> tuple[str, int]:
+        """Return the name of the record of a topic, and the topic id if the name is that of one partition, else 0."""
+        split = split_partition(name)
+        return (split[0], topics[0].topic_id) if split else (name, 0)
+
+    async def _change(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
+        topic.check_not_deleted()
+        if not topic.serves(subscription.name, subscription):
+            raise SubscriptionNotFoundError(f"subscription {subscription.name!r} of topic {topic.name!r} was deleted")
+        await topic.level.change_subscription(topic, subscription, policy)

@@ -1,0 +1,90 @@
+"""Subscriptions: list, describe, explain, seek, delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from danube.broker.delivery.explain import explanation_of, info_of
+from danube.model import api, validate_name, validate_topic
+from danube.model.errors import SubscriptionNotFoundError
+
+if TYPE_CHECKING:
+    from danube.broker.directory.directory import Directory
+    from danube.broker.operations.policies import PolicyOperations
+
+__all__ = ["SubscriptionOperations"]
+
+
+class SubscriptionOperations:
+    """See the module.
+
+    Args:
+        directory: of the topics.
+        policies: knows what is planned for subscriptions that do not exist yet.
+    """
+
+    def __init__(self, directory: Directory, policies: PolicyOperations) -> None:
+        self._directory = directory
+        self._policies = policies
+
+    async def list_subscriptions(self, request: api.ListSubscriptions) -> api.SubscriptionList:
+        """List the subscriptions of a topic, one row for each partition."""
+        validate_topic(request.topic)
+        return api.SubscriptionList(
+            [
+                info_of(subscription)
+                for topic in self._directory.resolve(request.topic)
+                for _, subscription in sorted(topic.subscriptions.items())
+            ]
+        )
+
+    async def describe_subscription(self, request: api.SubscriptionRef) -> api.SubscriptionList:
+        """Describe a subscription, one row for each partition."""
+        return api.SubscriptionList(
+            [info_of(found) for _, found in self._directory.subscriptions(request.topic, request.subscription)]
+        )
+
+    async def explain_subscription(self, request: api.SubscriptionRef) -> api.Explanation:
+        """Say in a sentence (one for each partition) why the subscription moves or does not."""
+        parts = [
+            explanation_of(found) for _, found in self._directory.subscriptions(request.topic, request.subscription)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        states = {part.state for part in parts}
+        return api.Explanation(
+            request.topic,
+            request.subscription,
+            states.pop() if len(states) == 1 else "mixed",
+            "\n".join(f"{part.topic}: {part.sentence}" for part in parts),
+        )
+
+    async def seek_subscription(self, request: api.SeekSubscription) -> api.Done:
+        """Move a cursor; consumers stay connected and go on from there."""
+        subscriptions = self._directory.subscriptions(request.topic, request.subscription)
+        for topic, found in subscriptions:
+            await found.seek(await topic.resolve_position(request.position, request.time_us))
+        return api.Done()
+
+    async def delete_subscription(self, request: api.DeleteSubscription) -> api.Done:
+        """Delete a subscription; its consumers are disconnected."""
+        await self.unsubscribe(request.topic, request.subscription)
+        return api.Done()
+
+    async def unsubscribe(self, topic: str, subscription: str) -> None:
+        """Delete a subscription of a topic, or of all partitions, and what was set for those where it does not exist.
+
+        Raises:
+            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+        """
+        validate_topic(topic)
+        validate_name("subscription", subscription)
+        forgotten = await self._policies.forget_planned(topic, subscription)
+        try:
+            subscriptions = self._directory.subscriptions(topic, subscription)
+        except SubscriptionNotFoundError:
+            if forgotten:
+                return
+            raise
+        for each, _ in subscriptions:
+            await each.delete_subscription(subscription)

@@ -1,0 +1,134 @@
+"""Topics and namespaces: create, look up, list, describe, delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from danube.broker.directory.directory import names_behind
+from danube.broker.operations.storages import sealed_part_of
+from danube.log import TopicLog
+from danube.model import TopicPolicies, api, validate_topic
+from danube.model.errors import DanubeError
+from danube.model.policies import check_policy
+
+if TYPE_CHECKING:
+    from danube.broker.directory.directory import Directory
+    from danube.broker.topic.topic import Topic
+    from danube.model.records import TopicRecord
+
+__all__ = ["TopicOperations"]
+
+
+class TopicOperations:
+    """See the module.
+
+    Args:
+        directory: of the topics.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    # --- Topics ---
+
+    async def lookup_topic(self, request: api.LookupTopic) -> api.TopicPartitions:
+        """Return which topics stand behind a name."""
+        validate_topic(request.topic)
+        catalogue = self._directory.catalogue
+        record = catalogue.find(request.topic)
+        if record is None:
+            record, _ = catalogue.locate(request.topic)
+            return api.TopicPartitions(request.topic, 0, [request.topic], record.durability)
+        return api.TopicPartitions(
+            request.topic, record.partitions, names_behind(request.topic, record), record.durability
+        )
+
+    async def create_topic(self, request: api.CreateTopic) -> api.TopicInfo:
+        """Create a topic."""
+        policies = TopicPolicies(retention=request.retention or None)  # without a rule it says nothing
+        check_policy(policies)
+        await self._directory.create(
+            request.topic,
+            request.durability,
+            request.partitions,
+            request.storage,
+            policies,
+        )
+        return self._topic_info(request.topic)
+
+    async def delete_topic(self, request: api.DeleteTopic) -> api.Done:
+        """Delete a topic with everything in it."""
+        await self._directory.delete(request.topic)
+        return api.Done()
+
+    async def list_topics(self, request: api.ListTopics) -> api.TopicList:
+        """List topics, partitioned ones once. Of those that cannot be reached now only what is known is shown."""
+        found = []
+        for name, record in self._directory.catalogue.topics(request.namespace):
+            try:
+                found.append(self._topic_info(name))
+            except DanubeError:
+                # Its storage is away, or it is being created or deleted: `describe` says which. Others can be listed.
+                found.append(_known_of(name, record))
+        return api.TopicList(found)
+
+    async def describe_topic(self, request: api.DescribeTopic) -> api.TopicInfo:
+        """Describe one topic, one partition, or the sum of a partitioned topic."""
+        validate_topic(request.topic)
+        return self._topic_info(request.topic)
+
+    def _topic_info(self, name: str) -> api.TopicInfo:
+        topics = self._directory.resolve(name)
+        record = self._directory.catalogue.find(name)
+        first = topics[0]
+        partitions = record.partitions if record is not None else 0
+        journal_bytes = sum(topic.stored_bytes for topic in topics)
+        parts, objects, sealed_bytes = sealed_part_of(self._directory, topics)
+        return api.TopicInfo(
+            name,
+            0 if partitions else first.topic_id,
+            partitions,
+            first.durability,
+            sum(topic.start_offset for topic in topics),
+            sum(topic.end_offset for topic in topics),
+            journal_bytes + sealed_bytes,
+            [producer for topic in topics for producer in topic.intake.infos()],
+            sorted({name for topic in topics for name in topic.subscriptions}),
+            record.created_us if record is not None else first.created_us,
+            first.storage,
+            first.retention,
+            sum(_sealed_offset(topic) for topic in topics),
+            journal_bytes,
+            sealed_bytes,
+            parts,
+            objects,
+            sum(len(topic.readers) for topic in topics),
+        )
+
+    # --- Namespaces ---
+
+    async def create_namespace(self, request: api.CreateNamespace) -> api.Done:
+        """Create a namespace."""
+        await self._directory.catalogue.create_namespace(request.namespace)
+        return api.Done()
+
+    async def delete_namespace(self, request: api.DeleteNamespace) -> api.Done:
+        """Delete an empty namespace."""
+        await self._directory.catalogue.delete_namespace(request.namespace)
+        return api.Done()
+
+    async def list_namespaces(self, _request: api.ListNamespaces) -> api.NamespaceList:
+        """List namespaces."""
+        return api.NamespaceList(self._directory.catalogue.namespaces)
+
+
+def _sealed_offset(topic: Topic) -> int:
+    return topic.kept.journal_start if isinstance(topic.kept, TopicLog) else topic.end_offset
+
+
+def _known_of(name: str, record: TopicRecord) -> api.TopicInfo:
+    """Return what the catalogue knows of a topic."""
+    topic_id = record.topic_ids[0] if not record.partitions else 0
+    return api.TopicInfo(
+        name, topic_id, record.partitions, record.durability, 0, 0, 0, [], [], record.created_us, record.storage
+    )

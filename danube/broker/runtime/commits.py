@@ -1,0 +1,90 @@
+"""The rhythm of a broker: what happens once for each group of journal entries that has settled.
+
+A commit settles the batches of many topics and producers at once. Whatever follows from that is gathered while the
+entries tell their owners, and done once at the end::
+
+    journal -> settled(entries)
+                 entry.owner.settled() ...      a topic shows a batch: touch(topic); a stream has an ack: queue(stream)
+                 flush()                        one message with all acknowledgements for each stream
+                 topic.pump()                   one round of delivery for each topic that was touched
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import trio
+
+from danube.log import Entry
+from danube.model.errors import DanubeError
+
+__all__ = ["Commits", "Flushed", "Pumped"]
+
+
+class Flushed(Protocol):
+    """A stream that gathers acknowledgements."""
+
+    def flush(self) -> None:
+        """Send those that have gathered."""
+        ...
+
+
+class Pumped(Protocol):
+    """A topic."""
+
+    def pump(self) -> None:
+        """Deliver what can be delivered now."""
+        ...
+
+
+class Commits:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._touched: dict[Pumped, None] = {}
+        self._queued: list[Flushed] = []
+        self._settled = trio.Event()
+
+    def settled(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
+        """Tell the owners of settled entries, then send and deliver what that has caused, once each.
+
+        Args:
+            entries: in the order in which they were submitted.
+            error: why they are not durable, and never will be; None: they are.
+        """
+        for entry in entries:
+            owner: Any = entry.owner
+            owner.settled(entry, error)
+        self._settled.set()
+        self._settled = trio.Event()
+        self.flush()
+        if error is None:
+            touched, self._touched = self._touched, {}
+            for topic in touched:
+                topic.pump()
+
+    def stalled(self, entries: Sequence[Entry], error: DanubeError) -> None:
+        """Tell the owners of entries that these wait for their storage, and may still become durable."""
+        for entry in entries:
+            owner: Any = entry.owner
+            owner.stalled(entry, error)
+        self.flush()
+
+    def touch(self, topic: Pumped) -> None:
+        """Let a topic deliver at the end of the commit."""
+        self._touched[topic] = None
+
+    def queue(self, stream: Flushed) -> None:
+        """Flush a stream at the end of the commit, or at the next :meth:`flush`. Call it once for each of them."""
+        self._queued.append(stream)
+
+    def flush(self) -> None:
+        """Send the acknowledgements that have gathered."""
+        streams, self._queued = self._queued, []
+        for stream in streams:
+            stream.flush()
+
+    async def next_commit(self) -> None:
+        """Wait until the journal has settled something."""
+        await self._settled.wait()

@@ -1,0 +1,104 @@
+"""What everything in a broker may rely on, and the only thing a topic knows of the broker it lives in."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container
+from typing import Any
+
+import trio
+
+from danube.broker.runtime.clock_steps import ClockSteps
+from danube.broker.runtime.commits import Commits
+from danube.broker.runtime.config import BrokerConfig
+from danube.broker.runtime.opened_batches import OpenedBatches
+from danube.broker.runtime.seams import Seams
+from danube.log import BatchCache, Journal
+from danube.model import Limits
+from danube.model.errors import DanubeError
+
+__all__ = ["Runtime"]
+
+
+class Runtime:
+    """See the module. One for each broker.
+
+    Args:
+        config: of the broker.
+        seams: its disk, network, clock and random numbers.
+
+    Attributes:
+        limits: ``config.limits``.
+        clock_us: the wall clock in microseconds since the epoch, for timestamps.
+        clock_steps: says when the wall clock is set.
+        commits: what happens once a commit.
+        cache: recent batches of all topics.
+        opened: batches that were opened to look at their records, of all topics.
+        journal: of all topics but those of durability ``remote``.
+        addresses: where the broker listens.
+    """
+
+    journal: Journal
+
+    def __init__(self, config: BrokerConfig, seams: Seams) -> None:
+        self.config = config
+        self.seams = seams
+        self.limits: Limits = config.limits
+        self.clock_us = seams.wall_clock_us
+        self.clock_steps = ClockSteps(seams.wall_clock_us)
+        self.commits = Commits()
+        self.cache = BatchCache(config.limits.cache_bytes)
+        self.opened = OpenedBatches(config.limits)
+        self.addresses: list[str] = []
+        self._held_producers: Callable[[], Container[int]] = frozenset
+        self._nursery: trio.Nursery | None = None
+        self._consumer_id = 0
+
+    def new_id(self) -> int:
+        """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""
+        return self.seams.random.getrandbits(63) or 1
+
+    def next_consumer_id(self) -> int:
+        """Return an id that no other consumer of this process has."""
+        self._consumer_id += 1
+        return self._consumer_id
+
+    def hold_producers(self, held: Callable[[], Container[int]]) -> None:
+        """Let ``held`` say which producers topics must not forget, however long they are idle."""
+        self._held_producers = held
+
+    def held_producers(self) -> Container[int]:
+        """Return the ids of producers that must not be forgotten."""
+        return self._held_producers()
+
+    # --- Tasks ---
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Run tasks in this nursery from now on; they end with the broker."""
+        self._nursery = nursery
+
+    def start(self, task: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Start a task that ends with the broker. An exception that it lets through ends the broker."""
+        assert self._nursery is not None, "tasks run from when the broker serves"
+        self._nursery.start_soon(task, *args)
+
+    async def finish(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do ``work`` in a task of the broker: it goes on to its end when the caller is cancelled.
+
+        Raises:
+            DanubeError, OSError: from ``work``. Anything else ends the broker.
+        """
+        done = trio.Event()
+        failure: list[DanubeError | OSError] = []
+
+        async def run() -> None:
+            try:
+                await work()
+            except (DanubeError, OSError) as error:
+                failure.append(error)
+            finally:
+                done.set()
+
+        self.start(run)
+        await done.wait()
+        if failure:
+            raise failure[0]
