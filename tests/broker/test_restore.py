@@ -15,8 +15,8 @@ from broker_harness import read_all, running_broker, take, wait_until
 from sealed_topics import bucket, damage, objects_of, publish
 
 import danube
-from danube.broker.directory import restore
 from danube.broker.catalogue.catalogue import Catalogue
+from danube.broker.directory import restore
 from danube.history import HistoryCatalogue, read_bucket, verify_chains
 from danube.history.manifest import ManifestLog
 from danube.model import Retention

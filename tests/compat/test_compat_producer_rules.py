@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from danube.broker.composite import Schema
+from danube.broker.intake.composer import Schema
 from danube.compat.producers import Producers, durability_of
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Durability, Limits
