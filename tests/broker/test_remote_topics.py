@@ -462,14 +462,14 @@ async def test_a_change_waits_while_records_are_read_from_the_bucket(
         await publish(client, TOPIC, [b"1"], durability="remote")
         await running.drain()
         reading, goes_on = trio.Event(), trio.Event()
-        agree = RemoteTopics._agree
+        agree = BucketLevel._agree
 
         async def agree_late(*arguments: Any) -> Any:
             reading.set()
             await goes_on.wait()
             return await agree(*arguments)
 
-        monkeypatch.setattr(RemoteTopics, "_agree", agree_late)
+        monkeypatch.setattr(BucketLevel, "_agree", agree_late)
         monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
         await running.start()
         await reading.wait()
