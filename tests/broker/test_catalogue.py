@@ -69,7 +69,7 @@ async def test_who_deletes_a_subscription_may_go_away(tmp_path: Path) -> None:
         await client.create_topic(TOPIC)
         topic = running.topic(TOPIC)
         async with client.consumer(TOPIC, subscription="s") as consumer:
-            deleting = topic._broker.catalogue.delete_subscription
+            deleting = topic.level.catalogue.delete_subscription
             begun = trio.Event()
 
             async def slow(*arguments: object) -> None:
@@ -77,7 +77,7 @@ async def test_who_deletes_a_subscription_may_go_away(tmp_path: Path) -> None:
                 await trio.sleep(0.05)
                 await deleting(*arguments)  # type: ignore[arg-type]
 
-            topic._broker.catalogue.delete_subscription = slow  # type: ignore[assignment,method-assign]
+            topic.level.catalogue.delete_subscription = slow  # type: ignore[assignment,method-assign]
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(topic.delete_subscription, "s")
                 await begun.wait()
@@ -98,7 +98,7 @@ async def test_a_subscription_that_cannot_be_deleted_is_still_there(tmp_path: Pa
             async def refused(*_arguments: object) -> None:
                 raise UnavailableError("planted")
 
-            topic._broker.catalogue.delete_subscription = refused  # type: ignore[assignment,method-assign]
+            topic.level.catalogue.delete_subscription = refused  # type: ignore[assignment,method-assign]
             with pytest.raises(UnavailableError, match="planted"):
                 await topic.delete_subscription("s")
             async with client.producer(TOPIC) as producer:

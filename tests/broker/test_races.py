@@ -45,8 +45,8 @@ async def test_a_remote_topic_that_is_deleted_before_it_is_there_never_comes(tmp
     try:
         async with running_broker(tmp_path, storage=url) as running:
             broker = running.broker
-            await broker.create_topic("/default/first", Durability.REMOTE, 0)  # its journal is open
-            journal = broker.remote._journals["default"]
+            await broker.directory.create("/default/first", Durability.REMOTE, 0)  # its journal is open
+            journal = broker.directory.levels.bucket._journals["default"]
             held, put = trio.Event(), journal._storage._backend.put
 
             async def slow(*arguments: object, **options: object) -> None:
@@ -55,15 +55,15 @@ async def test_a_remote_topic_that_is_deleted_before_it_is_there_never_comes(tmp
 
             journal._storage._backend.put = slow  # type: ignore[assignment,method-assign]
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(broker.create_topic, TOPIC, Durability.REMOTE, 0)
-                await wait_until(lambda: broker.catalogue.find(TOPIC) is not None)
+                nursery.start_soon(broker.directory.create, TOPIC, Durability.REMOTE, 0)
+                await wait_until(lambda: broker.directory.catalogue.find(TOPIC) is not None)
                 await trio.testing.wait_all_tasks_blocked(0.01)
-                nursery.start_soon(broker.delete_topic, TOPIC)
-                await wait_until(lambda: broker.catalogue.find(TOPIC) is None)
+                nursery.start_soon(broker.directory.delete, TOPIC)
+                await wait_until(lambda: broker.directory.catalogue.find(TOPIC) is None)
                 held.set()
             with pytest.raises(TopicNotFoundError):
-                broker.topic(TOPIC)
-            assert [topic.name for topic in broker.remote.by_id.values()] == ["/default/first"]
+                broker.directory.find(TOPIC)
+            assert [topic.name for topic in broker.directory.levels.bucket.by_id.values()] == ["/default/first"]
     finally:
         SHARED_SPACES.forget("races")
 
@@ -102,14 +102,14 @@ async def test_topics_are_listed_while_one_is_out_of_reach(tmp_path: Path, monke
         await client.create_topic("/default/away", partitions=2)
         async with client.producer(TOPIC) as producer:
             await producer.send(b"one")
-        reach = running.broker.topic
+        reach = running.broker.directory.find
 
         def topic(name: str) -> object:
             if "away" in name:
                 raise StorageUnavailableError("its storage does not answer")
             return reach(name)
 
-        monkeypatch.setattr(running.broker, "topic", topic)
+        monkeypatch.setattr(running.broker.directory, "find", topic)
         away, here = await client.list_topics()
         assert (away.topic, away.partitions, here.topic, here.end_offset) == ("/default/away", 2, TOPIC, 1)
 
@@ -122,7 +122,7 @@ async def test_a_cursor_that_was_set_back_stays_there(tmp_path: Path) -> None:
         async with client.consumer(TOPIC, subscription="s", start="earliest"):
             pass
         broker = running.broker
-        subscription_id = broker.topic(TOPIC).subscriptions["s"].subscription_id
+        subscription_id = broker.directory.find(TOPIC).subscriptions["s"].subscription_id
         await running.crash()
         # As if a power loss had taken the last 20 of 100 messages, all of them acknowledged at a checkpoint.
         ahead = encode_entry(Cursor(100).snapshot(subscription_id))

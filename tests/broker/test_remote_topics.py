@@ -207,10 +207,10 @@ async def test_a_former_owner_does_not_say_where_a_session_stands(tmp_path: Path
         async with running_broker(tmp_path / "a", storage=bucket) as old:
             async with old.client() as client:
                 await publish(client, TOPIC, [b"1", b"2"], durability="remote", name="p")
-            said.append((await old.broker.topic(TOPIC).intake.open(session)).next_sequence)
+            said.append((await old.topic(TOPIC).intake.open(session)).next_sequence)
             async with running_broker(tmp_path / "b", storage=bucket) as new:
-                said.append((await new.broker.topic(TOPIC).intake.open(session)).next_sequence)
-                said.append((await old.broker.topic(TOPIC).intake.open(session)).next_sequence)
+                said.append((await new.topic(TOPIC).intake.open(session)).next_sequence)
+                said.append((await old.topic(TOPIC).intake.open(session)).next_sequence)
     except (DanubeError, ExceptionGroup) as error:
         ended.append(error)
     while isinstance(ended[-1], BaseExceptionGroup):

@@ -180,31 +180,33 @@ async def test_retention_by_size_age_and_acknowledgement(tmp_path: Path) -> None
             await seal(running, f"/default/{name}")
             assert sealed(running, f"/default/{name}")[0] >= 3
 
-        by_size = broker.topic("/default/size")
+        by_size = broker.directory.find("/default/size")
         by_size.apply_policies(stack([("topic", TopicPolicies(retention=Retention(max_bytes=600_000)))]))
-        plan = broker.history.plan(by_size)
+        plan = broker.directory.history.plan(by_size)
         assert by_size.start_offset == plan.start_offset == 0  # a plan changes nothing
-        await broker.history.expire(by_size)
+        await broker.directory.history.expire(by_size)
         assert by_size.start_offset == plan.new_start_offset > 0
-        assert broker.history.catalogue.topic(by_size.topic_id).size_bytes <= 600_000 + SEALING["segment_bytes"]
+        assert (
+            broker.directory.history.catalogue.topic(by_size.topic_id).size_bytes <= 600_000 + SEALING["segment_bytes"]
+        )
         assert await read_all(client, "/default/size") == payloads_of(0, 1000)[by_size.start_offset :]
 
-        by_age = broker.topic("/default/age")
+        by_age = broker.directory.find("/default/age")
         by_age.apply_policies(stack([("topic", TopicPolicies(retention=Retention(max_age_s=1e-6)))]))
-        await broker.history.expire(by_age)
+        await broker.directory.history.expire(by_age)
         assert by_age.start_offset == by_age.end_offset == 1000
         assert await read_all(client, "/default/age") == []
         await publish(client, "/default/age", [b"goes on"])
         assert by_age.end_offset == 1001
 
-        acked = broker.topic("/default/acked")
+        acked = broker.directory.find("/default/acked")
         acked.apply_policies(stack([("topic", TopicPolicies(retention=Retention(acknowledged=True)))]))
-        assert broker.history.plan(acked).new_start_offset == 0  # nobody has acknowledged anything
+        assert broker.directory.history.plan(acked).new_start_offset == 0  # nobody has acknowledged anything
         async with client.consumer("/default/acked", subscription="s", start="earliest") as consumer:
             for message in await take(consumer, 600):
                 await message.ack()
             await consumer.flush_acks()
-            await broker.history.expire(acked)
+            await broker.directory.history.expire(acked)
             assert 0 < acked.start_offset <= 600
         start = acked.start_offset
         await running.restart(crash=True)

@@ -14,6 +14,9 @@ import msgspec
 import pytest
 import trio
 
+from danube.broker.runtime.config import BrokerConfig
+from danube.broker.runtime.runtime import Runtime
+from danube.broker.runtime.seams import Seams
 from danube.broker.stages import Stages
 from danube.log import ProducerSession, StoredBatch
 from danube.metadata import MemoryStore
@@ -47,6 +50,7 @@ class FakeTopic:
 
     def __init__(self, name: str, topic_id: int, durability: Durability = Durability.DISK) -> None:
         self.name, self.topic_id, self.durability = name, topic_id, durability
+        self.lossy = durability is Durability.NONE
         self.intake = self
         self.max_message_bytes = MIB
         self.at_once = True
@@ -231,15 +235,19 @@ class World:
         self.topics["/default/none"] = FakeTopic("/default/none", 9, Durability.NONE)
         self.ids = 0
         limits = {"max_batch_bytes": 8 * MIB, **limits}
-        self.broker = SimpleNamespace(
-            config=SimpleNamespace(limits=Limits(**limits), cluster="here", data_directory="/data"),
-            seams=SimpleNamespace(wall_clock_us=lambda: 10**15 + round(trio.current_time() * 1e6)),
-            catalogue=SimpleNamespace(store=store, new_id=self.new_id, locate=self.locate),
-            topic=self.topics.__getitem__,
-            topic_for_producer=self.topic_for_producer,
-            nursery=nursery,
+        runtime = Runtime(
+            BrokerConfig(data_directory="/data", cluster="here", limits=Limits(**limits)),
+            Seams(wall_clock_us=lambda: 10**15 + round(trio.current_time() * 1e6), random=Random(1)),
         )
-        self.stages = Stages(cast("Any", self.broker), self.disk)
+        runtime.new_id = self.new_id  # type: ignore[method-assign]
+        runtime.begin(nursery)
+        self.directory = SimpleNamespace(
+            runtime=runtime,
+            catalogue=SimpleNamespace(store=store, locate=self.locate),
+            find=self.topics.__getitem__,
+            for_producer=self.topic_for_producer,
+        )
+        self.stages = Stages(cast("Any", self.directory), self.disk)
 
     def new_id(self) -> int:
         self.ids += 1
@@ -254,7 +262,7 @@ class World:
         return self.topics[request.topic]
 
     async def restart(self) -> None:
-        self.stages = Stages(cast("Any", self.broker), self.disk)
+        self.stages = Stages(cast("Any", self.directory), self.disk)
         for topic in self.topics.values():
             topic.here.clear()
             topic.waiting.clear()
