@@ -245,22 +245,21 @@ class Cursor:
         """Build the entry that holds the whole cursor."""
         return CursorSnapshot(subscription_id, self.generation, self.floor, _steps(self.floor, self._acked.to_flat()))
 
-    def apply(self, entry: CursorEntry) -> None:
+    def apply(self, entry: CursorEntry) -> bool:
         """Apply a recovered entry. Idempotent; entries of older generations are ignored.
 
-        Raises:
-            DataLossError: a delta of a generation whose reset was never seen.
+        Returns:
+            False if the entry is a delta of a generation whose reset was never seen: a seek is lost. The cursor stays
+            at its place, in the new generation. It counts no message as acknowledged that is not, and may deliver
+            messages that the seek would have passed over.
         """
         if entry.generation < self.generation:
-            return
+            return True
         if isinstance(entry, CursorDelta):
-            if entry.generation > self.generation:
-                raise DataLossError(
-                    f"the cursor of subscription {entry.subscription_id} is at generation {self.generation}, but the"
-                    f" journal goes on with generation {entry.generation}: the seek between them is missing"
-                )
+            complete = entry.generation == self.generation
+            self.generation = entry.generation
             self._merge(entry.ranges)
-            return
+            return complete
         if entry.generation > self.generation:
             self.generation = entry.generation
             self.floor = entry.floor
@@ -268,6 +267,7 @@ class Cursor:
         if isinstance(entry, CursorSnapshot):
             self._merge([self.floor, entry.floor] if entry.floor > self.floor else [])
             self._merge(list(accumulate(entry.steps, initial=entry.floor))[1:])
+        return True
 
     def _merge(self, flat: Sequence[int]) -> None:
         """Acknowledge recovered ranges; they were accepted once, so the limit does not apply."""

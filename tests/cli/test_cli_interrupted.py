@@ -35,7 +35,7 @@ if __name__ == '__main__':
 
 INTERRUPTED_WHILE_STARTING = """
 import os, signal, trio
-from danube.broker.catalogue.catalogue import catalogue
+from danube.broker.catalogue import catalogue
 
 async def load(*args):
     os.kill(os.getpid(), getattr(signal, {name!r}))

@@ -67,10 +67,9 @@ async def test_ids_are_kept_while_the_storage_of_their_topic_is_away(tmp_path: P
 
         async def consumers(topic: Any) -> Consumers:
             ids = iter(range(1, 100))
-            catalogue = SimpleNamespace(store=store, new_id=lambda: next(ids))
-            face = Consumers(
-                SimpleNamespace(config=SimpleNamespace(limits=Limits()), catalogue=catalogue, topic=topic)  # type: ignore[arg-type]
-            )
+            runtime = SimpleNamespace(limits=Limits(), new_id=lambda: next(ids))
+            directory = SimpleNamespace(catalogue=SimpleNamespace(store=store), find=topic)
+            face = Consumers(SimpleNamespace(runtime=runtime, directory=directory))  # type: ignore[arg-type]
             async with trio.open_nursery() as nursery:
                 await nursery.start(face.run)
                 nursery.cancel_scope.cancel()

@@ -38,6 +38,7 @@ class FakeTopic:
 
     def __init__(self, durability: Durability = Durability.DISK) -> None:
         self.durability = durability
+        self.lossy = durability is Durability.NONE
         self.opened = OpenedBatches(Limits())
 
     def producer_name(self, producer_id: int) -> str:

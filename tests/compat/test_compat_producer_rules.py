@@ -35,6 +35,7 @@ class FakeTopic:
 
     def __init__(self, name: str = TOPIC, durability: Durability = Durability.DISK, **known: int) -> None:
         self.name, self.durability = name, durability
+        self.lossy = durability is Durability.NONE
         self.intake = self.producers = self
         self.known = {number: name for name, number in known.items()}
         self.signs: list[int] = []
@@ -86,9 +87,8 @@ class World:
         self.topics = {topic.name: topic for topic in topics}
         self.added: list[Added] = []
         self.broker = SimpleNamespace(
-            config=SimpleNamespace(limits=Limits(**limits), durability=durability),
-            kept_topics=lambda: list(topics),
-            topic=self.topic,
+            runtime=SimpleNamespace(limits=Limits(**limits), config=SimpleNamespace(durability=durability)),
+            directory=SimpleNamespace(kept_topics=lambda: list(topics), find=self.topic, ensure=self.ensure),
             composing=SimpleNamespace(of=lambda topic: SimpleNamespace(add=lambda *args: self.add(topic, *args))),
         )
         self.producers = Producers(cast("Any", self.broker))
@@ -97,6 +97,9 @@ class World:
         if name not in self.topics:
             raise TopicNotFoundError(f"topic {name!r} does not exist")
         return self.topics[name]
+
+    async def ensure(self, name: str, _durability: Durability) -> FakeTopic:
+        return self.topic(name)
 
     def add(self, topic: FakeTopic, *args: Any) -> None:
         self.added.append((topic.name, *args))  # type: ignore[arg-type]

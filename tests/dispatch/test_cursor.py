@@ -147,9 +147,15 @@ def test_entries_of_an_older_generation_mean_nothing():
     assert (cursor.floor, cursor.ranges()) == (10, [])
 
 
-def test_a_delta_without_its_reset_is_data_loss():
-    with pytest.raises(DataLossError, match=r"generation 1.*generation 2"):
-        Cursor(10, generation=1).apply(CursorDelta(1, 2, [10, 20]))
+def test_a_delta_without_its_reset_says_that_a_seek_is_lost_and_acknowledges_nothing_else():
+    cursor = Cursor(10, generation=1)
+    assert cursor.apply(CursorDelta(1, 1, [12, 13]))
+    assert not cursor.apply(CursorDelta(1, 2, [15, 20]))
+    assert (cursor.floor, cursor.ranges(), cursor.generation) == (10, [(12, 13), (15, 20)], 2)
+    assert cursor.apply(CursorDelta(1, 2, [10, 12]))
+    assert cursor.floor == 13
+    assert cursor.apply(CursorDelta(1, 1, [13, 14]))
+    assert cursor.floor == 13, "an entry of the older generation"
 
 
 def test_a_newer_snapshot_replaces_and_an_equal_one_is_merged():

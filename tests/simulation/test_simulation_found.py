@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from danube.client import Client
+from danube.dispatch import CursorReset, encode_entry
 from danube.log import Journal
 from danube.model import Retention
 from danube.model.errors import DanubeError, DataLossError
@@ -173,15 +174,16 @@ def test_a_deletion_that_is_cut_off_leaves_nothing_alive() -> None:
                 async with client.consumer(topic, subscription="s", start="earliest") as consumer:
                     await (await consumer.receive()).ack()
                 if number % 2:
-                    await broker.history.merger.merge("default", frozenset(broker.history.catalogue.topics))
+                    history = broker.directory.history
+                    await history.merger.merge("default", frozenset(history.catalogue.topics))
                 world.node.set_metadata_faults(refuse=0.3, latency_s=0.002)
                 with suppress(DanubeError), trio.move_on_after(random.choice((0.0015, 0.003, 0.01, 60.0))):
                     await client.delete_topic(topic)
                 world.node.set_metadata_faults(refuse=0.0, latency_s=0.0)
                 await trio.sleep(3)
-            records = {topic_id for _, record in broker.catalogue.topics() for topic_id in record.topic_ids}
-            assert set(broker.history.catalogue.topics) <= records
-            assert {topic.topic_id for topic in broker.kept_topics()} == records
+            records = {topic_id for _, record in broker.directory.catalogue.topics() for topic_id in record.topic_ids}
+            assert set(broker.directory.history.catalogue.topics) <= records
+            assert {topic.topic_id for topic in broker.directory.kept_topics()} == records
             assert len(records) < 24, "no deletion has succeeded"
 
     simulate(work)
@@ -375,10 +377,10 @@ def test_nothing_is_ahead_of_the_journal_after_a_power_loss(stored: str) -> None
                 broker = world.node.life.broker
                 with trio.move_on_after(1):
                     if stored == "sealed":
-                        await broker.history.sealer.seal_now([broker.topic(TOPIC)])
+                        await broker.directory.history.sealer.seal_now([broker.directory.find(TOPIC)])
                     else:
-                        assert broker.journal.checkpoint is not None
-                        await broker.journal.checkpoint()
+                        assert broker.runtime.journal.checkpoint is not None
+                        await broker.runtime.journal.checkpoint()
                 world.crash(world.node, power_loss=True)
                 world.node.disk.sync_delay_s = 0.002
                 lost += len(await read(client)) < known + 40
@@ -398,7 +400,7 @@ def test_readers_pass_over_a_hole_up_to_the_end(monkeypatch: pytest.MonkeyPatch)
                 async with client.producer(TOPIC) as producer:
                     await producer.send_many([b"x"] * 20)
                 assert world.node.life is not None
-                journal = world.node.life.broker.journal
+                journal = world.node.life.broker.runtime.journal
                 assert journal.checkpoint is not None
                 await journal.checkpoint()
                 world.crash(world.node, power_loss=True)
@@ -424,3 +426,37 @@ async def read(client: Client) -> list[bytes]:
         found = [message async for batch in reader.batches(until_caught_up=True) for message in batch]
     assert [message.offset for message in found] == list(range(len(found)))
     return [message.payload for message in found]
+
+
+def test_a_seek_that_is_lost_with_damage_is_told_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Seed 20261129000199: no start of the broker succeeded any more."""
+
+    async def work(world: World) -> None:
+        async with world.applications.client("here", Random(1), "broker") as client:
+            async with client.producer(TOPIC) as producer:
+                await producer.send_many([b"x"] * 20)
+            async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+                for _ in range(10):
+                    await (await consumer.receive()).ack()
+                await consumer.flush_acks()
+                await client.seek_subscription(TOPIC, "s", 15)
+                while (message := await consumer.receive()).offset != 15:
+                    pass
+                await message.ack()
+                await consumer.flush_acks()
+            assert world.node.life is not None
+            found = world.node.life.broker.directory.find(TOPIC).subscriptions["s"]
+            world.crash(world.node, power_loss=False)
+            seek = encode_entry(CursorReset(found.subscription_id, found.cursor.generation, 15))
+            files = [world.node.disk.content(name) for name in world.node.disk.names() if name.startswith("journal")]
+            places = [(file, file.find(seek)) for file in files]
+            assert any(at >= 0 for _, at in places)
+            for file, at in places:
+                if at >= 0:
+                    file[at] ^= 1
+            async with client.consumer(TOPIC, subscription="s") as consumer:
+                offsets = [(await consumer.receive()).offset for _ in range(9)]
+            assert offsets == [10, 11, 12, 13, 14, 16, 17, 18, 19]
+
+    simulate(work)
+    assert f"a seek of subscription 's' of topic '{TOPIC}' is lost with a damaged part of the journal" in caplog.text

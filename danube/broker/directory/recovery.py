@@ -10,10 +10,11 @@ import trio
 from danube.broker.topic.recovered import RecoveryVisitor
 from danube.dispatch import encode_entry
 from danube.model.batch import crc32c
+from danube.model.errors import DataLossError
 from danube.model.records import SubscriptionRecord, members
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from danube.broker.directory.directory import Directory
     from danube.broker.topic.topic import Topic
@@ -51,6 +52,7 @@ async def recover(directory: Directory, *, identity: int | None, synced: int) ->
     )
     report = await runtime.journal.recover(visitor, identity=identity, synced=synced)
     _tell(report)
+    _check_seeks(visitor.lost_seeks, subscriptions, names, damaged=bool(report.corruptions or report.missing_files))
     stopped = report.stopped_topics(
         {topic_id: max(found.start_offset, found.end_offset) for topic_id, found in history.catalogue.topics.items()}
     )
@@ -89,6 +91,28 @@ def _tell(report: Recovered) -> None:
         )
     for corruption in report.corruptions:
         _log.error("%s", corruption.error())
+
+
+def _check_seeks(
+    lost: Container[int],
+    subscriptions: Mapping[int, Mapping[str, SubscriptionRecord]],
+    names: Mapping[int, str],
+    *,
+    damaged: bool,
+) -> None:
+    """Say which subscriptions have lost a seek with a damaged part of the journal.
+
+    Raises:
+        DataLossError: nothing is damaged, so it is lost for another reason.
+    """
+    for topic_id, records in subscriptions.items():
+        for name, record in records.items():
+            if record.subscription_id not in lost:
+                continue
+            what = f"a seek of subscription {name!r} of topic {names.get(topic_id, f'{topic_id:016x}')!r}"
+            if not damaged:
+                raise DataLossError(f"{what} is missing in the journal, though entries after it are there")
+            _log.error("%s is lost with a damaged part of the journal: it goes on from where it was; seek again", what)
 
 
 def _restore_subscriptions(

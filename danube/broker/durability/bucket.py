@@ -391,6 +391,11 @@ class BucketLevel(Level):
             self.runtime.limits,
         )
         recovered.replay(visitor)
+        if visitor.lost_seeks:
+            raise DataLossError(
+                f"the commits of durability 'remote' lack a seek of {len(visitor.lost_seeks)} subscriptions, and have"
+                " entries after it; restore the objects below wal/ from a copy"
+            )
         for topic, record in records.items():
             for each, number in members(topic, record):
                 state = recovered.topics.get(number, RemoteTopicState())

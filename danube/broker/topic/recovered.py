@@ -49,6 +49,7 @@ class RecoveryVisitor:
     Attributes:
         topics: by topic id; those that said something.
         cursors: by subscription id; every subscription of the catalogue.
+        lost_seeks: ids of subscriptions with a seek that is not in the journal, though entries after it are.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class RecoveryVisitor:
         self._limits = limits
         self.topics: dict[int, TopicState] = {}
         self.cursors: dict[int, Cursor] = {}
+        self.lost_seeks: set[int] = set()
         for topic_id, value in topic_snapshots.items():
             snapshot = _SNAPSHOT.decode(value)
             state = self._topic(topic_id)
@@ -89,7 +91,7 @@ class RecoveryVisitor:
         if entry_type == EntryType.CURSOR:
             entry = decode_entry(payload)
             cursor = self.cursors.get(entry.subscription_id)
-            if cursor is not None:
-                cursor.apply(entry)
+            if cursor is not None and not cursor.apply(entry):
+                self.lost_seeks.add(entry.subscription_id)
         elif entry_type == EntryType.PRODUCER and topic_id in self._names:
             self._topic(topic_id).producers.apply_entry(payload)
