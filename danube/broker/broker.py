@@ -1,9 +1,9 @@
-"""The broker: its parts, and the order in which they come to life and end.
+"""The broker: owns its components, and defines the order in which they start and stop.
 
-Start: lock the data directory, open the metadata, see whether journal and metadata fit together, read the catalogue and
-the snapshots, recover the journal, build the topics, listen. End (drain): stop accepting, let the streams settle what
-they have in flight, close them with a retryable status, finish the commits, checkpoint, close the metadata. If the
-journal fails, nothing more is acknowledged and the process ends with an error; the next start recovers from the disk.
+Start: lock the data directory, open the metadata, check that journal and metadata match, load the catalogue and the
+snapshots, recover the journal, build the topics, listen. Stop (drain): stop accepting, let the streams settle what they
+have in flight, close them with a retryable status, finish the commits, checkpoint, close the metadata. If the journal
+fails, nothing more is acknowledged and the process exits with an error; the next start recovers from the disk.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ _log = logging.getLogger("danube.broker")
 
 
 class Broker:
-    """One broker process. Build it, and run it once.
+    """One broker process. Build it and run it once.
 
     Args:
-        config, seams: what it is to do, and with what.
-        faces: makers of further faces (see :mod:`danube.broker.faces`), beside the native one.
+        config, seams: its configuration and its injected dependencies.
+        faces: factories of additional faces (see :mod:`danube.broker.faces`), beside the native protocol.
     """
 
     def __init__(self, config: BrokerConfig, seams: Seams, faces: Sequence[FaceMaker] = ()) -> None:
         self.config = config
         self.runtime = Runtime(config, seams)
-        """What topics rely on."""
+        """Services shared by all topics."""
         self.directory: Directory
-        """The topics."""
+        """The topics of this broker."""
         self.operations: Operations
-        """What any protocol may ask of it."""
+        """The use cases that the native calls and the faces share."""
         self.composing = Composing(self.runtime)
-        """Puts messages together that are sent one at a time."""
+        """Composes messages that are sent one at a time into batches."""
         self.stages: Stages
         self.admin_addresses: list[str] = []
-        """Where it listens for admin services."""
+        """Addresses of the admin port."""
         self._faces = faces
         self._bond: Bond
         self._checkpoints: Checkpoints | None = None
@@ -76,7 +76,7 @@ class Broker:
         self._drain_wanted = trio.Event()
         self._server: Server
 
-    # --- Life ---
+    # --- Life cycle ---
 
     @property
     def draining(self) -> bool:
@@ -84,7 +84,7 @@ class Broker:
         return self._drain_wanted.is_set()
 
     def drain(self) -> None:
-        """Begin to shut down; :meth:`run` returns when that is done."""
+        """Start the shutdown; :meth:`run` returns when it is complete."""
         self._drain_wanted.set()
 
     async def wait_draining(self) -> None:
@@ -92,14 +92,14 @@ class Broker:
         await self._drain_wanted.wait()
 
     async def run(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until :meth:`drain`; ``task_status`` gets the addresses once the broker listens.
+        """Run until :meth:`drain`; ``task_status`` receives the addresses once the broker listens.
 
         Raises:
             DataDirectoryError: the data directory is locked, read-only or of another format.
-            ConfigurationError: an address cannot be listened on, a metadata engine or storage is unknown, or a storage
-                takes only objects that are too small.
-            DataLossError: the journal or the metadata have lost something; nothing was changed.
-            OwnerFencedError: another broker has taken over this one's metadata.
+            ConfigurationError: an address cannot be bound, a metadata engine or storage is unknown, or a storage
+                accepts only objects that are too small.
+            DataLossError: the journal or the metadata have lost data; nothing was changed.
+            OwnerFencedError: another broker has claimed this broker's metadata.
             JournalFencedError: the disk failed; restart to recover.
         """
         config = self.config
@@ -114,7 +114,7 @@ class Broker:
                 checkpoint=self._checkpoint,
             )
             store = ObservedStore(engine, journal.note_metadata)
-            # Before anything else is opened, which may create something: what has lost a part stays as it is.
+            # Before opening anything else, which may create files: after a loss everything must stay as it is.
             self._bond = await Bond.examine(journal, disk, store, seams.random, config.data_directory)
             journal.before_end = self._say_farewell
             async with (
@@ -132,7 +132,7 @@ class Broker:
         stage_disk: StageDisk,
         task_status: trio.TaskStatus[list[str]],
     ) -> None:
-        """Run on what was opened, and found to be whole."""
+        """Run the broker on its opened disks, metadata and storages, after the bond has been verified."""
         config, runtime = self.config, self.runtime
         catalogue = await Catalogue.load(store, config.limits, runtime.seams.random, runtime.clock_us)
         for name, marker in storages.markers.items():
@@ -190,7 +190,7 @@ class Broker:
             await self._checkpoints.store()
 
     async def _say_farewell(self) -> None:
-        """Store a last checkpoint, and let the metadata know where the journal ends."""
+        """Store a final checkpoint, and note the end of the journal in the metadata."""
         try:
             await self._checkpoint()
             await self._bond.note()
@@ -242,22 +242,22 @@ class Broker:
             task_status.started(self.runtime.addresses)
             await self._drain_wanted.wait()
             self.composing.drain()
-            # Streams and calls that have something in flight end when it has settled; the others end at once.
+            # Streams and calls with something in flight end once it has settled; the others end at once.
             await self._server.drain(0, self.config.drain_timeout_s)
-            for server in servers[1:]:  # last, because it can be asked until then
-                server.linger_s = 0.0  # its clients hold no streams
+            for server in servers[1:]:  # last, so that admin calls are answered until then
+                server.linger_s = 0.0  # admin clients hold no streams
                 await server.drain(0, self.config.drain_timeout_s)
             nursery.cancel_scope.cancel()
 
     async def _listen(self, server: Server, addresses: Sequence[str], shown: list[str], nursery: trio.Nursery) -> None:
         listeners = await self.runtime.seams.listen(addresses)
-        shown += [shown_address(listener) for listener in listeners]  # before the first call, which may ask for them
+        shown += [shown_address(listener) for listener in listeners]  # before the first call, which may need them
         await nursery.start(server.run, listeners)
 
-    # --- Telling ---
+    # --- Information ---
 
     def info(self) -> api.BrokerInfo:
-        """Return what the broker says about itself."""
+        """Return the status that the broker reports about itself."""
         journal, sealing = self.runtime.journal.usage(), self.directory.history.sealer.status()
         limits = self.config.limits
         return api.BrokerInfo(

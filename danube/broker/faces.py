@@ -1,8 +1,8 @@
-"""Faces: further ways to talk to a broker, laid over its own calls.
+"""Faces: additional protocols served by a broker, built on its shared operations.
 
-The broker serves its native calls itself. A face adds services of another protocol on the same port (another codec
-tells them apart), and services for those who look after the broker on the admin port. The broker knows nothing of what
-a face does; a face uses the broker's topics, intakes, subscriptions and administration::
+The broker serves its native calls itself. A face adds services of another protocol on the same port (distinguished by
+their codec), and admin services on the admin port. The broker knows nothing about the protocol of a face; a face uses
+the broker's topics, intakes, subscriptions and operations::
 
     run_broker(config, faces=(danube.compat.face,))     # a function: a broker in, its face out
 """
@@ -26,50 +26,50 @@ __all__ = ["Face", "FaceMaker", "Served"]
 
 
 class Served(Protocol):
-    """What a face gets of its broker."""
+    """The part of a broker that a face may use."""
 
     runtime: Runtime
     directory: Directory
     operations: Operations
     composing: Composing
     admin_addresses: list[str]
-    """Where it listens for admin services."""
+    """Addresses of the admin port."""
 
     @property
     def draining(self) -> bool:
-        """Whether it ends."""
+        """Whether the broker is shutting down."""
         ...
 
     async def wait_draining(self) -> None:
-        """Wait until it ends."""
+        """Wait until the broker starts to shut down."""
         ...
 
 
 class Face(Protocol):
-    """One face of one broker. It is asked once, when the topics have come to life and before anybody can connect."""
+    """One face of one broker. It is created once, after the topics are loaded and before clients can connect."""
 
     @property
     def services(self) -> Service:
-        """Methods for the port of clients."""
+        """Methods served on the client port."""
         ...
 
     @property
     def admin_services(self) -> Service:
-        """Methods for the admin port."""
+        """Methods served on the admin port."""
         ...
 
     @property
     def codecs(self) -> Mapping[str, Codec]:
-        """Codecs by content subtype, in addition to the native one."""
+        """Codecs by content subtype, in addition to the native codec."""
         ...
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Do what the face has to do beside its calls, until cancelled.
+        """Run the background work of the face until cancelled.
 
-        Calls are served once ``task_status`` was told. It is cancelled when the last call has ended.
+        Calls are served once ``task_status`` has been started. The task is cancelled after the last call has ended.
         """
         ...
 
 
 FaceMaker = Callable[["Served"], Face]
-"""Makes the face of a broker."""
+"""Factory of the face of a broker."""

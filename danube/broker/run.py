@@ -1,7 +1,7 @@
-"""The process around a broker: logging, signals, the ready line, the exit code.
+"""The process of a broker: logging, signals, the ready line, the exit code.
 
-Exit codes: 0 after a drain; 130 after Ctrl-C before it was ready; else that of the error (see
-:func:`danube.model.errors.exit_code`), printed in one line.
+Exit codes: 0 after a drain; 130 after Ctrl-C before the broker was ready; otherwise the exit code of the error (see
+:func:`danube.model.errors.exit_code`), which is printed in one line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _wall_clock_us() -> int:
 def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
     """Run a broker until SIGTERM or SIGINT (drain, exit code 0) or until it fails. Blocks; main thread only.
 
-    One that comes before the broker is ready ends the start: with exit code 130 after SIGINT, 0 after SIGTERM. A second
+    A signal before the broker is ready aborts the start: with exit code 130 after SIGINT, 0 after SIGTERM. A second
     signal ends the process at once. ``faces`` as in :class:`danube.broker.Broker`.
     """
     logging.basicConfig(
@@ -53,7 +53,7 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
         if failure is None:
             raise
         _log.error("%s", failure)
-        print(f"error: {failure}", file=sys.stderr, flush=True)  # noqa: T201 - the last word of a process
+        print(f"error: {failure}", file=sys.stderr, flush=True)  # noqa: T201 - the final error line of a process
         return exit_code(failure)
 
 
@@ -66,10 +66,10 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> int:
             nursery.start_soon(life.heed, signals)
             addresses = await nursery.start(life.run)
             admin = f" admin on {', '.join(broker.admin_addresses)};" if broker.admin_addresses else ""
-            # Everything loaded so far stays for good: keep the collector from walking over it again and again.
+            # Objects loaded so far live as long as the process: exclude them from garbage collection.
             gc.collect()
             gc.freeze()
-            nursery.start_soon(FreedMemory().run)  # what starting took goes at once
+            nursery.start_soon(FreedMemory().run)  # release the memory used by the start at once
             life.ready = True
             print(  # noqa: T201 - the one line on standard output that scripts wait for
                 f"danube {__version__} ready: listening on {', '.join(addresses)};{admin}"
@@ -80,7 +80,7 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> int:
 
 
 class _Life:
-    """One run of a broker, and what signals do to it."""
+    """One run of a broker, and its reaction to signals."""
 
     def __init__(self, broker: Broker, everything: trio.CancelScope) -> None:
         self._broker = broker
@@ -90,12 +90,12 @@ class _Life:
         self.exit_code = 0
 
     async def run(self, *, task_status: trio.TaskStatus[list[str]]) -> None:
-        """Run the broker; once it has drained, end the rest (what waits for signals would wait for ever)."""
+        """Run the broker; after its drain, cancel the other tasks (the signal receiver would wait forever)."""
         await self._broker.run(task_status=task_status)
         self._everything.cancel()
 
     async def heed(self, signals: AsyncIterator[int]) -> None:
-        """First signal: drain, or give up a start that is under way, as a crash would. Second: leave at once."""
+        """First signal: drain, or abort a start that is under way, as a crash would. Second: exit at once."""
         async for number in signals:
             name = signal.Signals(number).name
             if self._leaving:

@@ -1,1 +1,1 @@
-"""Which topics are here: records, policies, creation and deletion, recovery, restore."""
+"""The topics of this broker: lookup, creation and deletion, policies, recovery, restore."""

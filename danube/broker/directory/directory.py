@@ -1,8 +1,8 @@
-"""Which topics are here: found, created on demand, enlarged, unloaded, deleted. The one place that knows.
+"""The directory: the topics that this broker serves; finds, creates, enlarges, unloads and deletes them.
 
 A name stands for a plain topic, for a partition, or (as the base name of a partitioned topic) for all its partitions.
-Records are in the catalogue; what serves a name is here. A topic that has a record and is not here is being created or
-deleted, or its storage is away.
+The catalogue holds the records; the directory holds the topics that are served. A topic with a record that is not in
+the directory is being created or deleted, or its storage is unavailable.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Directory:
 
     Args:
         runtime: of the broker.
-        catalogue, policies: what is stored about topics.
+        catalogue, policies: the stored records and policies of topics.
 
     Attributes:
-        history: of all topics that have one.
+        history: the sealed history of all topics that have one.
         levels: one object for each durability.
-        expiry: lets messages of topics with a time to live expire.
-        version: another number after any topic or partition has come or gone, and in each life of the broker.
-        watchers: events to set when a topic or partition has come or gone.
+        expiry: expires messages of topics with a time to live.
+        version: changes whenever a topic or partition is added or removed, and with each start of the broker.
+        watchers: events to set when a topic or partition is added or removed.
         restoring: held while topics are restored from a bucket.
     """
 
@@ -78,10 +78,10 @@ class Directory:
         self._creating = NamedLocks()
 
     def level(self, record: TopicRecord) -> Level:
-        """Return what the durability of a topic decides."""
+        """Return the level of a topic, by its durability."""
         return self.levels.of(record.durability)
 
-    # --- What is here ---
+    # --- Lookup ---
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -95,7 +95,7 @@ class Directory:
         return [topic for topic in self._topics.values() if not topic.lossy]
 
     def living(self, name: str, record: TopicRecord) -> list[Topic]:
-        """Return the topic of a record, or its partitions, that are served."""
+        """Return the topic of a record, or its partitions, as far as they are served."""
         return [self._topics[each] for each, _ in members(name, record) if each in self._topics]
 
     def find(self, name: str) -> Topic:
@@ -104,7 +104,7 @@ class Directory:
         Raises:
             TopicNotFoundError: it does not exist.
             InvalidArgumentError: it is the base name of a partitioned topic.
-            StorageUnavailableError: its storage is away.
+            StorageUnavailableError: its storage is unavailable.
         """
         topic = self._topics.get(name)
         if topic is None:
@@ -116,7 +116,7 @@ class Directory:
         return topic
 
     def resolve(self, name: str) -> list[Topic]:
-        """Return the topic, or all partitions of a partitioned base name; raises what :meth:`find` does."""
+        """Return the topic, or all partitions of a partitioned base name; raises as :meth:`find`."""
         record = self.catalogue.find(name)
         return [self.find(each) for each in names_behind(name, record)]
 
@@ -124,7 +124,7 @@ class Directory:
         """Return a subscription of a topic, or of all partitions that have it, each with its topic or partition.
 
         Raises:
-            SubscriptionNotFoundError: none has it.
+            SubscriptionNotFoundError: neither the topic nor a partition has it.
             TopicNotFoundError: the topic does not exist.
         """
         validate_topic(topic)
@@ -138,10 +138,10 @@ class Directory:
             )
         return found
 
-    # --- Coming and going ---
+    # --- Changes ---
 
     def adopt(self, topic: Topic) -> None:
-        """Serve a topic from now on."""
+        """Add a topic, which is served from now on."""
         self._topics[topic.name] = topic
         self._changed()
         if not topic.lossy:
@@ -155,10 +155,10 @@ class Directory:
             watcher.set()
 
     async def for_producer(self, request: api.PublishOpen) -> Topic:
-        """Return the topic that a producer wants; create it if the configuration allows that.
+        """Return the topic that a producer publishes to; create it if the configuration allows that.
 
         Raises:
-            TopicNotFoundError: it does not exist, and is not created.
+            TopicNotFoundError: it does not exist, and may not be created.
             DanubeError: it cannot be created now.
         """
         name = request.topic
@@ -182,10 +182,10 @@ class Directory:
         return self.find(name)
 
     async def ensure(self, name: str, durability: Durability) -> Topic:
-        """Return a topic or a partition; create or enlarge its topic on demand, for clients that never create them.
+        """Return a topic or a partition; create or enlarge its topic on demand, for clients that never create topics.
 
-        A client of the upstream protocol opens a producer on each partition by its full name, and never says how many
-        there will be. So a partition that is not there creates its partitioned topic, or enlarges it.
+        A client of the upstream protocol opens a producer on each partition by its full name, and never states the
+        number of partitions. A missing partition therefore creates its partitioned topic, or enlarges it.
 
         Args:
             name: of a plain topic or of a partition.
@@ -193,12 +193,12 @@ class Directory:
 
         Raises:
             AlreadyExistsError: a partition of a plain topic, or the base name of a partitioned one.
-            TopicNotFoundError: there is none, and none is created.
+            TopicNotFoundError: it does not exist, and may not be created.
             UnavailableError: it is being created or deleted; try again.
-            InvalidArgumentError, LimitExceededError: there may not be so many.
+            InvalidArgumentError, LimitExceededError: there would be too many partitions or topics.
         """
         with suppress(TopicNotFoundError, InvalidArgumentError):
-            return self.find(name)  # without waiting for others that are being created
+            return self.find(name)  # without waiting for topics that are being created
         validate_topic(name)
         split = split_partition(name)
         base, wanted = (split[0], split[1] + 1) if split else (name, 0)
@@ -234,12 +234,12 @@ class Directory:
             name: of a plain topic, or the base name of a partitioned one.
             durability: None: the broker's default.
             partitions: how many; 0: a plain topic.
-            storage: where its history goes; empty: the default one.
+            storage: the storage of its history; empty: the default one.
             policies: of the topic.
 
         Raises:
             InvalidArgumentError: the storage is not configured, or the name or a value is invalid.
-            AlreadyExistsError: there is one of this name.
+            AlreadyExistsError: a topic of this name exists.
             DanubeError: it cannot be created now.
         """
         storage = storage or DEFAULT_STORAGE
@@ -252,7 +252,7 @@ class Directory:
         return await self.levels.of(durability).create(name, durability, partitions, storage, policies)
 
     async def unload(self, name: str) -> None:
-        """Disconnect all producers and consumers of a topic (they come back), and seal all of it.
+        """Disconnect all producers and consumers of a topic (they reconnect), and seal all its messages.
 
         Raises:
             StorageError: sealing failed.
@@ -267,7 +267,7 @@ class Directory:
         await self.history.seal_now(topics)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic: nothing of it can be reached any more when this returns. Cancelling gives up the waiting."""
+        """Delete a topic: none of its data is reachable when this returns. Cancellation stops the waiting only."""
         known = self.catalogue.find(name)
         if known is not None:
             await self.level(known).prepare_change(known)
@@ -277,12 +277,12 @@ class Directory:
         async def delete() -> None:
             try:
                 await self._delete(name)
-            except Exception as error:  # noqa: BLE001 - for the caller, as if it had called this itself
+            except Exception as error:  # noqa: BLE001 - raised to the caller, as if it had called this itself
                 failed.append(error)
             finally:
                 done.set()
 
-        # A topic of which only the record is gone would be sealed and merged without end.
+        # A topic that lost only its record would be sealed and merged forever.
         self.runtime.start(delete)
         await done.wait()
         if failed:
@@ -291,12 +291,12 @@ class Directory:
     async def _delete(self, name: str) -> None:
         record = await self.catalogue.delete_topic(name)
         self._changed()
-        # All of them at once: while one settles, a topic of the same name may be created.
+        # Remove all of them first: while one settles, a topic of the same name may be created.
         gone = [self._topics.pop(topic_name, None) for topic_name, _ in members(name, record)]
         for topic in filter(None, gone):
             topic.end(TopicNotFoundError(f"topic {topic.name!r} was deleted"))
         for topic in filter(None, gone):
-            await topic.intake.wait_settled()  # what is on its way counts as needed once it is written
+            await topic.intake.wait_settled()  # a submitted batch keeps its journal file in use once it is written
         await self.level(record).deleted(name, record)
         for topic_id in record.topic_ids:
             self.runtime.journal.drop_topic(topic_id)
@@ -308,21 +308,21 @@ class Directory:
                     _log.warning("the history of the deleted topic %r is forgotten later: %s", name, error)
                     await trio.sleep(_METADATA_RETRY_S)
 
-    # --- What topics ask ---
+    # --- Requests of topics ---
 
     def planned_for(self, name: str, topic_id: int, subscription: str) -> Mapping[str, Any]:
-        """Return what was set for the policy of a subscription that does not exist yet."""
+        """Return the policy changes that were planned for a subscription that does not exist yet."""
         try:
             record, _ = self.catalogue.locate(name)
         except DanubeError:
-            return {}  # deleted, which its callers find out by themselves
+            return {}  # deleted; its callers detect that themselves
         return record.planned_for(topic_id, subscription)
 
     async def dead_letter_topics(self, source: Topic, name: str) -> Sequence[Topic]:
         """Return the topic of a name, or its partitions, for dead letters; create it, like ``source``, if it is absent.
 
         Raises:
-            FailedPreconditionError: it keeps nothing.
+            FailedPreconditionError: it stores no messages.
             DanubeError: it cannot be created or found now.
         """
         if self.catalogue.find(name) is None and split_partition(name) is None:
@@ -340,7 +340,7 @@ class Directory:
 
 
 def names_behind(name: str, record: TopicRecord | None) -> list[str]:
-    """Return the topic, or all partitions of a base name, that a record (None: of its base name) stands for.
+    """Return the names of the topics behind a name: itself, or all partitions if ``record`` is of a partitioned topic.
 
     Raises:
         TopicNotFoundError: a partitioned topic has no partitions.

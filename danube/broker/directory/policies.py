@@ -1,4 +1,4 @@
-"""How a change of policies takes effect: it is stored, and then every living topic below its target is told."""
+"""Changes of policies: stores them, then applies them to every served topic below their target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["change_policies"]
 
 _TOPICS_PER_TURN: Final = 500
-"""After so many topics a change lets other tasks run."""
+"""A change lets other tasks run after this many topics."""
 
 
 async def change_policies(directory: Directory, target: str, changes: Mapping[str, Any]) -> None:
@@ -26,14 +26,14 @@ async def change_policies(directory: Directory, target: str, changes: Mapping[st
     Args:
         directory: of the topics.
         target: a partition is refused: policies belong to the topic as a whole.
-        changes: names and plain values; None takes away what the target says.
+        changes: names and plain values; None removes the target's own value.
 
     Raises:
-        InvalidArgumentError: an unknown name, or a value that cannot be.
-        NamespaceNotFoundError, TopicNotFoundError: there is no such target.
-        FailedPreconditionError: a partition, or history of a topic that keeps none.
-        StorageUnavailableError: a topic of durability ``remote``, and its storage does not answer: it may still happen,
-            unless its topics are not served yet.
+        InvalidArgumentError: an unknown name, or an invalid value.
+        NamespaceNotFoundError, TopicNotFoundError: the target does not exist.
+        FailedPreconditionError: a partition, or history policies of a topic that stores no messages.
+        StorageUnavailableError: the topic has durability ``remote`` and its storage does not answer: the change may
+            still take effect, unless its topics are not served yet.
     """
     catalogue = directory.catalogue
     if not target.startswith("/"):
@@ -52,7 +52,7 @@ async def change_policies(directory: Directory, target: str, changes: Mapping[st
         await directory.level(known).prepare_change(known)
     record = await catalogue.change_topic_policies(target, changes)
     await _put_into_effect(directory, [(target, record)])
-    # A bucket that holds parts of a topic has a copy of its record, too.
+    # A bucket that holds parts of a topic also has a copy of its record.
     directory.history.tell(record.storage, {target: catalogue.encode(record)})
     await directory.level(record).changed(target, record)
 
@@ -67,9 +67,9 @@ def _check_history(directory: Directory, name: str, record: TopicRecord, changes
 
 
 async def _put_into_effect(directory: Directory, topics: Sequence[tuple[str, TopicRecord]]) -> None:
-    """Let living topics and their partitions know."""
+    """Apply the current policies to served topics and their partitions."""
     for count, (name, _) in enumerate(topics, 1):
-        record = directory.catalogue.find(name)  # another change may have come while this one let others run
+        record = directory.catalogue.find(name)  # another change may have happened while this one let others run
         if record is not None:
             policies = directory.policies.of_topic(name, record)
             for topic in directory.living(name, record):
@@ -81,7 +81,7 @@ async def _put_into_effect(directory: Directory, topics: Sequence[tuple[str, Top
 
 
 def _tell_manifests_above(directory: Directory, topics: Sequence[tuple[str, TopicRecord]]) -> None:
-    """What a namespace or the broker says is in the buckets of its topics: a restore has to know it."""
+    """Write the policies of the namespace or broker to the buckets of its topics: a restore needs them."""
     storages: dict[str, dict[str, bytes]] = {}
     always: set[str] = set()
     for name, record in topics:

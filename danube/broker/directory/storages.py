@@ -1,4 +1,4 @@
-"""The storages of a broker, as they are opened at its start."""
+"""Opens the storages of a broker at its start."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["OpenedStorages", "open_storages"]
 _log = logging.getLogger("danube.broker")
 
 _FOOTER_BYTES: Final = 8 * MIB
-"""More than what a segment has beside its batches: indexes, names, and a table of its parts."""
+"""More than the bytes of a segment beside its batches: indexes, names, and a table of its parts."""
 
 
 class OpenedStorages(NamedTuple):
-    """All of them, by name."""
+    """All storages, by name."""
 
     for_history: dict[str, Storage]
     lanes: dict[str, Storage]
-    """The same ones, for commits that must not wait behind segments."""
+    """The same storages, for commits that must not wait behind segments."""
     markers: dict[str, Marker]
-    """Of those that keep what they hold when the broker stops; nothing that must last is written to the others."""
+    """Markers of the storages that survive the end of the broker; no durable data is written to the others."""
 
 
 @asynccontextmanager
@@ -42,10 +42,10 @@ async def open_storages(
 
     Args:
         runtime: of the broker.
-        remember: stores the identity (second) that a storage (first) has got with the first write to it.
+        remember: stores the identity (second) that a storage (first) received with the first write to it.
 
     Raises:
-        ConfigurationError: a storage is unknown, or takes only objects that are too small.
+        ConfigurationError: a storage is unknown, or accepts only objects that are too small.
     """
     config, seams = runtime.config, runtime.seams
     async with AsyncExitStack() as stack:
@@ -79,7 +79,7 @@ async def open_storages(
 
 
 def _check_object_size(name: str, backend: StorageBackend, limits: Limits) -> None:
-    """Refuse a storage that does not take what sealing will put there: it would be refused again and again."""
+    """Refuse a storage whose object size is too small for segments: sealing would fail again and again."""
     needed = limits.segment_bytes + limits.max_batch_bytes + _FOOTER_BYTES
     if backend.capabilities.max_object_bytes < needed:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What history is told about topics and subscriptions, for the manifests of buckets."""
+"""Provides the records of topics and subscriptions that history writes to the manifests of buckets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ToldOfTopics"]
 
 
 class ToldOfTopics:
-    """A :class:`danube.history.Told` of a directory."""
+    """Implements :class:`danube.history.Told` on a directory."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -25,7 +25,7 @@ class ToldOfTopics:
     def of_topics(self, names: Iterable[str]) -> tuple[dict[str, bytes], Subscriptions]:
         """Return the records of the topics that these topics and partitions belong to, and their subscriptions.
 
-        With the former those of their namespaces, and the policies of the broker.
+        The records include those of their namespaces, and the policies of the broker.
         """
         catalogue = self._catalogue
         found: dict[str, bytes] = {}
@@ -42,7 +42,7 @@ class ToldOfTopics:
         return found, subscriptions
 
     def record_of(self, name: str) -> bytes | None:
-        """Return the record of a topic, None if there is none of that name."""
+        """Return the record of a topic, None if it does not exist."""
         record = self._catalogue.find(name)
         return self._catalogue.encode(record) if record is not None else None
 
@@ -54,9 +54,9 @@ class ToldOfTopics:
         }
 
     def everything(self, storage: str) -> tuple[dict[str, bytes], Subscriptions]:
-        """Return the records of the topics of a storage by name and of those above, and their durable subscriptions.
+        """Return the records of all topics of a storage and of the levels above them, and their durable subscriptions.
 
-        The latter as topic id, name, (record, cursor).
+        The subscriptions are given as topic id, name, (record, cursor).
         """
         catalogue = self._catalogue
         records: dict[str, bytes] = {}

@@ -1,1 +1,1 @@
-"""What one topic may rely on: configuration, seams, clocks, the rhythm of commits, tasks."""
+"""Services that topics depend on: configuration, seams, clocks, commit notifications, tasks."""

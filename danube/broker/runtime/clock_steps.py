@@ -1,9 +1,9 @@
-"""When the wall clock is set: by a person, or by the first answer of a time server.
+"""Detects steps of the wall clock, set by a person or by the first answer of a time server, and corrects waits.
 
-A delivery time is a time of the wall clock; what waits for it waits by the monotonic one, which nobody sets. The two
-are compared whenever a delayed batch is met, and once a second while some wait, because a clock that is set tells
-nobody. A step moves all that waits by as much, so a message that was met while the clock was wrong is not late, or
-early, by that for good.
+A delivery time is a time of the wall clock; waiting for it uses the monotonic clock, which is never set. The two are
+compared whenever a delayed batch is encountered, and once a second while some wait, because setting a clock notifies no
+process. A step shifts all waiting deliveries by the same amount, so a message that arrived while the clock was wrong is
+not permanently late, or early, by that difference.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ _log = logging.getLogger("danube.broker")
 
 _LOOK_S: Final = 1.0
 _STEP_S: Final = 0.05
-"""What two clocks may differ by; slow drift adds up to this before it is taken for a step."""
+"""Tolerated difference of the two clocks; slow drift accumulates to this before it counts as a step."""
 
 
 class Waiting(Protocol):
-    """What has messages that wait for a time of the wall clock."""
+    """An object with messages that wait for a time of the wall clock."""
 
     def clock_stepped(self, by_s: float) -> None:
-        """The wall clock is ``by_s`` further than it would be."""
+        """Handle a step: the wall clock is ``by_s`` further than it would be."""
         ...
 
     def waits_for_time(self) -> bool:
-        """Whether something still waits."""
+        """Return whether messages still wait."""
         ...
 
 
 class ClockSteps:
-    """See the module.
+    """Compares the wall clock with the monotonic one while deliveries wait; see the module.
 
     Args:
-        wall_clock_us: the seam.
+        wall_clock_us: the wall clock, a seam.
     """
 
     def __init__(self, wall_clock_us: Callable[[], int]) -> None:
         self._clock_us = wall_clock_us
         self._ahead_us: float | None = None
-        """What the wall clock is ahead of the monotonic one, as last seen."""
+        """How far the wall clock is ahead of the monotonic one, as last observed."""
         self._waiting: dict[Waiting, None] = {}
         self._begun = trio.Event()
 
     def now_us(self, waiting: Waiting) -> int:
-        """Return the time for what is going to wait for one; what waits already is moved first if it was set."""
+        """Return the time and register ``waiting``; registered waits are shifted first if the clock was set."""
         now_us = self._look()
         if waiting not in self._waiting:
             self._waiting[waiting] = None
@@ -72,7 +72,7 @@ class ClockSteps:
         return now_us
 
     async def run(self) -> None:
-        """Compare the clocks while something waits, until cancelled."""
+        """Compare the clocks while messages wait, until cancelled."""
         while True:
             await self._begun.wait()
             self._begun = trio.Event()

@@ -1,8 +1,7 @@
-"""The rhythm of a broker: what happens once for each group of journal entries that has settled.
+"""Commit notifications: what the broker does once for each group of journal entries that has settled.
 
-A commit settles the batches of many topics and producers at once. Whatever follows from that is gathered while the
-entries tell their owners, and done once at the end::
-
+A commit settles the batches of many topics and producers at once. Acknowledgements and deliveries that follow from it
+are collected while the owners of the entries are notified, and sent once at the end::
     journal -> settled(entries)
                  entry.owner.settled() ...      a topic shows a batch: touch(topic); a stream has an ack: queue(stream)
                  flush()                        one message with all acknowledgements for each stream
@@ -23,10 +22,10 @@ __all__ = ["Commits", "Flushed", "Pumped"]
 
 
 class Flushed(Protocol):
-    """A stream that gathers acknowledgements."""
+    """A stream that collects acknowledgements."""
 
     def flush(self) -> None:
-        """Send those that have gathered."""
+        """Send the collected acknowledgements."""
         ...
 
 
@@ -39,7 +38,7 @@ class Pumped(Protocol):
 
 
 class Commits:
-    """See the module."""
+    """Notifies the owners of settled entries, flushes streams and pumps topics; see the module."""
 
     def __init__(self) -> None:
         self._touched: dict[Pumped, None] = {}
@@ -47,11 +46,11 @@ class Commits:
         self._settled = trio.Event()
 
     def settled(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
-        """Tell the owners of settled entries, then send and deliver what that has caused, once each.
+        """Notify the owners of settled entries, then flush the queued streams and pump the touched topics, once each.
 
         Args:
             entries: in the order in which they were submitted.
-            error: why they are not durable, and never will be; None: they are.
+            error: why they are not durable, and never will be; None: they are durable.
         """
         for entry in entries:
             owner: Any = entry.owner
@@ -65,26 +64,26 @@ class Commits:
                 topic.pump()
 
     def stalled(self, entries: Sequence[Entry], error: DanubeError) -> None:
-        """Tell the owners of entries that these wait for their storage, and may still become durable."""
+        """Notify the owners of entries that these wait for their storage, and may still become durable."""
         for entry in entries:
             owner: Any = entry.owner
             owner.stalled(entry, error)
         self.flush()
 
     def touch(self, topic: Pumped) -> None:
-        """Let a topic deliver at the end of the commit."""
+        """Schedule a topic for delivery at the end of the commit."""
         self._touched[topic] = None
 
     def queue(self, stream: Flushed) -> None:
-        """Flush a stream at the end of the commit, or at the next :meth:`flush`. Call it once for each of them."""
+        """Schedule a flush of a stream at the end of the commit, or at the next :meth:`flush`. Call it once each."""
         self._queued.append(stream)
 
     def flush(self) -> None:
-        """Send the acknowledgements that have gathered."""
+        """Flush the queued streams."""
         streams, self._queued = self._queued, []
         for stream in streams:
             stream.flush()
 
     async def next_commit(self) -> None:
-        """Wait until the journal has settled something."""
+        """Wait until the journal has settled entries."""
         await self._settled.wait()

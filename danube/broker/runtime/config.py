@@ -1,6 +1,6 @@
-"""The configuration of a broker: defaults, a TOML file, and options on top, in this order.
+"""The configuration of a broker: defaults, overridden by a TOML file, overridden by command-line options.
 
-A file looks like this; every key is optional, an unknown one is refused with the nearest known name::
+A file looks like this; every key is optional, and an unknown key is refused with the nearest known name::
 
     listen = ["127.0.0.1:6650"]
     admin_listen = ["127.0.0.1:50051"]  # [] for no admin port
@@ -63,59 +63,60 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 class StorageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One storage: where it is, and its backend's options."""
+    """One storage: its URL, and the options of its backend."""
 
     url: str
     """``disk://``, ``s3://bucket/prefix`` ...; see ``danube plugins``."""
     options: dict[str, Any] = {}
-    """Options of the backend. Those in the URL's query win."""
+    """Options of the backend. Options in the query of the URL take precedence."""
     max_concurrency: int | None = None
-    """Narrows ``limits.storage_max_concurrency`` for this one."""
+    """Lowers ``limits.storage_max_concurrency`` for this storage."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be set on a broker."""
+    """All settings of a broker."""
 
     listen: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_PORT}",)
-    """Addresses, ``host:port``. Port 0 takes a free one (the ready line says which)."""
+    """Addresses, ``host:port``. Port 0 takes a free one (the ready line shows it)."""
     admin_listen: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_ADMIN_PORT}",)
-    """Addresses for those who look after the broker, like :attr:`listen`. An empty list means that it has no admin
-    port, and so does a broker without faces that have something for it. Whoever reaches this port may do everything
-    there: there is no authentication yet."""
+    """Addresses of the admin port, in the form of :attr:`listen`. An empty list disables the admin port; a broker whose
+    faces have no admin services has none either. Every client that can reach this port may do everything there: there
+        is
+    no authentication yet."""
     advertised_address: str = ""
     """Where official Danube clients are told to connect: ``host:port``, or a URL with ``http://`` or ``https://``. By
-    default they are told to stay at the address under which they have come."""
+    default they are told to keep the address that they connected to."""
     data_directory: str = "./danube-data"
-    """Where the journal and the metadata live; created if missing. One broker at a time."""
+    """Directory of the journal and the metadata; created if missing. Used by one broker at a time."""
     durability: Durability = Durability.DISK
-    """Durability of topics that are created without one."""
+    """Durability of topics that are created without a durability of their own."""
     auto_create_topics: bool = True
-    """Whether opening a producer creates its topic."""
+    """Whether opening a producer creates its topic if that is missing."""
     journal_file_size: int | str = 64 * MIB
     """Size of one journal file: a number of bytes or a text such as ``64MiB``."""
     metadata: str = "embedded"
     """Metadata engine: a plugin's name or URL."""
     storage: str | StorageConfig = "disk"
-    """Where history is sealed to, unless a topic names another storage: a backend's name, a URL, or a table."""
+    """Storage of sealed history, unless a topic names another storage: a backend's name, a URL, or a table."""
     storages: dict[str, StorageConfig] = {}
-    """Further storages by name."""
+    """Additional storages by name."""
     cluster: str = "danube"
     """Name of the cluster: its folder in each storage. Brokers of different clusters may share a bucket."""
     log_level: str = "info"
     """debug, info, warning or error."""
     drain_timeout_s: float = 10.0
-    """How long the end of a publish stream, in a shutdown or otherwise, waits for what it has in flight."""
+    """How long the end of a publish stream, in a shutdown or otherwise, waits for its batches in flight."""
     sync_delay_ms: float = 0.0
-    """Added to every fdatasync: benchmarks imitate slower disks with it."""
+    """Added to every fdatasync: lets benchmarks imitate slower disks."""
     limits: Limits = Limits()
     policies: TopicPolicies = TopicPolicies()
-    """Policies for all topics; what is set by command or API for the broker, a namespace or a topic goes before it."""
+    """Policies for all topics. Values set by command or API for the broker, a namespace or a topic take precedence."""
     subscription_policy: SubscriptionPolicy = SubscriptionPolicy()
-    """What new subscriptions begin with, unless their first consumer asks for something else."""
+    """Policy of new subscriptions, unless their first consumer requests another one."""
 
     @property
     def all_storages(self) -> dict[str, StorageConfig]:
-        """The storages by name; the one for topics that name none is called ``default``."""
+        """The storages by name; the default one, for topics that name none, is called ``default``."""
         default = self.storage
         if isinstance(default, str):
             default = StorageConfig(url=default if "://" in default else f"{default}://")

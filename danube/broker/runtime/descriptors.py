@@ -1,4 +1,4 @@
-"""File descriptors: each connection takes one, and so does each file of the journal, which must never lack it."""
+"""Limits on file descriptors: leaves enough of them to the journal, since each connection takes one, too."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ __all__ = ["fit_to_descriptors"]
 _log = logging.getLogger("danube.broker")
 
 RESERVE: Final = 256
-"""Descriptors that connections leave to the journal, metadata, storages and stages ..."""
+"""Descriptors reserved for the journal, metadata, storages and stages ..."""
 RESERVE_SHARE: Final = 4
-"""... but not more than this part of all there may be, 1/4."""
+"""... but not more than this fraction of the process's limit, 1/4."""
 ADMIN_SHARE: Final = 16
-"""Of connections, the part (1/16) that the admin port may have besides, if there is one."""
+"""The fraction (1/16) of the connections that the admin port may have in addition, if there is one."""
 
 
 def fit_to_descriptors(limits: Limits) -> Limits:
-    """Raise the process's soft limit of open files as far as needed and allowed; return limits that fit to it.
+    """Raise the process's soft limit of open files as far as needed and allowed; return limits that fit it.
 
-    Where even the hard limit is too low for ``max_connections``, fewer are taken, which is logged: a connection more
-    would find no descriptor, or, worse, leave none to a journal that needs its next file.
+    If even the hard limit is too low for ``max_connections``, that is lowered and the reduction is logged: an
+        additional
+    connection would find no descriptor, or, worse, leave none to a journal that needs its next file.
     """
     wanted = limits.max_connections + limits.max_connections // ADMIN_SHARE + RESERVE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -55,6 +56,6 @@ def fit_to_descriptors(limits: Limits) -> Limits:
 
 
 def most_connections(descriptors: int) -> int:
-    """Return how many connections a port may take of a process that may open so many files; at least 1."""
+    """Return how many connections a port of a process with so many descriptors may accept; at least 1."""
     left = descriptors - min(RESERVE, descriptors // RESERVE_SHARE)
     return max(1, left * ADMIN_SHARE // (ADMIN_SHARE + 1))

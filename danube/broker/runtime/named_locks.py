@@ -1,4 +1,4 @@
-"""A lock for each name: a task that waits for a slow storage, for one topic, holds up only those that want the same."""
+"""Locks by name: a task that waits for a slow storage blocks only tasks that work on the same topic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["NamedLocks"]
 
 
 class NamedLocks:
-    """Locks by name. One that is neither held nor waited for takes no memory."""
+    """Locks by name. A lock that is neither held nor waited for takes no memory."""
 
     def __init__(self) -> None:
         self._locks: dict[str, trio.Lock] = {}

@@ -1,4 +1,4 @@
-"""Opened batches: the records of a batch cut apart, for subscriptions that hand out parts of it.
+"""Opened batches: a cache of batches split into records, for subscriptions that deliver parts of a batch.
 
 Shared and key-shared subscriptions deliver slices. A batch is opened once for all of them and kept while it is among
 the most recently used ones, within ``Limits.opened_batches_bytes``. Cutting uses msgspec ``Raw``: no object per field.
@@ -21,14 +21,14 @@ __all__ = ["OpenedBatch", "OpenedBatches"]
 
 
 class _Keyed(msgspec.Struct, array_like=True, gc=False):
-    """The head of a record, as far as its key."""
+    """The first fields of a record, up to its key."""
 
     payload: msgspec.Raw
     key: str | None = None
 
 
 class _Sent(_Keyed, array_like=True, gc=False):
-    """The same of a composite batch, as far as its producer."""
+    """The first fields of a record of a composite batch, up to its producer."""
 
     attributes: msgspec.Raw = msgspec.Raw()
     publish_delta_us: msgspec.Raw = msgspec.Raw()
@@ -40,7 +40,7 @@ _SENT = msgspec.msgpack.Decoder(_Sent)
 
 
 class OpenedBatch:
-    """One batch, cut into raw records; keys are decoded on demand."""
+    """One batch, split into raw records; keys are decoded on demand."""
 
     __slots__ = ("_keys", "batch", "raws")
 

@@ -1,6 +1,6 @@
-"""What the process keeps of the memory that it has freed: glibc's settings, and giving back what is not needed again.
+"""Returns freed memory of the process to the kernel, and tunes glibc's allocator for large buffers.
 
-Where there is no glibc, nothing here does anything.
+Without glibc, nothing here has an effect.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 
 LOOK_INTERVAL_S: Final = 2.0
-"""How often it is looked at whether there is something to give back."""
+"""Interval of the checks for memory to return."""
 LEAST_BYTES: Final = 32 * MIB
-"""Less than this is not worth it."""
+"""Smaller amounts are not returned."""
 MUCH_BYTES: Final = 256 * MIB
-"""So much is given back even while the process is busy, which may cost it some 20 ms ..."""
+"""This much is returned even while the process is busy, which may cost it some 20 ms ..."""
 BUSY_INTERVAL_S: Final = 10.0
 """... but not more often than this."""
 QUIET_SHARE: Final = 0.5
-"""The process is quiet when it has used less than this share of one processor."""
+"""The process counts as quiet while it uses less than this share of one processor."""
 
 
 def keep_large_buffers() -> None:
-    """Ask glibc to keep freed megabytes instead of giving them back to the kernel each time.
+    """Configure glibc to keep freed megabytes instead of returning them to the kernel each time.
 
     Every batch passes through a few buffers of its size. By default each may be mapped, touched page by page and
     unmapped again. With these settings in the broker and in both clients, publishing and consuming 1 KiB messages
-    went from 203 to 258 MB/s; the broker can only do its own part. What is larger still, segments on their way to a
-    storage, is mapped and given back: in the heap it would leave holes. A C library without ``mallopt`` is left alone.
+    went from 203 to 258 MB/s; the broker can only configure itself. Larger buffers (segments on their way to a storage)
+    are still mapped and unmapped: in the heap they would leave holes. A C library without ``mallopt`` is left alone.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 8 * MIB)
         mallopt(_M_TRIM_THRESHOLD, 256 * MIB)
-        # One heap for all threads: what a worker thread has read is freed by the loop, and must serve the loop's needs.
+        # One heap for all threads: the loop frees what worker threads have read, and must be able to reuse it.
         mallopt(_M_ARENA_MAX, 1)
 
 
@@ -60,7 +60,7 @@ class _MallInfo(ctypes.Structure):
 
 
 class FreedMemory:
-    """Gives the kernel back what was freed and stays resident, once the process is quiet, or there is much of it."""
+    """Returns memory that was freed and is still resident to the kernel, once the process is quiet or it is much."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
@@ -70,22 +70,22 @@ class FreedMemory:
             self._info.restype = _MallInfo
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._beside = 0
-        """Resident bytes beside those in use when the last trim was done: what it cannot give back."""
+        """Resident bytes beyond those in use after the last trim: the part that it cannot return."""
         self._busy_until = 0.0
         self.give_back()
 
     def give_back(self) -> None:
-        """Give back what can be given back, now."""
+        """Return all memory that can be returned, now."""
         if self._trim is not None:
             self._trim(0)
             if self._info is not None:
                 self._beside = self._wasted()
 
     def look(self, *, quiet: bool, now: float) -> bool:
-        """Give back what has gathered if it is time to; return whether it was.
+        """Return freed memory if it is time to; return whether it was.
 
         Args:
-            quiet: the process has little else to do.
+            quiet: whether the process is mostly idle.
             now: monotonic seconds.
         """
         if self._trim is None or self._info is None:
@@ -107,7 +107,7 @@ class FreedMemory:
         return resident - info.uordblks - info.hblkhd
 
     async def run(self) -> None:
-        """Look every two seconds, until cancelled."""
+        """Check every two seconds, until cancelled."""
         used = time.process_time()
         while True:
             await trio.sleep(LOOK_INTERVAL_S)

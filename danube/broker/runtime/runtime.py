@@ -1,4 +1,4 @@
-"""What everything in a broker may rely on, and the only thing a topic knows of the broker it lives in."""
+"""Services shared by all components of a broker; the only part of the broker that a topic knows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Runtime"]
 
 
 class Runtime:
-    """See the module. One for each broker.
+    """Configuration, dependencies, journal, caches, ids and tasks of one broker; one instance for each.
 
     Args:
         config: of the broker.
@@ -29,12 +29,12 @@ class Runtime:
     Attributes:
         limits: ``config.limits``.
         clock_us: the wall clock in microseconds since the epoch, for timestamps.
-        clock_steps: says when the wall clock is set.
-        commits: what happens once a commit.
+        clock_steps: detects that the wall clock was set.
+        commits: commit notifications of the journal.
         cache: recent batches of all topics.
-        opened: batches that were opened to look at their records, of all topics.
-        journal: of all topics but those of durability ``remote``.
-        addresses: where the broker listens.
+        opened: batches of all topics that were opened for their records.
+        journal: of all topics except those of durability ``remote``.
+        addresses: the addresses on which the broker listens.
     """
 
     journal: Journal
@@ -58,12 +58,12 @@ class Runtime:
         return self.seams.random.getrandbits(63) or 1
 
     def next_consumer_id(self) -> int:
-        """Return an id that no other consumer of this process has."""
+        """Return a consumer id that is unique in this process."""
         self._consumer_id += 1
         return self._consumer_id
 
     def hold_producers(self, held: Callable[[], Container[int]]) -> None:
-        """Let ``held`` say which producers topics must not forget, however long they are idle."""
+        """Set the function that returns the producers that topics must not forget, however long they are idle."""
         self._held_producers = held
 
     def held_producers(self) -> Container[int]:
@@ -77,15 +77,15 @@ class Runtime:
         self._nursery = nursery
 
     def start(self, task: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Start a task that ends with the broker. An exception that it lets through ends the broker."""
+        """Start a task that ends with the broker. An exception that leaves it ends the broker."""
         assert self._nursery is not None, "tasks run from when the broker serves"
         self._nursery.start_soon(task, *args)
 
     async def finish(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do ``work`` in a task of the broker: it goes on to its end when the caller is cancelled.
+        """Run ``work`` in a task of the broker, so that it completes even if the caller is cancelled.
 
         Raises:
-            DanubeError, OSError: from ``work``. Anything else ends the broker.
+            DanubeError, OSError: from ``work``. Any other exception ends the broker.
         """
         done = trio.Event()
         failure: list[DanubeError | OSError] = []

@@ -1,6 +1,6 @@
-"""What a broker takes from the world around it: disk, network, metadata, storages, time and chance.
+"""Injectable dependencies of a broker: disk, network, metadata, storage, clock, random numbers.
 
-Each field is a function; the defaults are the real ones. A simulation replaces all of them, a test some.
+Each field is a function; the defaults are the real implementations. A simulation replaces all of them, a test some.
 """
 
 from __future__ import annotations
@@ -69,23 +69,23 @@ async def _listen(addresses: Sequence[str]) -> list[trio.abc.Listener[Any]]:
 
 
 class Seams(NamedTuple):
-    """See the module."""
+    """Injectable dependencies of a broker; see the module."""
 
     wall_clock_us: Callable[[], int]
     """Microseconds since the epoch, for timestamps; delays use Trio's clock."""
     random: random.Random
-    """The one source of randomness."""
+    """The only source of randomness."""
     open_disk: Callable[[BrokerConfig], AbstractAsyncContextManager[Disk]] = _open_disk
     """The disk of the journal."""
     open_metadata: Callable[[BrokerConfig], AbstractAsyncContextManager[MetadataStore]] = _open_metadata
     open_backend: Callable[
         [BrokerConfig, StorageConfig, Callable[[], int]], AbstractAsyncContextManager[StorageBackend]
     ] = _open_backend
-    """The backend of one storage. What retries and counts is put around it by the broker."""
+    """The backend of one storage. The broker wraps it with retries and statistics."""
     listen: Callable[[Sequence[str]], Awaitable[list[trio.abc.Listener[Any]]]] = _listen
-    """Listens on addresses (``host:port``); raises ConfigurationError for one that cannot be had."""
+    """Listens on addresses (``host:port``); raises ConfigurationError for an address that cannot be bound."""
     open_stage_disk: Callable[[BrokerConfig], AbstractAsyncContextManager[StageDisk]] = _open_stage_disk
-    """The disk of what is staged; opened after that of the journal, which locks the data directory."""
+    """The disk of staged files; opened after the journal's disk, which locks the data directory."""
 
 
 def shown_address(listener: trio.abc.Listener[Any]) -> str:

@@ -1,9 +1,9 @@
-"""The disk seam of staging: files that grow, and the real implementation of it.
+"""The disk seam of staged publishing: growing files, and the real implementation.
 
-A sister of the journal's :class:`danube.log.Disk`, with other needs: there are many files, each is written once from
-its beginning to its end and read once, and no hot path waits for any of them. So each call takes a thread of Trio's for
-its own, and holds a file open for no longer than that. Every write is synced in the call that makes it, by the same
-descriptor: that is where an error of the medium shows, and it makes the speed of the disk the speed of who stages.
+Differs from the journal's :class:`danube.log.Disk` in its needs: there are many files, each is written once from
+beginning to end and read once, and no hot path waits for any of them. Therefore each call runs in a Trio worker thread,
+and holds a file open only for its own duration. Every write is synced in the call that makes it, on the same
+descriptor: errors of the medium show there, and the speed of the disk limits the speed of the staging client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _THREADS: Final = 4
 
 
 class StageDisk(Protocol):
-    """Named files in one directory, which grow. All errors of the medium are ``OSError``."""
+    """Named growing files in one directory. All errors of the medium are ``OSError``."""
 
     async def list(self) -> dict[str, int]:
         """Return the name and size in bytes of every file."""
@@ -42,7 +42,7 @@ class StageDisk(Protocol):
         ...
 
     async def write(self, name: str, position: int, buffers: Sequence[bytes], *, sync: bool) -> None:
-        """Write ``buffers`` one after the other from ``position`` on, which may be the end of the file.
+        """Write ``buffers`` one after the other at ``position``, which may be the end of the file.
 
         With ``sync``, return when they are durable. Not cancellable once called.
         """

@@ -1,9 +1,9 @@
-"""Rate limits: token buckets that delay and never drop. Pure; the time is given in.
+"""Rate limits: token buckets that delay and never drop. Pure; the caller passes the time.
 
-Batches cannot be cut, so a bucket works on credit: what comes while it holds tokens goes, even if it takes more than
-there are, and the next one waits until the debt is paid. Up to one second's worth may come at once. The state of a
-bucket is a single number, the time at which it is (or was) paid: nothing has to be filled up meanwhile, and whoever
-sleeps until that time may go when it wakes, however the floating-point numbers round.
+Batches cannot be split, so a bucket works on credit: a batch may go while the bucket holds tokens, even if it takes
+more than there are, and the next one waits until the debt is paid. Up to one second's worth may go at once. The state
+of a bucket is a single number, the time at which the debt is (or was) paid: no refill is needed, and a caller that
+sleeps until that time may go when it wakes, regardless of floating-point rounding.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from danube.model import Rate
 __all__ = ["BURST_S", "TokenBucket"]
 
 BURST_S = 1.0
-"""What was not used for this long may be used at once."""
+"""Unused tokens are kept for this long."""
 
 
 class TokenBucket:
-    """Two buckets, for messages and for bytes; who goes needs both to hold something.
+    """Two buckets, for messages and for bytes; a batch may go while both hold tokens.
 
     Args:
         rate: tokens per second; a side that is 0 has no limit.
-        now: the time in seconds, of a clock that does not step back. It begins full.
+        now: the time in seconds, of a clock that never steps back. Both buckets begin full.
     """
 
     __slots__ = ("_byte_s", "_bytes_paid_at", "_message_s", "_messages_paid_at", "rate")
@@ -37,17 +37,17 @@ class TokenBucket:
 
     @property
     def paid_at(self) -> float:
-        """From this time on the next batch may go."""
+        """The time from which the next batch may go."""
         return max(self._messages_paid_at, self._bytes_paid_at)
 
     def take(self, messages: int, size_bytes: int, now: float) -> None:
-        """Take tokens for a batch that goes now. It may take more than there are."""
+        """Take tokens for a batch that goes now. It may take more than the bucket holds."""
         earliest = now - BURST_S
         self._messages_paid_at = max(self._messages_paid_at, earliest) + messages * self._message_s
         self._bytes_paid_at = max(self._bytes_paid_at, earliest) + size_bytes * self._byte_s
 
     def change(self, rate: Rate, now: float) -> None:
-        """Go on with another rate. What is owed, or left, in tokens stays so; what had no limit begins full."""
+        """Change the rate. Owed or remaining tokens are carried over; a side that had no limit begins full."""
         messages = (self._messages_paid_at - now) / self._message_s if self._message_s else None
         size_bytes = (self._bytes_paid_at - now) / self._byte_s if self._byte_s else None
         self._set(rate)
