@@ -1,7 +1,8 @@
-"""Checks of the machine that a broker is to run on: a real fsync, a running clock, enough files and disk.
+"""Diagnostic checks of a machine and of a broker: fsync, clock, file descriptors, disk space, sealing, storages.
 
-Of its data directory: whether journal and metadata fit together, as a start would find. And of a broker that runs:
-whether sealing keeps up, and whether its storages answer.
+A machine must have a real fsync, a running clock, and enough file descriptors and disk space. Journal and metadata in
+the data directory must match, as a start would require. A running broker must keep up with sealing, and its storages
+must answer.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ __all__ = ["Check", "check_broker", "doctor"]
 _SYNC_ROUNDS = 50
 _WRITE_BYTES = 4096
 _REAL_SYNC_FLOOR_US = 10.0
-"""A sync faster than this has not left the kernel (the fastest NVMe with power-loss protection needs about 15 us)."""
+"""A faster sync has not left the kernel (the fastest NVMe with power-loss protection needs about 15 us)."""
 _MIN_OPEN_FILES = 4096
 _MIN_FREE_RATIO = 1.25
 _LATE_RATIO = 1.5
-"""Sealing is behind when something is older than this many times the age at which it was due."""
+"""Sealing is late when unsealed data is older than this many times the age at which it was due."""
 
 
 class Check(NamedTuple):
-    """The outcome of one check."""
+    """The result of one check."""
 
     name: str
     ok: bool
@@ -84,7 +85,7 @@ def _directory(data_directory: str) -> Check:
 
 
 def _data(data_directory: str, limits: Limits) -> list[Check]:
-    """Compare journal and metadata; no check if there is no journal yet. Nothing is changed."""
+    """Compare journal and metadata; no check if there is no journal yet. Changes nothing."""
     directory = Path(data_directory)
     if not any(directory.glob("journal-*.log")) and not (directory / "metadata.db").exists():
         return []
@@ -160,7 +161,7 @@ def _clock() -> Check:
     wall, steady = time.time(), time.monotonic()
     time.sleep(0.2)
     drift = abs((time.time() - wall) - (time.monotonic() - steady))
-    sane = wall > 1_577_836_800  # 2020-01-01: a machine without a set clock starts in 1970
+    sane = wall > 1_577_836_800  # 2020-01-01: a machine whose clock is not set starts in 1970
     return Check(
         "clock",
         sane and drift < 0.01,
@@ -175,7 +176,7 @@ def _open_files(limits: Limits) -> Check:
     wanted = min(_MIN_OPEN_FILES, limits.max_connections)
     return Check(
         "open files",
-        hard == resource.RLIM_INFINITY or hard >= wanted,  # a broker raises its soft limit itself
+        hard == resource.RLIM_INFINITY or hard >= wanted,  # a broker raises its soft limit by itself
         f"limit {shown} (hard limit {hard}), {wanted} wanted",
         f"raise the hard limit before starting the broker: ulimit -Hn {wanted}, or LimitNOFILE; with less, fewer"
         " connections are taken",
@@ -183,7 +184,7 @@ def _open_files(limits: Limits) -> Check:
 
 
 def check_broker(status: StoragesStatus) -> list[Check]:
-    """Check what a running broker says about its sealing and its storages."""
+    """Check the sealing and the storages that a running broker reports."""
     return [_sealing(status.sealing), *(_reachable(storage) for storage in status.storages)]
 
 

@@ -1,26 +1,26 @@
-"""What ties journal and metadata together, so that neither can lose something without the other noticing it.
+"""Ties journal and metadata together, so that the loss of data in one of them is detected by means of the other.
 
-Each remembers of the other something that can never be taken back. The journal has a name (its *identity*, drawn when
-both were new) and the highest revision that the metadata are known to have reached; the metadata have the same name,
-and the file and sequence up to which the journal is known to be synced::
+Each stores a fact about the other that can never become untrue. The journal stores its *identity* (a random number,
+drawn when both were new) and the highest revision that the metadata are known to have reached; the metadata store the
+same identity, and the file and sequence up to which the journal is known to be synced::
 
     journal    headers of files, METADATA entries     identity, revision of the metadata
     metadata   /journal                               identity, newest file, sequence
 
-Before a broker trusts either of them, and before it changes anything, it compares. What is behind its witness has lost
-something: an old copy was put back, a file is gone, a log was cut at a damaged place which looks like its end. Then the
-broker does not start (:class:`~danube.model.errors.DataLossError`, exit code 74): going on, it would take topics for
-deleted whose records are lost, and give out offsets again whose messages are lost.
+Before a broker trusts either of them, and before it changes anything, it compares them. A side that is behind the note
+in the other has lost data: an old copy was restored, a file is missing, a log was cut at a damaged place which looks
+like its end. Then the broker does not start (:class:`~danube.model.errors.DataLossError`, exit code 74): otherwise it
+would treat topics whose records are lost as deleted, and assign the offsets of lost messages again.
 
-Both notes are written *after* what they speak of is durable, and nothing waits for them. So a crash or a power cut
-leaves a note that is late, never one that speaks of something that is not there: it raises no false alarm. A loss that
-strikes between a change and its note, some milliseconds, goes unnoticed. The notes are of no particular engine: a
-revision is the one that every store counts (the index of a replicated log, one day).
+Both notes are written *after* the fact that they state is durable, and nothing waits for them. So a crash or a power
+cut leaves a note that is late, never one that states too much: there are no false alarms. A loss that occurs between a
+change and its note, some milliseconds, is not detected. The notes do not depend on the metadata engine: the revision is
+the one that every store counts (for a future replicated store, the index of its log).
 
-The journal goes on to its next file without asking the metadata; which of its files count is said in its own headers.
+The journal moves to its next file without asking the metadata; its own headers state which of its files count.
 
-An operator who wants to go on without what is lost creates the file ``accept-loss`` in the data directory. The broker
-then logs what it finds, ties the two together again under a new name, and removes the file.
+To continue without the lost data, an operator creates the file ``accept-loss`` in the data directory. The broker then
+logs its findings, ties the two together under a new identity, and removes the file.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ __all__ = ["ACCEPT_NAME", "Bond", "JournalRecord", "find_losses", "read_record"]
 _log = logging.getLogger("danube.broker")
 
 ACCEPT_NAME: Final = "accept-loss"
-"""Name of the file in the data directory that lets a broker go on without what is lost."""
+"""Name of the file in the data directory that allows a broker to start in spite of lost data."""
 
 _KEY: Final = "/journal"
 _RETRY_S: Final = 1.0
 
 
 class JournalRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What the metadata know of the journal."""
+    """The journal's state as noted in the metadata."""
 
     identity: int
     file: int = 0
-    """Id of a file that was begun and synced; 0: none was yet."""
+    """Id of a file that was begun and synced; 0: none yet."""
     sequence: int = 0
-    """Everything up to it was synced."""
+    """All entries up to this sequence were synced."""
     accepted: tuple[str, ...] = ()
-    """Files of which an operator has accepted that they were cut."""
+    """Files that were cut, with the consent of an operator."""
 
 
 _RECORD: Final = msgspec.msgpack.Decoder(JournalRecord)
 
 
 async def read_record(store: MetadataStore) -> tuple[JournalRecord | None, int, int]:
-    """Return what metadata know of the journal, the revision of that, and their own revision. Changes nothing.
+    """Return the metadata's note of the journal, its revision, and the revision of the metadata. Changes nothing.
 
     Raises:
-        DataLossError: it cannot be read.
+        DataLossError: the note cannot be read.
     """
     items, revision = await store.list(_KEY)
     for item in items:
@@ -87,11 +87,11 @@ async def read_record(store: MetadataStore) -> tuple[JournalRecord | None, int, 
 
 
 def find_losses(standing: Standing, record: JournalRecord | None, revision: int) -> list[str]:
-    """Compare a journal with metadata; return what is lost, in words. Empty: they fit together, or both are new.
+    """Compare a journal with metadata; return the losses as messages. Empty: they match, or both are new.
 
     Args:
         standing: of the journal.
-        record: what the metadata know of it.
+        record: the note of the journal in the metadata.
         revision: of the metadata.
     """
     accepted = record.accepted if record is not None else ()
@@ -137,11 +137,11 @@ def find_losses(standing: Standing, record: JournalRecord | None, revision: int)
 
 
 class Bond:
-    """The tie between one journal and its metadata. Make it with :meth:`examine`.
+    """The tie between one journal and its metadata. Create it with :meth:`examine`.
 
     Attributes:
-        identity: the name of the journal; None if the metadata forget, and nothing can be tied to them.
-        synced: a sequence of the journal that was synced, as the metadata know.
+        identity: of the journal; None if the metadata engine is not durable and cannot be tied to a journal.
+        synced: a sequence of the journal that was synced, according to the metadata.
     """
 
     def __init__(self, journal: Journal, disk: Disk, store: MetadataStore, record: JournalRecord | None) -> None:
@@ -157,18 +157,18 @@ class Bond:
 
     @classmethod
     async def examine(cls, journal: Journal, disk: Disk, store: MetadataStore, random: Random, place: str) -> Bond:
-        """Compare journal and metadata. Changes nothing unless they fit together; two new ones get a name.
+        """Compare journal and metadata. Changes nothing unless they match; two new ones get an identity.
 
         Args:
             journal: not recovered yet.
-            disk: where it is.
+            disk: of the journal.
             store: the metadata.
-            random: names new journals.
-            place: of the data directory, for messages.
+            random: draws the identity of new journals.
+            place: the data directory, for messages.
 
         Raises:
-            DataLossError: something is lost; it says what, and what to do.
-            ConfigurationError: the metadata engine forgets, and the journal belongs to metadata that do not.
+            DataLossError: data is lost; the message says which, and what to do.
+            ConfigurationError: the metadata engine is not durable, and the journal belongs to metadata that are.
         """
         standing = await journal.survey()
         if not store.capabilities.durable:
@@ -190,7 +190,7 @@ class Bond:
         for loss in losses:
             _log.critical("data directory %s: accepted as lost: %s", place, loss)
         if record is None or losses:
-            # File and sequence are told once the journal has them under this name.
+            # File and sequence are noted once the journal has them under this identity.
             record = JournalRecord(random.getrandbits(64) or 1, accepted=tuple(sorted(standing.cut_files)))
             changed_at = await store.put(_KEY, msgspec.msgpack.encode(record), expected_revision=changed_at)
         self = cls(journal, disk, store, record)
@@ -200,11 +200,11 @@ class Bond:
 
     @property
     def told_file(self) -> int:
-        """The file of the journal that the metadata know; 0: none."""
+        """The file of the journal that is noted in the metadata; 0: none."""
         return self._record.file if self._record is not None else 0
 
     async def begin(self) -> None:
-        """Tell the metadata how far the recovered journal is; to be called before it runs."""
+        """Note the end of the recovered journal in the metadata; to be called before the journal runs."""
         if self._record is not None:
             await self.note()
             self._journal.on_roll.append(self._rolled)
@@ -213,15 +213,15 @@ class Bond:
             await self._disk.sync_directory()
 
     def _rolled(self) -> None:
-        # Once an entry of the new file is synced, the file is there for good, and the metadata may be told of it.
+        # Once an entry of the new file is synced, the file is durable and may be noted in the metadata.
         self._journal.note_metadata(0, self._wanted.set)
 
     async def run(self) -> None:
-        """Task: tell the metadata of each new file of the journal, as soon as they can be reached.
+        """Task: note each new file of the journal in the metadata, as soon as they can be reached.
 
         Raises:
-            OwnerFencedError: another broker has taken over the metadata.
-            DataDirectoryError, DataLossError: the metadata are broken.
+            OwnerFencedError: another broker has claimed the metadata.
+            DataDirectoryError, DataLossError: the metadata are damaged.
         """
         if self._record is None:
             return
@@ -243,11 +243,11 @@ class Bond:
                     await trio.sleep(_RETRY_S)
 
     async def note(self) -> None:
-        """Tell the metadata how far the journal is synced.
+        """Note in the metadata how far the journal is synced.
 
         Raises:
-            OwnerFencedError: another broker has taken over the metadata.
-            DanubeError: they cannot be told; try again.
+            OwnerFencedError: another broker has claimed the metadata.
+            DanubeError: the note cannot be written; try again.
         """
         if self._record is None:
             return
@@ -263,7 +263,7 @@ class Bond:
                 self._record = record
                 return
             except MetadataConflictError as error:
-                # An answer was lost, or these metadata have got another journal.
+                # A reply was lost, or these metadata now belong to another journal.
                 present, changed_at, _ = await read_record(self._store)
                 if present is None or present.identity != record.identity:
                     raise OwnerFencedError(

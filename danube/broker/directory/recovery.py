@@ -1,4 +1,4 @@
-"""From the disk to topics that are served, and back: recovery at the start, checkpoints from then on."""
+"""Recovery of topics at the start of a broker, and checkpoints of their state from then on."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["Checkpoints", "recover"]
 _log = logging.getLogger("danube.broker")
 
 _SNAPSHOTS_PER_TURN: Final = 100
-"""After so many topics a checkpoint lets other tasks run."""
+"""A checkpoint lets other tasks run after this many topics."""
 
 
 async def recover(directory: Directory, *, identity: int | None, synced: int) -> None:
-    """Build the topics from the catalogue, the snapshots and the journal. Those of ``remote`` come from their buckets.
+    """Build the topics from the catalogue, the snapshots and the journal; topics of ``remote`` come from their buckets.
 
     Args:
-        directory: takes the topics.
+        directory: receives the topics.
         identity, synced: of the journal, see :meth:`danube.log.Journal.recover`.
 
     Raises:
-        DataLossError: the journal has lost something that is not the topics' own matter.
+        DataLossError: the journal has lost entries that do not belong to a single topic.
     """
     catalogue, runtime, history = directory.catalogue, directory.runtime, directory.history
     subscriptions = await catalogue.subscriptions()
@@ -75,7 +75,7 @@ async def recover(directory: Directory, *, identity: int | None, synced: int) ->
                 _log.error("topic %r stops: %s", topic_name, failure)
             clamped += _restore_subscriptions(topic, subscriptions.get(topic_id, {}), visitor)
             directory.adopt(topic)
-    # Before anything new gets the offsets that these had acknowledged: after another crash it would count as that.
+    # Before their offsets are assigned to new messages: after another crash, those would count as acknowledged.
     await catalogue.snapshots.save(clamped)
     for topic_id in report.topics:
         runtime.journal.drop_topic(topic_id)  # deleted topics
@@ -118,7 +118,7 @@ def _check_seeks(
 def _restore_subscriptions(
     topic: Topic, records: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor
 ) -> list[tuple[str, int, bytes]]:
-    """Return the snapshots of cursors that were beyond the end of their topic."""
+    """Restore the subscriptions of a topic; return the snapshots of cursors that were beyond the end of their topic."""
     clamped = []
     for name, record in records.items():
         cursor = visitor.cursors[record.subscription_id]
@@ -135,11 +135,11 @@ def _restore_subscriptions(
 
 
 class Checkpoints:
-    """Stores what the journal's control entries have said, so that their files can be recycled."""
+    """Stores the state that the journal's control entries describe, so that their files can be recycled."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        # Checksums of the snapshots that are stored: most topics do not change between two checkpoints.
+        # Checksums of the stored snapshots: most topics do not change between two checkpoints.
         self._saved: dict[tuple[str, int], int] = {}
 
     async def store(self) -> None:
@@ -164,7 +164,7 @@ class Checkpoints:
                 note("cursors", subscription.subscription_id, subscription.snapshot())
             if not count % _SNAPSHOTS_PER_TURN:
                 await trio.lowlevel.checkpoint()
-        # A snapshot must not outlive the batches of topics of durability os that it tells of.
+        # A snapshot must not outlive the batches of topics of durability os that it describes.
         journal = self._directory.runtime.journal
         await journal.sync(journal.sequence)
         await self._directory.catalogue.snapshots.save(changed)

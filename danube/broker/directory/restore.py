@@ -1,23 +1,24 @@
-"""Bringing topics back from a bucket whose directory, or whose data directory, is lost.
+"""Restores topics from a bucket after their metadata, or the whole data directory, was lost.
 
-Everything is looked at before anything is changed: what the bucket holds (:mod:`danube.history.restore`), whether all
-of it is whole, whether names are taken. Then, in this order::
+Everything is checked before anything is changed: the contents of the bucket (:mod:`danube.history.restore`), whether
+they are complete, whether names are taken. Then, in this order::
 
-    parts and objects -> catalogue of history       nobody sees them yet
-    policies of namespaces and broker               unless there are some here
-    topic by topic: cursors, subscriptions, record  the record last; the topic comes to life
-    manifest of this directory, higher epoch           the bucket is ours
+    parts and objects -> catalogue of history       not visible yet
+    policies of namespaces and broker               unless some are set here
+    topic by topic: cursors, subscriptions, record  the record last; the topic is served from then on
+    manifest of this directory, higher epoch           this broker owns the bucket
 
-Cut off anywhere, it may be done again: topics that are there already, under the same ids, stay as they are. Until the
-last step the bucket is the former owner's, so nothing is sealed into it and nothing is deleted from it. From then on
-the former owner, should it come back, finds that it is not its own any more.
+A restore that was interrupted at any point may be repeated: topics that exist already, under the same ids, stay as
+they are. Until the last step the former owner owns the bucket, so nothing is sealed into it and nothing is deleted
+from it. After the last step the former owner, if it is started again, is refused.
 
-It is for a broker that is lost: one that lives goes on sealing and deleting while its bucket is looked at. So just
-before anything is changed, the manifests are read once more, and if there are new ones, nothing is restored. What is
-left are the moments until the last step. In them nothing that was looked at is deleted, which takes ``segment_grace_s``
-after a manifest without it; but what a former owner seals just then is known to it alone.
+A restore is meant for a broker that is lost: a running broker seals and deletes in its bucket while it is checked.
+Therefore the manifests are read once more just before anything is changed; if there are new ones, nothing is restored.
+A short window remains until the last step. Within it no object that was checked is deleted, since deletion takes place
+``segment_grace_s`` after a manifest without the object; but segments that a former owner adds in this window are known
+to it alone.
 
-It goes on to its end when the client that asked for it goes away.
+A restore runs to completion even if the client that requested it disconnects.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ Subscriptions = dict[int, dict[str, tuple[SubscriptionRecord, Cursor]]]
 
 
 class _Candidate:
-    """A topic that is in the bucket."""
+    """A topic that was found in the bucket."""
 
     def __init__(
         self, name: str, record: TopicRecord, chains: list[Chain], subscriptions: Subscriptions, clamped: list[str]
@@ -68,11 +69,11 @@ class _Candidate:
         self.chains = chains
         self.subscriptions = subscriptions
         self.clamped = clamped
-        """Subscriptions that were beyond the end."""
+        """Subscriptions whose cursor was beyond the end."""
         self.state = "restored"
 
     def row(self) -> history_api.RestoredTopic:
-        """Return what is told of it."""
+        """Return the row of the report for this topic."""
         parts = [each for chain in self.chains for each in chain.parts]
         return history_api.RestoredTopic(
             self.name,
@@ -91,13 +92,13 @@ class _Candidate:
 
 
 async def restore_topics(directory: Directory, request: history_api.RestoreTopics) -> history_api.RestoreReport:
-    """Bring back what a bucket holds; see :class:`danube.model.history_api.RestoreTopics`.
+    """Restore topics from a bucket; see :class:`danube.model.history_api.RestoreTopics`.
 
     Raises:
-        FailedPreconditionError: no storage has this URL, or its history is not to be taken over.
-        AlreadyExistsError: a topic of one of the names exists, and is another one.
-        DataLossError: something of what is wanted is damaged or missing; it says what.
-        NotFoundError: there is no history, or none of a topic that was asked for.
+        FailedPreconditionError: no storage has this URL, or its history must not be taken over.
+        AlreadyExistsError: another topic of one of the names exists.
+        DataLossError: requested data is damaged or missing; the message says which.
+        NotFoundError: there is no history, or none of a requested topic.
         StorageError: the bucket cannot be read.
     """
     for topic in request.topics:
@@ -125,7 +126,7 @@ async def restore_topics(directory: Directory, request: history_api.RestoreTopic
     return _report(directory, storage, survey, candidates, request.dry_run)
 
 
-# --- Which bucket ---
+# --- Find the bucket ---
 
 
 def _find_storage(directory: Directory, request: history_api.RestoreTopics) -> Storage:
@@ -166,7 +167,7 @@ def _check_owner(directory: Directory, storage: Storage, survey: Survey) -> None
         )
 
 
-# --- What is in it ---
+# --- Read its contents ---
 
 
 def _candidates(directory: Directory, storage: Storage, survey: Survey) -> list[_Candidate]:
@@ -182,7 +183,7 @@ def _candidates(directory: Directory, storage: Storage, survey: Survey) -> list[
 
 
 def _records_of_found(directory: Directory, found: Mapping[int, str]) -> dict[str, TopicRecord]:
-    """Make records for topics of which only objects tell: names are in them, all else is as for new topics."""
+    """Make records for topics that only objects describe: these contain the names; the rest is as for new topics."""
     now_us = directory.runtime.clock_us()
     records: dict[str, TopicRecord] = {}
     partitions: dict[str, dict[int, int]] = {}
@@ -214,13 +215,13 @@ def _candidate(limits: Limits, name: str, record: TopicRecord, survey: Survey) -
     return _Candidate(name, record, chains, subscriptions, clamped)
 
 
-# --- What of it ---
+# --- Select topics ---
 
 
 def _choose(
     directory: Directory, storage: Storage, candidates: Sequence[_Candidate], request: history_api.RestoreTopics
 ) -> list[_Candidate]:
-    """Return what is to be restored, and note in the others why not."""
+    """Return the topics to restore, and note in the other candidates why they are not restored."""
     names = {one.name for one in candidates}
     for topic in request.topics:
         if topic not in names:
@@ -273,14 +274,14 @@ def _some(names: Sequence[str], others: str = "others") -> str:
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} {others}"
 
 
-# --- Doing it ---
+# --- Apply ---
 
 
 async def _check_unchanged(directory: Directory, storage: Storage, survey: Survey) -> None:
-    """See that the bucket is as it was when it was looked at: a broker that lives seals, merges and deletes there."""
+    """Check that the bucket has not changed since it was read: a running broker seals, merges and deletes there."""
     before, now = survey.bucket, await read_bucket(storage, directory.runtime.config.cluster)
     if now.incarnation == directory.history.catalogue.incarnation:
-        return  # another call has just made it ours
+        return  # another call has claimed it for this broker in the meantime
     if (now.epoch, now.incarnation, now.created_us, now.snapshot_key) != (
         before.epoch,
         before.incarnation,
@@ -303,7 +304,7 @@ async def _carry_out(
 ) -> None:
     history = directory.history
     await _check_unchanged(directory, storage, survey)
-    # Chosen anew: another call may have restored some of it since the bucket was looked at.
+    # Select again: another call may have restored some topics since the bucket was read.
     new = [one for one in _choose(directory, storage, candidates, request) if one.state == "restored"]
     await history.catalogue.raise_epoch(survey.bucket.epoch + 1)
     chains = [chain for one in new for chain in one.chains]

@@ -1,4 +1,4 @@
-"""One object for each durability: see :mod:`danube.broker.durability.level`."""
+"""Durability levels: one object for each durability; see :mod:`danube.broker.durability.level`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Level", "Levels", "Surroundings"]
 
 
 class Levels:
-    """All of them.
+    """The levels of a broker, by durability.
 
     Args:
-        surroundings: of every level.
-        lanes: storages by name, for the commits of durability ``remote`` alone.
+        surroundings: dependencies shared by all levels.
+        lanes: storages by name, for the commits of durability ``remote`` only.
 
     Attributes:
-        bucket: that of durability ``remote``, which has a life of its own.
+        bucket: the level of durability ``remote``, which has to be started and closed.
     """
 
     def __init__(self, surroundings: Surroundings, lanes: Mapping[str, Storage]) -> None:
@@ -35,5 +35,5 @@ class Levels:
         }
 
     def of(self, durability: Durability) -> Level:
-        """Return the one of a durability."""
+        """Return the level of a durability."""
         return self._by_durability[durability]

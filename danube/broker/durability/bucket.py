@@ -1,23 +1,24 @@
-"""Topics of durability ``remote`` in a broker: one remote journal for each storage that has some.
+"""Durability ``remote``: topics whose commits are stored in a bucket, one remote journal for each storage in use.
 
-A journal comes to life when the broker starts, if its metadata or the storage itself knows of such topics, or when the
-first one is created. So a broker on a new machine, with nothing but the configuration of the lost one, finds the
-topics in the bucket and goes on with them; and one that never had any does not touch its storages. A storage that
-cannot be reached at the start does not keep the broker from serving everything else: its topics are unavailable until
-it can, and it is tried again.
+A journal is opened when the broker starts, if the metadata or the storage itself contains such topics, or when the
+first one is created. So a broker on a new machine, with only the configuration of the lost one, finds the topics in
+the bucket and serves them; and a broker that never had any does not access its storages. A storage that cannot be
+reached at the start does not stop the broker from serving other topics: its own topics are unavailable until it
+answers, and opening it is retried.
 
-What a bucket tells of these topics is the truth; the records in the metadata store are a copy for lookups. A change is
-made there first and then written to the bucket, because a snapshot must not know less than what has settled. A
-creation that was cut off in between is taken back at the next start, and a deletion done again by whoever wanted it.
+The bucket is the source of truth about these topics; the records in the metadata store are a copy for lookups. A change
+is made in the metadata first and then written to the bucket, because a snapshot must not know less than what has
+settled. A creation that was interrupted in between is undone at the next start; an interrupted deletion has to be
+repeated by the client that requested it.
 
-The older part of their history is in segments, like that of other topics. If the metadata was lost, it is entered anew
-from the bucket's manifests. They are read behind the fences, because a former owner that lives seals, tells of it in
-its manifests, and deletes commits, until it finds the fence::
+Older messages of these topics are in segments, like those of other topics. If the metadata was lost, the segments are
+entered into it from the bucket's manifests. These are read after the fences are written, because a former owner that
+still runs seals, writes manifests, and deletes commits, until it finds the fence::
 
     claim, fences -> manifests -> catalogue -> commits that are not sealed -> topics -> manifest of the new owner
 
-The bucket as a whole is taken over as soon as nothing in it belongs to topics that were not brought back; until then
-nothing in it is merged or deleted.
+The bucket as a whole is taken over as soon as it holds no data of topics that were not restored; until then nothing in
+it is merged or deleted.
 """
 
 from __future__ import annotations
@@ -77,13 +78,13 @@ __all__ = ["BucketLevel"]
 _log = logging.getLogger("danube.remote")
 
 _PATIENCE_S: Final = 10.0
-"""How long the start of a broker waits for storages with such topics, before it serves everything else."""
+"""How long the start of a broker waits for storages with such topics, before it serves the other topics."""
 _RETRY_S: Final = 1.0
 _MOST_RETRY_S: Final = 30.0
 
 
 class _Face:
-    """What one remote journal sees of the broker."""
+    """The part of the broker that one remote journal may use."""
 
     def __init__(self, topics: BucketLevel, storage: str) -> None:
         self._topics = topics
@@ -122,14 +123,14 @@ def _records_of(topic: Topic) -> dict[str, bytes]:
 
 
 class BucketLevel(Level):
-    """See the module.
+    """Creates and serves the topics of durability ``remote``; see the module.
 
     Args:
-        surroundings: see there.
-        storages: by name; for the commits alone, so that they do not wait behind segments.
+        surroundings: dependencies shared by all levels.
+        storages: by name; used for the commits only, so that they do not wait behind segments.
 
     Attributes:
-        by_id: the living topics by id.
+        by_id: the served topics by id.
     """
 
     checkpointed = False
@@ -144,18 +145,18 @@ class BucketLevel(Level):
         self._opening = {name: trio.Lock() for name in storages}
         self._failures: dict[str, DanubeError] = {}
         self._unread: dict[str, None] = {}
-        """Storages that may hold the topics of a lost machine, whose place this one takes."""
+        """Storages not read yet, which may hold topics of a lost machine that this broker replaces."""
         self._nursery: trio.Nursery
         self.by_id: dict[int, Topic] = {}
 
-    # --- Life ---
+    # --- Life cycle ---
 
     async def start(self, tasks: trio.Nursery, journals: trio.Nursery) -> None:
-        """Bring the topics to life; return when that is done, or when it takes too long (then it goes on).
+        """Load the topics; return when that is done, or when it takes too long (then it continues in the background).
 
         Args:
-            tasks: where it goes on.
-            journals: where the journals run; they end last.
+            tasks: for loading in the background.
+            journals: for the journals; they end last.
         """
         self._nursery = journals
         capable = [name for name in self._storages if self._lacking(name) is None]
@@ -181,8 +182,8 @@ class BucketLevel(Level):
                 raise
             except DanubeError as error:
                 self._failures[name] = error
-                # Whatever clients are told to try again has to be tried again here: the metadata may be away for a
-                # moment just as well as the storage.
+                # Retryable errors, which clients would retry, are retried here, too: the metadata may be unavailable
+                # for a moment just as well as the storage.
                 if not isinstance(error, StorageError) and not error.retryable:
                     _log.error("topics of durability 'remote' in storage %r cannot be served: %s", name, error)
                     break
@@ -196,7 +197,7 @@ class BucketLevel(Level):
                 done.set()
 
     def _unknown(self, topic: str) -> StorageUnavailableError | None:
-        """Return why it is not known whether a topic exists: nobody may create it anew before."""
+        """Return why it is unknown whether a topic exists; until that is known, it must not be created."""
         for name in self._unread:
             why = self._failures.get(name) or "it was not read yet"
             return StorageUnavailableError(
@@ -206,23 +207,22 @@ class BucketLevel(Level):
         return None
 
     async def aclose(self) -> None:
-        """Commit what is pending, and end the journals."""
+        """Commit pending entries, and close the journals."""
         async with trio.open_nursery() as nursery:
             for journal in self._journals.values():
                 nursery.start_soon(journal.aclose)
 
     async def open(self, name: str) -> RemoteJournal:
-        """Return the journal of a storage; bring it to life if it is not running yet.
+        """Return the journal of a storage; open it if it is not running yet.
 
-        Opening one goes on to its end when the caller goes away: topics that have come to life need a journal that
-        runs.
+        Opening runs to completion even if the caller is cancelled: topics that are served need a journal that runs.
 
         Raises:
             FailedPreconditionError: the storage cannot carry such topics.
-            OwnerFencedError: another broker has them.
-            DataLossError: something in the bucket is damaged or missing.
+            OwnerFencedError: another broker owns them.
+            DataLossError: an object in the bucket is damaged or missing.
             StorageError: the storage cannot be reached.
-            UnavailableError: the broker is about to end.
+            UnavailableError: the broker is shutting down.
         """
         lacking = self._lacking(name)
         if lacking is not None:
@@ -236,7 +236,7 @@ class BucketLevel(Level):
     async def _bring_to_life(self, name: str) -> None:
         async with self._opening[name]:
             if name in self._journals:
-                return  # another call has done it meanwhile
+                return  # another call has opened it in the meantime
             journal = await self._open(name)
             await self._nursery.start(journal.run)
             self._journals[name] = journal
@@ -258,7 +258,7 @@ class BucketLevel(Level):
     async def _open(self, name: str) -> RemoteJournal:
         runtime, storage = self.runtime, self._storages[name]
         history, cluster = self.history, runtime.config.cluster
-        bucket = await read_bucket(storage, cluster)  # what cannot be read fences nobody
+        bucket = await read_bucket(storage, cluster)  # a bucket that cannot be read must not be fenced
         former = await highest_epoch(storage, cluster)
         await history.catalogue.raise_epoch(max(former, bucket.epoch) + 1)
         journal = RemoteJournal(
@@ -295,11 +295,11 @@ class BucketLevel(Level):
         return bool(bucket.epoch) and bucket.incarnation != self.history.catalogue.incarnation
 
     async def _enter_history(self, name: str, bucket: Bucket, recovered: RemoteRecovered) -> None:
-        """The metadata is new, the bucket is not: enter what the manifests say of the topics that come back.
+        """Enter the segments of recovered topics from the manifests; the metadata is new and the bucket is not.
 
-        Which these are, the commits know; a manifest need not have heard of a topic whose parts it tells of. Objects
-        that no manifest mentions are left alone: what is in them is still in commits, and who wrote them may yet
-        delete them.
+        The commits state which topics these are; a manifest may list parts of a topic without its record. Objects that
+        no manifest mentions are left alone: their messages are still in commits, and the broker that wrote them may
+        still delete them.
         """
         if bucket.epoch >= self.history.catalogue.epoch:
             raise OwnerFencedError(
@@ -317,7 +317,7 @@ class BucketLevel(Level):
 
     async def _take_over(self, name: str, bucket: Bucket) -> None:
         find, decode = self.catalogue.find, Catalogue.decode_topic
-        # Of topics of durability remote the commits tell: one that only a manifest knows was deleted at the very end.
+        # Commits describe the topics of durability remote: one that only a manifest lists was deleted at the very end.
         others = sorted(
             topic
             for topic, record in bucket.topics.items()
@@ -337,11 +337,11 @@ class BucketLevel(Level):
             await self.history.take_over(name, bucket)
         except OwnerFencedError:
             raise
-        except DanubeError as error:  # its topics are alive by now, and need their journal
+        except DanubeError as error:  # its topics are served by now, and need their journal
             _log.warning("%s is taken over later: %s", self._storages[name].url, error)
 
     async def _agree(self, name: str, recovered: RemoteRecovered) -> dict[str, TopicRecord]:
-        """Make the metadata agree with what the bucket says, and return the records of its topics."""
+        """Make the metadata agree with the bucket, and return the records of its topics."""
         catalogue, url = self.catalogue, self._storages[name].url
         records = {
             topic: msgspec.structs.replace(Catalogue.decode_topic(encoded), storage=name)
@@ -352,7 +352,7 @@ class BucketLevel(Level):
             if present is None or present.topic_ids[0] == record.topic_ids[0]:
                 continue
             if present.durability is Durability.REMOTE and present.storage == name:
-                # Deleted and created again, and the bucket has heard of neither.
+                # Deleted and created again, before the bucket recorded either.
                 await self._take_back(topic, present)
             else:
                 raise FailedPreconditionError(
@@ -368,7 +368,7 @@ class BucketLevel(Level):
                 await catalogue.restore_topic(topic, record, {})
                 _log.warning("topic %r is back, from %s", topic, url)
             elif copy.policies != record.policies or copy.topic_ids != record.topic_ids:
-                await catalogue.replace_topic(topic, record)  # a change that was cut off in between
+                await catalogue.replace_topic(topic, record)  # a change that was interrupted in between
         return records
 
     async def _take_back(self, topic: str, record: TopicRecord) -> None:
@@ -421,7 +421,7 @@ class BucketLevel(Level):
         recovered: RecoveredTopic | None = None,
         found: TopicState | None = None,
     ) -> Topic:
-        """Raise InternalError: these topics come from their bucket."""
+        """Raise InternalError: these topics are built from their bucket."""
         raise InternalError(f"topic {name!r} has durability 'remote' and is built from its bucket")
 
     def _build(
@@ -433,7 +433,7 @@ class BucketLevel(Level):
         recovered: RemoteTopicState,
         found: TopicState | None,
     ) -> Topic:
-        """Build a topic from what its bucket tells of it."""
+        """Build a topic from its state in the bucket."""
         runtime, history = self.runtime, self.history
         producers = found.producers if found is not None else ProducerTable(runtime.limits, name)
         producers.apply_batches(recovered.producers)
@@ -455,7 +455,7 @@ class BucketLevel(Level):
         return Topic(runtime, self.registry, self, name, topic_id, record, policies, log, producers, journal)
 
     def records(self, storage: str) -> dict[str, TopicRecord]:
-        """Return the records of these topics in a storage."""
+        """Return the records of the topics of this durability in a storage."""
         return {
             name: record
             for name, record in self.catalogue.topics()
@@ -463,11 +463,11 @@ class BucketLevel(Level):
         }
 
     def living(self) -> Iterable[Topic]:
-        """Return the topics that are alive."""
+        """Return the topics that are served."""
         return self.by_id.values()
 
     def unavailable(self, name: str, record: TopicRecord) -> DanubeError:
-        """Return why a topic of this durability is not there."""
+        """Return why a topic of this durability is not served."""
         failure = self._failures.get(record.storage)
         why = failure.message if failure is not None else "its creation or deletion is on its way"
         if failure is not None and not failure.retryable and not isinstance(failure, StorageError):
@@ -479,7 +479,7 @@ class BucketLevel(Level):
     ) -> TopicRecord:
         """Create a topic; return when that is durable in its storage.
 
-        Raises what :meth:`open` raises, and StorageUnavailableError: it has to wait, and may happen later.
+        Raises as :meth:`open`, and StorageUnavailableError: the creation has to wait, and may happen later.
         """
         journal = await self.open(storage)
         record = await self.catalogue.create_topic(name, durability, partitions, storage, policies)
@@ -498,14 +498,14 @@ class BucketLevel(Level):
         catalogue = self.catalogue
         above = (catalogue.namespace_policies(validate_topic(name).namespace), catalogue.broker_policies)
         if above != (TopicPolicies(), TopicPolicies()):
-            # Commits tell of topics only.
+            # Commits contain only topics.
             self.history.tell(storage, catalogue.records_above(name), always=True)
         return record
 
     async def enlarge(self, name: str, record: TopicRecord, partitions: int) -> None:
         """Give a partitioned topic more partitions; return when that is durable in its storage.
 
-        Raises what :meth:`create` does.
+        Raises as :meth:`create`.
         """
         storage = record.storage
         journal = await self.open(storage)
@@ -525,18 +525,18 @@ class BucketLevel(Level):
         await self._submit(journal, record, change, Settling(bring_to_life))
 
     def _latest(self, name: str, record: TopicRecord) -> TopicRecord | None:
-        """Return what a record is now: its policies may have been changed since. None: the topic was deleted."""
+        """Return the current record: its policies may have been changed since. None: the topic was deleted."""
         latest = self.catalogue.find(name)
         return latest if latest is not None and latest.topic_ids[0] == record.topic_ids[0] else None
 
     async def changed(self, name: str, record: TopicRecord) -> None:
-        """The record of a topic has changed in the catalogue; return when that is durable in its storage.
+        """Write a record that was changed in the catalogue to the storage; return when that is durable.
 
-        Raises what :meth:`open` raises, StorageUnavailableError as :meth:`create` does, and TopicNotFoundError: the
-        topic was deleted meanwhile.
+        Raises as :meth:`open`, StorageUnavailableError as :meth:`create`, and TopicNotFoundError: the topic was deleted
+        in the meantime.
         """
         journal = await self.open(record.storage)
-        latest = self.catalogue.find(name)  # whoever comes last has to store what was changed last
+        latest = self.catalogue.find(name)  # the last caller has to store the last change
         if latest is None or latest.topic_ids != record.topic_ids:
             raise TopicNotFoundError(f"topic {name!r} was deleted while it was being changed")
         change = TopicStored(name, latest.topic_ids, Catalogue.encode(latest))
@@ -550,7 +550,7 @@ class BucketLevel(Level):
         await self.open(record.storage)
 
     async def deleted(self, name: str, record: TopicRecord) -> None:
-        """A topic is deleted in the catalogue; return when that is durable in its storage."""
+        """Write the deletion of a topic from the catalogue to its storage; return when that is durable."""
         journal = await self.open(record.storage)
         for number in record.topic_ids:
             self.by_id.pop(number, None)
@@ -570,7 +570,7 @@ class BucketLevel(Level):
         self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
     ) -> Subscription:
         """Add a subscription, and submit it; :attr:`Subscription.creation` settles when it is durable."""
-        # It is there before its entry is submitted: a snapshot of the journal must not know less than its commits.
+        # Add it before its entry is submitted: a snapshot of the journal must not know less than its commits.
         record = SubscriptionRecord(self.runtime.new_id(), kind, start, self.runtime.clock_us(), policy)
         found = topic.restore_subscription(name, record, None)
         found.creation = Settling()
@@ -579,16 +579,16 @@ class BucketLevel(Level):
 
     async def delete_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Delete a subscription; return when that is durable."""
-        # Here first: a snapshot of the journal must not know of what a commit has deleted.
+        # Remove it here first: a snapshot of the journal must not contain what a commit has deleted.
         topic.remove_subscription(subscription)
         deletion = Settling()
         self._change(topic, SubscriptionDeleted(topic.topic_id, subscription.name), deletion)
         await deletion.wait()
 
     async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
-        """Put a policy into effect, and store it."""
+        """Apply a policy, and store it."""
         assert subscription.record is not None
-        # First here, then in its storage: a snapshot of the journal must not know less than its commits.
+        # First here, then in the storage: a snapshot of the journal must not know less than its commits.
         record = subscription.record = msgspec.structs.replace(subscription.record, policy=policy)
         subscription.change_policy(policy)
         stored = Settling()

@@ -1,6 +1,6 @@
 """Durabilities ``os`` and ``disk``: batches in the journal, records in the catalogue.
 
-They differ in when an entry of the journal counts as settled (:mod:`danube.log`), and in what a power loss may take.
+They differ in when an entry of the journal counts as settled (:mod:`danube.log`), and in what a power loss may lose.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["JournalLevel"]
 
 
 class JournalLevel(Level):
-    """See the module.
+    """Creates and serves the topics of durabilities ``os`` and ``disk``; see the module.
 
     Args:
-        surroundings: see there.
-        synced: whether what was acknowledged has been synced.
+        surroundings: dependencies shared by all levels.
+        synced: whether acknowledged messages have been synced.
     """
 
     def __init__(self, surroundings: Surroundings, *, synced: bool) -> None:
@@ -44,7 +44,7 @@ class JournalLevel(Level):
         recovered: RecoveredTopic | None = None,
         found: TopicState | None = None,
     ) -> Topic:
-        """Build a topic; one that lacks offsets in between has a ``failure``."""
+        """Build a topic; one with missing offsets in between has a ``failure``."""
         runtime, history = self.runtime, self.history
         producers = found.producers if found is not None else ProducerTable(runtime.limits, name)
         if recovered is not None:
@@ -52,7 +52,8 @@ class JournalLevel(Level):
         known = history.catalogue.find(topic_id)
         start = known.start_offset if known is not None else 0
         sealed = max(start, known.end_offset if known is not None else 0)
-        # What the journal holds is the truth about the end; a snapshot only speaks for batches that it has lost.
+        # The journal is the source of truth about the end; a snapshot counts only for batches that the journal has
+        # lost.
         known_end = found.end_offset if found is not None and recovered is None else 0
         first = recovered.first_offset if recovered is not None else known_end
         failure = None
@@ -94,7 +95,7 @@ class JournalLevel(Level):
         topic.remove_subscription(subscription)
 
     async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
-        """Store a policy in the record, then put it into effect."""
+        """Store a policy in the record, then apply it."""
         assert subscription.record is not None
         record = msgspec.structs.replace(subscription.record, policy=policy)
         await self.catalogue.change_subscription(topic.topic_id, subscription.name, record)

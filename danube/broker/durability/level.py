@@ -1,4 +1,4 @@
-"""One object for each durability: how its topics are created, changed and deleted, and where their entries go.
+"""Durability levels: how the topics of each durability are created, changed and deleted, and where their entries go.
 
 ::
 
@@ -6,7 +6,7 @@
     os, disk    JournalLevel   batches in the journal; records in the catalogue
     remote      BucketLevel    batches and records in commits of a bucket; the catalogue has copies of the records
 
-Whatever depends on the durability of a topic is decided here, and nowhere else.
+All decisions that depend on the durability of a topic are made here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = ["Level", "Registry", "Surroundings"]
 
 
 class Registry(Home, Protocol):
-    """The directory, as far as a level needs it."""
+    """The part of the directory that a level uses."""
 
     def adopt(self, topic: Topic) -> None:
-        """Serve a topic from now on."""
+        """Add a topic, which is served from now on."""
         ...
 
     def living(self, name: str, record: TopicRecord) -> list[Topic]:
-        """Return the topic of a record, or its partitions, that are served."""
+        """Return the topic of a record, or its partitions, as far as they are served."""
         ...
 
 
 class Surroundings(NamedTuple):
-    """What every level builds on."""
+    """Dependencies shared by all levels."""
 
     runtime: Runtime
     catalogue: Catalogue
@@ -57,16 +57,16 @@ class Surroundings(NamedTuple):
 
 
 class Level(ABC):
-    """See the module.
+    """Interface of a durability level; see the module.
 
     Attributes:
         keeps: whether its topics have a log.
-        checkpointed: whether checkpoints store what topics and cursors of it are; the others keep that elsewhere, or
-            nowhere.
-        recovers_itself: whether the journal and the catalogue do not tell what its topics are.
+        checkpointed: whether checkpoints store the state of its topics and cursors; other levels store it elsewhere, or
+            not at all.
+        recovers_itself: whether its topics are recovered without the journal and the catalogue.
         needs_manifests: whether a bucket learns the policies of namespaces and of the broker from manifests alone.
         sessions_may_move: whether another machine may take its topics over, with the sessions of their producers.
-        forgets_unsynced: whether a power loss may take what was acknowledged, so that an offset may stand for another
+        forgets_unsynced: whether a power loss may lose acknowledged messages, so that an offset may stand for another
             message afterwards.
     """
 
@@ -91,13 +91,13 @@ class Level(ABC):
         recovered: RecoveredTopic | None = None,
         found: TopicState | None = None,
     ) -> Topic:
-        """Build a plain topic or a partition: a new one, or what recovery found of it.
+        """Build a plain topic or a partition: new, or from its recovered state.
 
         Args:
             name, topic_id: its own.
             record: of the topic as a whole.
-            recovered: what the journal holds of it.
-            found: what snapshots and control entries say.
+            recovered: its batches in the journal.
+            found: its state from snapshots and control entries.
         """
 
     async def create(
@@ -109,11 +109,11 @@ class Level(ABC):
             name: of the topic as a whole.
             durability: one of this level.
             partitions: how many; 0: a plain topic.
-            storage: where its history goes.
+            storage: the storage of its history.
             policies: of the topic.
 
         Raises:
-            AlreadyExistsError: there is one of this name.
+            AlreadyExistsError: a topic of this name exists.
             DanubeError: it cannot be created now.
         """
         record = await self.catalogue.create_topic(name, durability, partitions, storage, policies)
@@ -148,23 +148,23 @@ class Level(ABC):
             self.registry.adopt(topic)
 
     async def changed(self, name: str, record: TopicRecord) -> None:
-        """The record of a topic has changed in the catalogue; return when that is durable everywhere.
+        """Handle a change of a topic's record in the catalogue; return when it is durable everywhere.
 
         Raises:
-            DanubeError: it is not, or not yet.
+            DanubeError: it is not durable, or not yet.
         """
         return
 
     async def prepare_change(self, record: TopicRecord) -> None:
-        """See that the record of a topic can be changed or deleted, before it is.
+        """Check that the record of a topic can be changed or deleted, before it is.
 
         Raises:
-            DanubeError: it cannot, for now.
+            DanubeError: it cannot be deleted now.
         """
         return
 
     async def deleted(self, name: str, record: TopicRecord) -> None:
-        """A topic was deleted in the catalogue; return when that is durable everywhere."""
+        """Handle the deletion of a topic from the catalogue; return when it is durable everywhere."""
         return
 
     def unavailable(self, name: str, record: TopicRecord) -> DanubeError | None:
@@ -180,7 +180,7 @@ class Level(ABC):
         """Store a new subscription, and add it to the topic.
 
         Raises:
-            TopicNotFoundError: the topic was deleted meanwhile.
+            TopicNotFoundError: the topic was deleted in the meantime.
             DanubeError: it cannot be stored now.
         """
 
@@ -190,4 +190,4 @@ class Level(ABC):
 
     @abstractmethod
     async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
-        """Store another policy of a subscription, and put it into effect; return when it is durable."""
+        """Store another policy of a subscription, and apply it; return when it is durable."""

@@ -1,4 +1,4 @@
-"""Durability ``none``: a message goes to those that are connected when it comes, and is kept nowhere."""
+"""Durability ``none``: messages go to the consumers connected at that moment, and are not stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["MemoryLevel"]
 
 
 class MemoryLevel(Level):
-    """See the module."""
+    """Creates and serves the topics of durability ``none``."""
 
     keeps = False
     checkpointed = False
@@ -33,7 +33,7 @@ class MemoryLevel(Level):
         recovered: RecoveredTopic | None = None,
         found: TopicState | None = None,
     ) -> Topic:
-        """Build a topic. What the journal may hold of its producers counts."""
+        """Build a topic. Producers of it that the journal may know are restored."""
         producers = found.producers if found is not None else ProducerTable(self.runtime.limits, name)
         if recovered is not None:
             producers.apply_batches(recovered.producers)
@@ -57,9 +57,9 @@ class MemoryLevel(Level):
         return topic.add_subscription(name, self.runtime.new_id(), kind, Cursor(start), policy)
 
     async def delete_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        """Forget a subscription."""
+        """Remove a subscription."""
         topic.remove_subscription(subscription)
 
     async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
-        """Put a policy into effect."""
+        """Apply a policy."""
         subscription.change_policy(policy)
