@@ -1,1 +1,1 @@
-"""The native protocol: bytes in, operations, bytes out."""
+"""The native protocol: converts bytes to operations, and results to bytes; the Publish and Consume streams."""

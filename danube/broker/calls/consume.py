@@ -1,7 +1,7 @@
 """The Consume call: one long-lived stream for each consumer of a topic or partition, and for each reader.
 
-The handler reads what the consumer says (credit, acknowledgements); deliveries are sent by the subscription's pump,
-from wherever something changed.
+The handler reads the consumer's requests (credit, acknowledgements); the subscription's pump sends deliveries whenever
+something changed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _key_filters(request: api.ConsumeOpen, limits: Limits) -> tuple[str, ...]:
 
 
 def check_key_filters(filters: Sequence[str], limits: Limits) -> tuple[str, ...]:
-    """Return the key filters of a consumer; raise InvalidArgumentError if they cannot be."""
+    """Return the key filters of a consumer; raise InvalidArgumentError if one is invalid."""
     if len(filters) > limits.max_key_filters:
         raise InvalidArgumentError(
             f"{len(filters)} key filters are more than max_key_filters = {limits.max_key_filters}; use wider patterns"

@@ -1,4 +1,4 @@
-"""One connected consumer: who it is, and the stream that leads to it."""
+"""A connected consumer of the native protocol: its identity, and its stream."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ class Consumer:
         self.stream = stream
         self.key_filters = key_filters
         self._held: tuple[int, int] | None = None
-        """Credit that is kept back while the connection takes nothing more."""
+        """Credit that is withheld while the connection accepts no more data."""
         self.caught_up_at: int | None = end_offset
-        """Where it has caught up: the end of the topic when it connected. None once it was told."""
+        """Offset at which it has caught up: the end of the topic when it connected. None once it was notified."""
 
     def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, sliced: bool) -> None:
         """Send the bytes of a batch, or a slice of it.
 
         Raises:
-            InvalidArgumentError: the batch has to be cut, and cannot be opened.
+            InvalidArgumentError: the batch has to be sliced, and cannot be opened.
         """
         producer_id = batch.header.producer_id
         if delivery.whole and delivery.attempt == 1:
             message = batch.delivery
             if message is None:
-                # All who take this batch whole share one encoding.
+                # All consumers of the whole batch share one encoding.
                 producer = topic.producer_name(producer_id)
                 message = batch.delivery = encode_delivery(batch, delivery, producer, batch.part)
         else:
@@ -76,11 +76,11 @@ class Consumer:
         self.stream.abandon(error)
 
     def crowded(self, lossy: bool) -> bool:
-        """Whether its connection takes nothing more for now."""
+        """Whether its connection accepts no more data for now."""
         return self.stream.crowded(whole_connection=lossy)
 
     def hold(self, pump: Feeding, messages: int, size_bytes: int) -> None:
-        """Keep credit back until the connection takes more again."""
+        """Withhold credit until the connection accepts data again."""
         held = self._held
         if held is None:
             self._held = (messages, size_bytes)
@@ -90,11 +90,11 @@ class Consumer:
 
     @property
     def holds(self) -> bool:
-        """Whether credit is kept back."""
+        """Whether credit is withheld."""
         return self._held is not None
 
     def resume(self, pump: Feeding, lossy: bool) -> None:
-        """Give the pump what was kept back, if the connection does take more."""
+        """Return the withheld credit to the pump, if the connection accepts data again."""
         held, self._held = self._held, None
         if held is None:
             return
@@ -104,5 +104,5 @@ class Consumer:
             pump.machine.credit(self.consumer_id, *held)
 
     def resumed(self) -> None:
-        """Let others have the room that was not used."""
+        """Release the room in the connection that was not used to other streams."""
         self.stream.pass_room_on()

@@ -1,4 +1,4 @@
-"""What a delivery looks like on the wire, with the bytes of a stored batch left where they are.
+"""Encodes deliveries for the wire without copying the bytes of the stored batch.
 
 ::
 
@@ -36,6 +36,6 @@ def encode_delivery(batch: StoredBatch, delivery: Delivery, producer: str, part:
             b"",
         )
     )
-    # The part is the last field: its msgpack header is written by hand, so that its bytes are not copied.
+    # The part is the last field: its msgpack header is written by hand to avoid copying its bytes.
     assert head.endswith(_EMPTY_BIN)
     return head[:-2] + _BIN_32 + len(part).to_bytes(4, "big"), part

@@ -1,9 +1,9 @@
 """The Publish call: one long-lived stream for each producer, many batches in flight.
 
-The handler checks what needs no records (checksum, sizes, identity, sequence), lets the topic assign offsets and goes
-on with the next batch. Acknowledgements are made by the commit: :meth:`PublishStream.settled` gathers them, and one
-message for each stream and commit takes them back. Stream credit returns with them, which is how a slow disk slows a
-producer down, and nobody else.
+The handler performs the checks that need no records (checksum, sizes, identity, sequence), lets the topic assign
+offsets and proceeds to the next batch. The commit acknowledges: :meth:`PublishStream.settled` collects
+acknowledgements, and one message for each stream and commit carries them. Stream credit is returned with them, which
+is how a slow disk slows down a producer without affecting other streams.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class PublishStream:
-    """One open Publish stream: a producer's session on a topic, and what it has in flight."""
+    """One open Publish stream: a producer's session on a topic, and its batches in flight."""
 
     __slots__ = ("_acks", "_idle", "_intake", "_runtime", "_stream", "_waiting", "in_flight", "session")
 
@@ -63,12 +63,12 @@ class PublishStream:
             self._idle.set()
 
     def flush(self) -> None:
-        """Send the acknowledgements that one commit has gathered."""
+        """Send the acknowledgements collected in one commit."""
         acks, self._acks = self._acks, []
         self._stream.send_nowait(_encode(api.PublishAcks(acks)))
 
     def end(self, error: DanubeError | None) -> None:
-        """End the call: a newer session has taken over, or the topic is gone."""
+        """End the call: a newer session has taken over, or the topic was deleted."""
         self._stream.abandon(error)
 
     def _acknowledge(self, header: BatchHeader, base_offset: int) -> None:
@@ -81,14 +81,14 @@ class PublishStream:
         self._stream.send_nowait(_encode(api.PublishRefused(base_sequence, int(status), code, text)))
 
     def take_now(self, message: Message) -> bool:
-        """Take a batch if the journal has room for it, else say False and change nothing."""
+        """Take a batch if the journal has room for it; else return False and change nothing."""
         if self._waiting or not self._intake.try_admit(len(message.data)):
             return False
         self._take(message)
         return True
 
     async def take(self, message: Message) -> None:
-        """Take a batch when the journal has room for it; what arrives meanwhile queues behind it."""
+        """Take a batch when the journal has room for it; later batches queue behind it."""
         self._waiting = True
         try:
             await self._intake.admit(len(message.data))
@@ -102,7 +102,7 @@ class PublishStream:
 
     def _take(self, message: Message) -> None:
         part = _part(message)
-        header = check_part(part)  # a wrong checksum ends the stream: nothing that follows it can be trusted
+        header = check_part(part)  # a wrong checksum ends the stream: data after it cannot be trusted
         try:
             if header.producer_id != self.session.producer_id:
                 raise InvalidArgumentError(
@@ -159,7 +159,7 @@ async def publish(directory: Directory, stream: ServerStream, context: Context) 
         while (message := await stream.receive()) is not None:
             await state.take(message)
     finally:
-        # What was taken is acknowledged, or refused, before the call ends, whatever ends it.
+        # Batches that were taken are acknowledged or refused before the call ends, for whatever reason.
         with trio.move_on_after(directory.runtime.config.drain_timeout_s, shield=True):
             await state.wait_idle()
         topic.intake.detach(state)

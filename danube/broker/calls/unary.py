@@ -1,4 +1,4 @@
-"""The unary calls of the native protocol: which operation answers which path."""
+"""The unary calls of the native protocol: a table of paths and operations."""
 
 from __future__ import annotations
 

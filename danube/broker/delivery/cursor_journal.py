@@ -1,8 +1,8 @@
-"""A cursor's way to the journal.
+"""Writes the changes of a subscription's cursor to the journal.
 
-Cursor changes are written like messages are: at most one entry of a subscription is on its way to the journal, and what
-is acknowledged meanwhile becomes the next one. Load makes the batches. Entries of one subscription are applied in the
-order in which they were submitted; after one that did not arrive none may follow.
+At most one cursor entry of a subscription is in flight; acknowledgements that arrive meanwhile are collected into the
+next one, so batches grow with the load. Entries of one subscription are applied in the order in which they were
+submitted; after an entry that was lost none may follow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CursorJournal"]
 
 
 class CursorJournal:
-    """Keeps the cursor of one subscription in the journal; that of a topic of durability ``none`` is kept nowhere."""
+    """Writes the cursor of one subscription to the journal; topics of durability ``none`` do not store theirs."""
 
     def __init__(self, topic: Source, subscription_id: int, cursor: Cursor) -> None:
         self._topic = topic
@@ -28,21 +28,21 @@ class CursorJournal:
         self._cursor = cursor
         self._kept = not topic.lossy
         self._unsaved = RangeSet()
-        """Acknowledged, and waiting for the next entry."""
+        """Acknowledged offsets that wait for the next entry."""
         self._saving = False
         self._entries = self._settled = 0
-        """How many entries were submitted, and how many of them are durable."""
+        """The numbers of submitted and of durable entries."""
         self._quieting = 0
-        """How many wait until no entry is on its way; no other one is sent meanwhile."""
+        """Number of callers that wait until no entry is in flight; no other one is submitted meanwhile."""
         self._flushes: list[tuple[AckWaiter, int]] = []
         self._flushing: list[tuple[AckWaiter, int]] = []
         self._moved: Callable[[], None] | None = None
-        """Called when the entry that is on its way is durable: it says that the cursor was moved."""
+        """Called when the entry in flight is durable, if it states that the cursor was moved."""
         self._lost: DanubeError | None = None
-        """Set when a cursor change did not reach the journal, which is then at its end: none after it will."""
+        """Set when a cursor change did not reach the journal, which has failed or ended: later ones will not either."""
 
     def add(self, ranges: Sequence[int]) -> None:
-        """Write down that flat ranges were acknowledged."""
+        """Record that flat ranges were acknowledged."""
         if not self._kept:
             return
         for index in range(0, len(ranges), 2):
@@ -51,18 +51,18 @@ class CursorJournal:
             self._go_on()
 
     def add_for(self, waiter: AckWaiter, ranges: Sequence[int]) -> None:
-        """Write down that flat ranges were acknowledged, and answer as :meth:`flush` does when they are durable."""
+        """Record that flat ranges were acknowledged, and reply as :meth:`flush` does when they are durable."""
         if not ranges:
             self.flush(waiter, 0)
         elif self._kept and not self._saving and not self._quieting and self._lost is None:
-            self._flushes.append((waiter, 0))  # before the entry goes, so that it need not wait for the next one
+            self._flushes.append((waiter, 0))  # before the entry is submitted, so as not to wait for the next
             self.add(ranges)
         else:
             self.add(ranges)
             self.flush(waiter, 0)
 
     def flush(self, consumer: AckWaiter, token: int) -> None:
-        """Answer with AcksFlushed once all that was acknowledged is durable; end the consumer if it never will be."""
+        """Reply with AcksFlushed once all acknowledgements are durable; end the consumer if they never will be."""
         if self._lost is not None:
             consumer.end(self._lost)
             return
@@ -73,18 +73,18 @@ class CursorJournal:
         self._go_on()
 
     def forget(self, consumer: AckWaiter) -> None:
-        """A consumer has gone: it waits for nothing any more."""
+        """Remove a consumer that has left: it waits for nothing any more."""
         self._flushes = [item for item in self._flushes if item[0] is not consumer]
         self._flushing = [item for item in self._flushing if item[0] is not consumer]
 
     def snapshot(self) -> bytes:
-        """Return what a checkpoint stores of the cursor."""
+        """Return the state of the cursor for a checkpoint."""
         return encode_entry(self._cursor.snapshot(self._subscription_id))
 
     def reset(self, done: Callable[[], None]) -> None:
-        """Write down that the cursor was moved, and call ``done`` when that is durable.
+        """Record that the cursor was moved, and call ``done`` when that is durable.
 
-        Call it when :meth:`quiet` has returned, without a checkpoint.
+        Call it when :meth:`quiet` has returned, without a checkpoint in between.
         """
         self._unsaved.clear()
         if self._kept:
@@ -94,10 +94,10 @@ class CursorJournal:
             done()
 
     async def quiet(self) -> None:
-        """Wait until no cursor entry is on its way; raise if the last one did not arrive.
+        """Wait until no cursor entry is in flight; raise if the last one was lost.
 
-        What is acknowledged meanwhile waits: somebody always acknowledges something while a commit is under way, and
-        this would never end.
+        Acknowledgements that arrive meanwhile are held back: under load there are new ones during every commit, and
+        this would never return.
         """
         self._quieting += 1
         quiet = False
@@ -112,7 +112,7 @@ class CursorJournal:
         self._check()
 
     async def saved(self) -> None:
-        """Wait until every cursor entry is durable that is on its way now; raise if one did not arrive."""
+        """Wait until every cursor entry that is in flight now is durable; raise if one was lost."""
         wanted = self._entries
         while self._settled < wanted and self._lost is None:
             await self._topic.next_commit()
@@ -123,7 +123,7 @@ class CursorJournal:
             raise type(self._lost)(self._lost.message)
 
     def _go_on(self) -> None:
-        """Write down what has gathered, unless something is on its way: then that goes next."""
+        """Submit the collected changes, unless an entry is in flight: then they are submitted after it."""
         if (self._unsaved or self._flushes) and not self._saving and not self._quieting:
             self._save()
 
@@ -144,7 +144,7 @@ class CursorJournal:
             self._not_saved(error)
 
     def _not_saved(self, error: DanubeError) -> None:
-        """A cursor entry is not durable and none after it will be: who waits for that must not be told otherwise."""
+        """Fail the waiting consumers: an entry was lost, and none after it will be durable."""
         self._saving = False
         self._lost = error
         waiting = self._flushing + self._flushes
@@ -155,7 +155,7 @@ class CursorJournal:
     # --- The journal's owner of an entry ---
 
     def stalled(self, _entry: Entry, _error: DanubeError) -> None:
-        """A cursor entry waits for its storage: whoever has asked for it waits, too, and delivery goes on."""
+        """A cursor entry waits for its storage: flushes wait as well, and delivery continues."""
 
     def settled(self, _entry: Entry, error: DanubeError | None) -> None:
         """A cursor entry is durable, or the journal has failed or is closing, which ends the broker."""
@@ -166,7 +166,7 @@ class CursorJournal:
         self._settled += 1
         moved, self._moved = self._moved, None
         if moved is not None:
-            moved()  # first, so that a consumer hears of it before it takes void acknowledgements for durable ones
+            moved()  # first, so that a consumer learns of it before it takes void acknowledgements for durable ones
         flushed, self._flushing = self._flushing, []
         for consumer, token in flushed:
             consumer.send(api.AcksFlushed(token))

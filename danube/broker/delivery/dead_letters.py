@@ -1,11 +1,11 @@
-"""Dead letters: copies of what a subscription gave up on, in a topic of their own.
+"""Dead letters: copies messages that a subscription gave up on to a topic of their own.
 
 The machine sets poison aside (:meth:`danube.dispatch.Machine.poisoned`). A task, which exists only while there is some,
 reads it, publishes copies, waits until they are durable, and only then counts the originals as acknowledged. A crash in
-between repeats the copy. Nobody waits for it: other messages pass what is set aside.
+between repeats the copy. Delivery does not wait for it: other messages pass those that are set aside.
 
-A copy has the payload, key, attributes, schema and publish time of its original, and says in further attributes where
-it is from and why it is there::
+A copy has the payload, key, attributes, schema and publish time of its original, and further attributes that state its
+origin and cause::
 
     x-original-topic              topic or partition
     x-original-subscription
@@ -54,7 +54,7 @@ __all__ = ["DEAD_LETTER_SUFFIX", "DeadLetters", "GivingUp", "check_dead_letters"
 _log = logging.getLogger("danube.subscription")
 
 DEAD_LETTER_SUFFIX: Final = "-dlq"
-"""How the names of dead-letter topics end, unless a policy names them."""
+"""Suffix of the names of dead-letter topics, unless a policy names them."""
 
 _RANGES_AT_A_TIME = 1_000
 _READ_BYTES = 1 * 2**20
@@ -62,7 +62,7 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 
 _ARRAY_HEAD = 5
-"""Bytes that begin a msgpack array."""
+"""Bytes of a msgpack array header."""
 
 _NO_TOPIC_CHARACTER = re.compile(r"[^\w-]")
 _encode = msgspec.msgpack.Encoder().encode
@@ -72,10 +72,10 @@ _COMPOSITE = msgspec.msgpack.Decoder(CompositeRecord)
 
 
 def dead_letter_topic(topic: str, subscription: str, policy: SubscriptionPolicy) -> str:
-    """Return where the dead letters of a subscription go.
+    """Return the dead-letter topic of a subscription.
 
     Without a name in the policy that is ``{topic}-{subscription}-dlq``, one topic for all partitions; characters that
-    a topic's name cannot have become ``-``.
+    are invalid in a topic's name become ``-``.
     """
     if policy.dead_letter_topic:
         return policy.dead_letter_topic
@@ -83,7 +83,7 @@ def dead_letter_topic(topic: str, subscription: str, policy: SubscriptionPolicy)
 
 
 def check_dead_letters(topic: str, subscription: str, policy: SubscriptionPolicy) -> None:
-    """Raise InvalidArgumentError if the policy sends dead letters where they cannot go."""
+    """Raise InvalidArgumentError if the policy names an invalid dead-letter topic."""
     if policy.poison is not PoisonPolicy.DEAD_LETTER:
         return
     target = dead_letter_topic(topic, subscription, policy)
@@ -98,12 +98,12 @@ def check_dead_letters(topic: str, subscription: str, policy: SubscriptionPolicy
 def first_policy(
     topic: str, subscription: str, default: SubscriptionPolicy, wanted: Mapping[str, Any]
 ) -> SubscriptionPolicy:
-    """Return the policy of a new subscription: the broker's default, with what its first consumer wants instead.
+    """Return the policy of a new subscription: the broker's default, changed as its first consumer requests.
 
-    The default alone makes no dead letters of dead letters: they stay where they are.
+    The default alone makes no dead letters of dead letters: they remain in their topic.
 
     Raises:
-        InvalidArgumentError: it cannot be.
+        InvalidArgumentError: the policy is invalid.
     """
     if default.poison is PoisonPolicy.DEAD_LETTER and _base(topic).endswith(DEAD_LETTER_SUFFIX):
         default = change_policy(default, {"poison": PoisonPolicy.BLOCK.value})
@@ -118,7 +118,7 @@ def _base(topic: str) -> str:
 
 
 class _Letter(NamedTuple):
-    """A copy, and the offsets of what it stands for."""
+    """A copy, and the offsets of its originals."""
 
     start: int
     end: int
@@ -126,7 +126,7 @@ class _Letter(NamedTuple):
 
 
 class GivingUp(Protocol):
-    """What is needed of the subscription."""
+    """The part of a subscription that dead letters use."""
 
     name: str
     subscription_id: int
@@ -135,11 +135,11 @@ class GivingUp(Protocol):
 
     @property
     def policy(self) -> SubscriptionPolicy:
-        """How it treats its messages."""
+        """Its policy."""
         ...
 
     def settle(self, ranges: Sequence[int], /) -> list[int]:
-        """Count flat ranges as acknowledged; return what was not so before."""
+        """Treat flat ranges as acknowledged; return those that were not acknowledged before."""
         ...
 
 
@@ -147,8 +147,8 @@ class DeadLetters:
     """The dead letters of one subscription.
 
     Attributes:
-        problem: why the last attempt to copy failed; None while it works.
-        copied: messages that were copied since the broker was started.
+        problem: why the last attempt to copy failed; None while copying succeeds.
+        copied: number of messages copied since the broker was started.
     """
 
     def __init__(self, runtime: Runtime, subscription: GivingUp) -> None:
@@ -162,25 +162,25 @@ class DeadLetters:
         self.copied = 0
 
     def look(self) -> None:
-        """Copy what the machine has set aside, if there is something and it is not being done already."""
+        """Start to copy messages that the machine has set aside, if there are any and no copy is under way."""
         if self._task is None and not self._closed and self._subscription.machine.poisoned(1):
             self._task = trio.CancelScope()
             self._runtime.start(self._run, self._task)
 
     def changed(self) -> None:
-        """The policy has changed: what does not work is tried again at once."""
+        """Handle a change of the policy: a failing copy is retried at once."""
         if self.problem is not None:
             self._attempt.cancel()
 
     def close(self) -> None:
-        """The subscription is gone."""
+        """Stop: the subscription was deleted."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
 
     @property
     def target(self) -> str:
-        """Where the copies go."""
+        """Name of the topic for the copies."""
         subscription = self._subscription
         return dead_letter_topic(subscription.topic.name, subscription.name, subscription.policy)
 
@@ -191,12 +191,12 @@ class DeadLetters:
             pause_s = _FIRST_PAUSE_S
             while not await self._tried(pause_s):
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S) if not self._attempt.cancelled_caught else _FIRST_PAUSE_S
-            # Nothing waits between the last look and this: what is set aside from now on starts another task.
+            # There is no await between the last look and this: messages set aside from now on start another task.
             self._task = None
             self._say(None)
 
     async def _tried(self, pause_s: float) -> bool:
-        """Return whether everything is copied; after a failure not before ``pause_s``, or a change of the policy."""
+        """Return whether everything is copied; after a failure wait for ``pause_s``, or a change of the policy."""
         with trio.CancelScope() as self._attempt:
             try:
                 await self._copy_all()
@@ -209,7 +209,7 @@ class DeadLetters:
         return False
 
     def _say(self, error: DanubeError | None) -> None:
-        """Note why it does not work, or that it does."""
+        """Record and log why copying fails, or that it succeeds again."""
         if error is not None and self.problem is None:
             _log.error("%s cannot send dead letters to %s, and tries again: %s", self._subscription, self.target, error)
         elif error is None and self.problem is not None:
@@ -217,7 +217,7 @@ class DeadLetters:
         self.problem = error
 
     async def _copy_all(self) -> None:
-        """Copy until nothing is set aside any more. A failure leaves what is not copied where it is."""
+        """Copy until nothing is set aside any more. A failure leaves the remaining messages where they are."""
         machine = self._subscription.machine
         with ExitStack() as stack:
             producers: dict[Target, InternalProducer] = {}
@@ -233,7 +233,7 @@ class DeadLetters:
                         producers[topic] = stack.enter_context(producer)
                     await self._publish(producers[topic], batch, letters)
                     if machine.cursor.generation != generation:
-                        break  # somebody has moved the cursor: what was copied is to be delivered again
+                        break  # the cursor was moved: copied messages are to be delivered again
                     settled = RangeSet((letter.start, letter.end) for letter in letters)
                     self._subscription.settle(settled.to_flat())
                     self.copied += settled.count()
@@ -257,7 +257,7 @@ class DeadLetters:
         return found[0]
 
     async def _targets(self) -> Sequence[Target]:
-        """Return the topic, or the partitions, to publish to; create the topic if there is none."""
+        """Return the topic, or the partitions, to publish to; create the topic if it does not exist."""
         source = self._subscription.topic
         check_dead_letters(source.name, self._subscription.name, self._subscription.policy)
         return await source.dead_letter_topics(self.target)
@@ -270,7 +270,7 @@ class DeadLetters:
         try:
             opened = topic.opened.open(topic.topic_id, batch)
         except CorruptBatchError as error:
-            # Nobody can tell its messages apart: one letter stands for all of them.
+            # Its messages cannot be told apart: one letter stands for all of them.
             reason = f"the batch cannot be opened, and this is all of it: {error}"
             attributes = self._attributes(batch, found[0]._replace(start=batch.base_offset, reason=reason))
             return [_Letter(batch.base_offset, batch.end_offset, Record(batch.part, attributes=attributes))]
@@ -310,7 +310,7 @@ class DeadLetters:
         }
 
     def _sort(self, letters: list[_Letter], targets: Sequence[Target]) -> Iterator[tuple[Target, list[_Letter]]]:
-        """Share letters out to partitions (by key, else in turn) and cut them into batches of bounded size."""
+        """Distribute letters to partitions (by key, else in turn) and cut them into batches of bounded size."""
         limits = self._runtime.limits
         self._turn += 1
         shares: dict[int, list[_Letter]] = {}
@@ -322,7 +322,7 @@ class DeadLetters:
             begin = size = 0
             for index, letter in enumerate(mine):
                 cost = len(_encode(letter.record))
-                # One that is too large by itself, because of what was added to it, goes all the same.
+                # A letter that is too large because of its added attributes is published nevertheless.
                 full = size + cost > limits.max_batch_bytes - PART_OVERHEAD - _ARRAY_HEAD
                 if index > begin and (full or index - begin >= limits.max_batch_records):
                     yield targets[share], mine[begin:index]

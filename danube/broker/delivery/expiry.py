@@ -1,9 +1,9 @@
-"""Message TTL: what was not acknowledged for too long counts as acknowledged.
+"""Message TTL: settles messages that were not acknowledged within the policy ``message_ttl_s`` of their topic.
 
-One task looks after all topics whose policy ``message_ttl_s`` says so. A quarter of the time after which messages
-expire, and half a minute at most, is how late they may go; a subscription that comes upon one before that leaves it
-out by itself. Messages go in the order in which they were appended, so each topic has one offset below which all is too
-old, and each of its subscriptions is told that.
+One task serves all topics with this policy. Messages may expire late, by a quarter of their time to live and at most
+half a minute; a subscription that meets an expired message earlier skips it by itself. Messages expire in the order in
+which they were appended, so each topic has one offset below which all messages are too old; all its subscriptions are
+advanced to it.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ _LONGEST_S = 30.0
 
 
 class Expiring(Protocol):
-    """What is needed of a topic."""
+    """The part of a topic that expiry uses."""
 
     name: str
     storage: str
 
     @property
     def message_ttl_s(self) -> float:
-        """After how long its messages expire; 0: never."""
+        """The time to live of its messages; 0: they never expire."""
         ...
 
     async def expire_messages(self, before_us: int) -> None:
-        """Settle what was appended before a time in all subscriptions."""
+        """Settle all messages appended before a time, in all subscriptions."""
         ...
 
 
 def round_s(ttl_s: float) -> float:
-    """Return how often messages are looked for that expire after ``ttl_s``."""
+    """Return the interval of the rounds for messages that expire after ``ttl_s``."""
     return min(max(ttl_s / 4, _SHORTEST_S), _LONGEST_S)
 
 
 class MessageExpiry:
-    """See the module.
+    """Expires the messages of all topics with a time to live; see the module.
 
     Args:
-        topics: returns the living topics.
-        wall_clock_us: the seam; append times are of it.
+        topics: returns the served topics.
+        wall_clock_us: the wall clock, a seam; append times are taken from it.
     """
 
     def __init__(self, topics: Callable[[], Sequence[Expiring]], wall_clock_us: Callable[[], int]) -> None:
@@ -61,15 +61,15 @@ class MessageExpiry:
         self._failing: set[str] = set()
 
     def look_again(self) -> None:
-        """Policies have changed, or a topic has come."""
+        """Re-evaluate the topics: policies have changed, or a topic was added."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Let messages expire, until cancelled."""
+        """Expire messages, until cancelled."""
         due_at: dict[float, float] = {}
         while True:
             self._wake = trio.Event()
-            # A time to live that is new has its first round now.
+            # A new time to live has its first round now.
             wanted = {topic.message_ttl_s for topic in self._topics()} - {0.0}
             due_at = {ttl_s: due_at.get(ttl_s, -math.inf) for ttl_s in wanted}
             now = trio.current_time()
@@ -81,7 +81,7 @@ class MessageExpiry:
                 await self._wake.wait()
 
     async def _round(self, due: set[float]) -> None:
-        """One round, of each storage by itself: one that does not answer delays no other."""
+        """Run one round, for each storage separately: one that does not answer delays no other."""
         lines: dict[str, list[Expiring]] = {}
         for topic in self._topics():
             if topic.message_ttl_s in due:
@@ -99,7 +99,7 @@ class MessageExpiry:
                 self._failing.discard(topic.name)
             except StorageError as error:
                 self._tell_once(topic, error)
-                return  # the others there would fail, too; they have their turn in the next round
+                return  # its other topics would fail, too; the next round tries them again
             except (DanubeError, OSError) as error:
                 self._tell_once(topic, error)
             await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""What a subscription says about itself: its figures, and why it moves or does not."""
+"""Reports of a subscription: its figures, and an explanation why it moves or does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["explanation_of", "info_of"]
 
 
 def info_of(subscription: Subscription) -> api.SubscriptionInfo:
-    """Return a subscription as it stands."""
+    """Return the present state of a subscription."""
     end_offset = subscription.topic.end_offset
     facts = subscription.machine.describe(end_offset)
     return api.SubscriptionInfo(

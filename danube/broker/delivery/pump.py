@@ -1,9 +1,9 @@
-"""The pump: from the log of a topic, through a state machine of :mod:`danube.dispatch`, to consumers.
+"""The pump: moves messages from the log of a topic, through a state machine of :mod:`danube.dispatch`, to consumers.
 
-The machine says which batch it wants to see and which messages go to whom; the pump reads the log and sends. Most work
-happens in :meth:`Pump.pump`, a plain function called wherever something changed (a commit, an ack, credit, a consumer
-that came or went): what is in the cache is delivered at once, without waking a task. Only reading from the disk and
-waiting for a deadline need a task, and it exists while consumers are connected.
+The machine decides which batch it needs next and which messages each consumer gets; the pump reads the log and sends.
+Most work happens in :meth:`Pump.pump`, a plain function called whenever something changed (a commit, an ack, credit, a
+consumer that joined or left): cached messages are delivered at once, without waking a task. Only reading from the disk
+and waiting for a deadline need a task, which runs while consumers are connected.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["Pump"]
 _log = logging.getLogger("danube.subscription")
 
 _READ_BYTES = 4 * 2**20
-"""How much is read from the journal at a time for a subscription that is behind the cache."""
+"""Bytes read from the journal at a time for a subscription that is behind the cache."""
 _STORAGE_RETRY_S = 1.0
-"""Pause of a subscription whose history cannot be read now; the storage has its own, shorter ones before that."""
+"""Pause of a subscription whose history cannot be read now; the storage itself retries with shorter pauses first."""
 _PUMP_BATCHES = 64
 """After this many batches a pump lets other tasks run."""
 
@@ -40,10 +40,10 @@ class Pump(ABC):
     """Moves the messages of one topic or partition to the consumers of one machine.
 
     Attributes:
-        topic: where the messages come from.
-        machine: who gets what.
+        topic: the source of the messages.
+        machine: decides which consumer gets which messages.
         consumers: the connected ones, by id.
-        failure: set when stored data is damaged: it stops, loudly, until :meth:`look_again` finds that mended.
+        failure: set when stored data is damaged: delivery stops until :meth:`look_again` finds the data repaired.
         waits_for: why history cannot be read now.
     """
 
@@ -53,36 +53,36 @@ class Pump(ABC):
         self.consumers: dict[int, Receiver] = {}
         self.failure: DanubeError | None = None
         self._failed_at = -1
-        """The offset that could not be read; -1: the failure was another one."""
+        """The offset that could not be read; -1: the failure had another cause."""
         self.waits_for: StorageError | None = None
         self._ahead: deque[StoredBatch] = deque()
-        """What was read from the disk ahead of the machine."""
+        """Batches read from the disk ahead of the machine."""
         self._bucket: TokenBucket | None = None
         """Limits the rate of deliveries."""
         self.paced_until = math.inf
-        """When that rate lets the next batch go; infinite if nothing waits for it."""
+        """Time at which that rate permits the next batch; infinite if nothing waits for it."""
         self._catching_up = False
-        """Some consumer has a ``caught_up_at``."""
+        """Whether a consumer has a ``caught_up_at``."""
         self._lossy = topic.lossy
-        """What finds no consumer with credit is lost."""
+        """Whether messages without a consumer that has credit are lost."""
         self._resuming: list[Receiver] = []
-        """Consumers that read again, whose credit was kept back."""
+        """Consumers that read again, and whose credit was withheld."""
         self._takes_turns = False
         self._clears_away = False
         self._pumping = False
         self.moving = False
-        """It was moved, and that is not durable yet: nothing is delivered for now."""
+        """Whether its cursor was moved, and that is not durable yet: nothing is delivered meanwhile."""
         self._wake = trio.Event()
-        """Something is to be read."""
+        """Set when batches have to be read."""
         self._rearm = trio.Event()
-        """There is an earlier deadline."""
+        """Set when there is an earlier deadline."""
         self._armed_s = math.inf
         self._task_scope: trio.CancelScope | None = None
 
     # --- Consumers ---
 
     def _connected(self, consumer: Receiver) -> None:
-        """A consumer is in the machine now: it takes part."""
+        """Register a consumer that has joined the machine."""
         self.consumers[consumer.consumer_id] = consumer
         self._catching_up = True
         if self._task_scope is None:
@@ -90,7 +90,7 @@ class Pump(ABC):
             self.topic.start_task(self._run, self._task_scope)
 
     def leave(self, consumer: Receiver) -> None:
-        """Disconnect a consumer; what it had is delivered again to others. A displaced consumer is gone already."""
+        """Disconnect a consumer; its messages are redelivered to others. No-op if it has been displaced."""
         if self.consumers.pop(consumer.consumer_id, None) is None:
             return
         self.machine.leave(consumer.consumer_id, trio.current_time())
@@ -102,20 +102,20 @@ class Pump(ABC):
         self.pump()
 
     def credit(self, consumer: Receiver, messages: int, size_bytes: int) -> None:
-        """Let more be delivered to a consumer."""
+        """Grant a consumer credit for further deliveries."""
         if consumer.holds or consumer.crowded(self._lossy):
-            consumer.hold(self, messages, size_bytes)  # until it has read what is on its way to it
+            consumer.hold(self, messages, size_bytes)  # until it has read the deliveries in flight to it
             return
         self.machine.credit(consumer.consumer_id, messages, size_bytes)
         self.pump()
 
     def resume_soon(self, consumer: Receiver) -> None:
-        """A consumer whose credit is kept back reads again: go on in a turn of our own."""
+        """Resume a consumer that reads again and whose credit is withheld, in a later turn of the loop."""
         self._resuming.append(consumer)
         self._rearm.set()
 
     def stalled(self) -> None:
-        """A consumer has not read for a while: keep nothing for it that can be read again."""
+        """Drop the batches read ahead, which can be read again: a consumer has not read for a while."""
         if all(consumer.holds for consumer in self.consumers.values()):
             self._ahead.clear()
 
@@ -127,7 +127,7 @@ class Pump(ABC):
     # --- Moving messages ---
 
     def pump(self) -> None:
-        """Deliver what can be delivered now from memory; leave the rest to the task."""
+        """Deliver all messages that can be delivered from memory now; leave the rest to the task."""
         if self._pumping or self.moving or not self.consumers or self.failure is not None:
             return
         self._pumping = True
@@ -143,17 +143,18 @@ class Pump(ABC):
             self._pumping = False
 
     def _turn(self) -> None:  # noqa: B027 - a hook
-        """See whose turn it is (if ``_takes_turns``)."""
+        """Update which consumer's turn it is (if ``_takes_turns``)."""
 
     def _clear_away(self) -> None:  # noqa: B027 - a hook
-        """Take care of what the machine has settled by itself or set aside (if ``_clears_away``)."""
+        """Process messages that the machine has settled by itself or set aside (if ``_clears_away``)."""
 
     def _pump(self) -> None:
         machine = self.machine
         topic = self.topic
         bucket = self._bucket
         if len(self.consumers) == 1:
-            # Its credit may be older than what fills its connection. Several consumers overdraw by a slice each.
+            # Its credit may be older than the data that fills its connection. Several consumers overdraw by a slice
+            # each.
             for consumer in self.consumers.values():
                 self._hold_if_crowded(consumer)
         if bucket is not None:
@@ -187,12 +188,12 @@ class Pump(ABC):
 
     def _next_deadline(self) -> float:
         deadline = self.machine.next_deadline()
-        # While nothing is delivered at all, a rate that lets the next batch go is no reason to wake up.
+        # While all delivery is stopped, the rate is no reason to wake up.
         paced = math.inf if self.moving or self.failure is not None else self.paced_until
         return min(paced, math.inf if deadline is None else deadline)
 
     def offer(self, batch: StoredBatch) -> None:
-        """Hand over a batch that is kept nowhere (topics of durability ``none``): now or never."""
+        """Deliver a batch that is not stored (topics of durability ``none``) now, or drop it."""
         now = trio.current_time()
         span = self._span(batch, now)
         if span is not None:
@@ -210,7 +211,7 @@ class Pump(ABC):
         return self.topic.kept.get_cached(offset)
 
     def _span(self, batch: StoredBatch, now: float) -> Span | None:
-        """Return a batch as the machine sees it; None if it was settled instead."""
+        """Return a batch as input of the machine; None if it was settled instead."""
         return Span(batch.base_offset, batch.end_offset, len(batch.part), batch)
 
     def _send(self, item: Delivery | Gap, now: float) -> None:
@@ -227,7 +228,7 @@ class Pump(ABC):
 
     def _hold_if_crowded(self, consumer: Receiver) -> None:
         if not consumer.holds and consumer.crowded(self._lossy):
-            # It grants more than it reads. What else it may have waits in the log, or goes to others.
+            # It grants more credit than it reads. Further messages wait in the log, or go to others.
             consumer.hold(self, *self.machine.withdraw(consumer.consumer_id))
 
     def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
@@ -249,7 +250,7 @@ class Pump(ABC):
 
     @abstractmethod
     def _skip(self, ranges: Sequence[int]) -> None:
-        """Pass over flat ranges that the log no longer holds."""
+        """Skip flat ranges that the log no longer holds."""
 
     # --- The tasks ---
 
@@ -257,11 +258,11 @@ class Pump(ABC):
         """Read from the disk and wait for deadlines, while consumers are connected."""
         with scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_time)  # of its own: a storage may be slow to answer
+                nursery.start_soon(self._keep_time)  # a separate task: a storage may be slow to answer
                 await self._keep_reading()
                 nursery.cancel_scope.cancel()
         if self._task_scope is scope:
-            self._task_scope = None  # it has failed: whoever connects after that was mended needs another task
+            self._task_scope = None  # it has failed: after a repair, a consumer that joins needs another task
 
     async def _keep_time(self) -> None:
         while True:
@@ -286,7 +287,7 @@ class Pump(ABC):
                 await self._read_ahead()
                 self._storage_down(None)
             except StorageError as error:
-                # History is out of reach, not lost: try again, and wait for it as long as it takes.
+                # History is unavailable, not lost: retry for as long as it takes.
                 self._storage_down(error)
                 await trio.sleep(_STORAGE_RETRY_S)
                 self._wake.set()
@@ -311,14 +312,15 @@ class Pump(ABC):
             except (DanubeError, OSError):
                 self._failed_at = request.offset
                 raise
-            if not batches:  # retention, or a loss of the journal, has taken everything that was there
+            if not batches:  # retention, or a loss of the journal, has removed all messages from there on
                 self._skip([request.offset, max(end, self.topic.start_offset)])
                 self.pump()
                 return
             self._ahead = deque(batches)
             found = batches[0].base_offset
             if found > request.offset:
-                # Retention, or a power loss, has taken what lies between. Nobody can acknowledge it any more.
+                # Retention, or a power loss, has removed the messages in between, so they cannot be acknowledged any
+                # more.
                 self._skip([request.offset, found])
             self.pump()
 
@@ -335,13 +337,13 @@ class Pump(ABC):
         self.end(error)
 
     def forget_failure(self) -> None:
-        """Try again: what made it stop may be mended, or the cursor be elsewhere now."""
+        """Clear the failure and try again: its cause may be repaired, or the cursor may have been moved."""
         if self.failure is not None:
             _log.warning("%s is tried again after: %s", self, self.failure)
         self.failure, self._failed_at = None, -1
 
     async def look_again(self) -> None:
-        """If it has stopped, see whether what could not be read can be read now, and go on if so."""
+        """If delivery has stopped, check whether the damaged data can be read now, and resume if so."""
         failure, offset = self.failure, self._failed_at
         if failure is None:
             return

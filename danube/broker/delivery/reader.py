@@ -1,8 +1,8 @@
-"""A reader: one consumer that reads a topic from some offset on, without a subscription.
+"""A reader: one consumer that reads a topic from an offset on, without a subscription.
 
-Nothing is acknowledged, journalled or remembered; it ends with its connection. It reads the log as it is, history
-included: batches whose delivery time has not come, and messages that have expired, are there. On a topic that keeps
-nothing it gets what is published while it has credit.
+A reader acknowledges, journals and stores nothing; it ends with its connection. It reads the log unfiltered, history
+included: also batches whose delivery time has not come, and messages that have expired. On a topic of durability
+``none`` it receives messages that are published while it has credit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Reader(Pump):
         super().leave(consumer)
 
     def flush_acks(self, consumer: Receiver, token: int) -> None:
-        """Answer at once: there are no acknowledgements to wait for."""
+        """Reply at once: there are no acknowledgements to wait for."""
         consumer.send(api.AcksFlushed(token))
 
     def _skip(self, ranges: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
-"""What a pump needs of a consumer, whichever protocol leads to it.
+"""The interface of a consumer for a pump, for consumers of any protocol.
 
-The native one is ``danube.broker.calls.consumer.Consumer``; a face brings its own (``danube.broker.faces``), and finds
-the values that are passed to it here, too.
+The native implementation is ``danube.broker.calls.consumer.Consumer``; a face has its own (``danube.broker.faces``),
+and imports the argument types from here, too.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["AckWaiter", "Delivery", "Feeding", "Receiver", "Source", "StoredBatc
 
 
 class Feeding(Protocol):
-    """What a receiver says to the pump that feeds it."""
+    """The interface of a pump for its receivers."""
 
     machine: Machine
-    """Takes its credit."""
+    """The state machine that receives credit."""
 
     def resume_soon(self, consumer: Receiver, /) -> None:
-        """The consumer reads again, and its credit was kept back: call its :meth:`Receiver.resume` soon."""
+        """The consumer reads again, and credit of it was withheld: call its :meth:`Receiver.resume` soon."""
         ...
 
     def stalled(self) -> None:
@@ -33,36 +33,36 @@ class Feeding(Protocol):
 
 
 class AckWaiter(Protocol):
-    """Somebody who waits until acknowledgements are durable."""
+    """A caller that waits until acknowledgements are durable."""
 
     def send(self, reply: api.ConsumeReply, /) -> None:
-        """Take the good news, an :class:`danube.model.api.AcksFlushed`."""
+        """Report success, an :class:`danube.model.api.AcksFlushed`."""
         ...
 
     def end(self, error: DanubeError, /) -> None:
-        """Take the bad news: they never will be."""
+        """Report failure: the acknowledgements will never be durable."""
         ...
 
 
 class Receiver(AckWaiter, Protocol):
-    """One connected consumer of a subscription, or a reader. Nothing here waits."""
+    """One connected consumer of a subscription, or a reader. No method blocks."""
 
     caught_up_at: int | None
-    """Where it has caught up, and is to be told so; None if it need not be told."""
+    """Offset at which it has caught up and is to be notified; None if it need not be notified."""
 
     @property
     def wants_caught_up(self) -> bool:
-        """Whether it is told when it has caught up, also after something was delivered again."""
+        """Whether it is notified when it has caught up, also after a redelivery."""
         ...
 
     @property
     def consumer_id(self) -> int:
-        """Its id; no other consumer of this process has it."""
+        """Its id, unique in this process."""
         ...
 
     @property
     def name(self) -> str:
-        """Its name, by which it displaces itself."""
+        """Its name; a new consumer of the same name displaces it."""
         ...
 
     @property
@@ -71,13 +71,13 @@ class Receiver(AckWaiter, Protocol):
         ...
 
     def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, sliced: bool, /) -> None:
-        """Take messages of a batch.
+        """Deliver messages of a batch.
 
         Args:
-            topic: which they are of.
-            batch: in which they are.
-            delivery: which of it. It has used up credit.
-            sliced: whether the consumer shares its subscription with others and must get no more than these.
+            topic: of the messages.
+            batch: that contains them.
+            delivery: selects the messages. It has used up credit.
+            sliced: whether the consumer shares its subscription with others and must receive only these messages.
 
         Raises:
             InvalidArgumentError: the batch cannot be opened.
@@ -85,7 +85,7 @@ class Receiver(AckWaiter, Protocol):
         ...
 
     def send(self, reply: api.ConsumeReply, /) -> None:
-        """Tell it something; what it has no use for it passes over."""
+        """Send a reply; one that it has no use for is ignored."""
         ...
 
     def end(self, error: DanubeError, /) -> None:
@@ -93,26 +93,26 @@ class Receiver(AckWaiter, Protocol):
         ...
 
     def crowded(self, lossy: bool, /) -> bool:
-        """Whether so much waits for it to read that its credit is to be kept back.
+        """Whether so much waits to be read by it that its credit is to be withheld.
 
         Args:
-            lossy: what it is not given now is lost.
+            lossy: whether messages that are not delivered now are lost.
         """
         ...
 
     @property
     def holds(self) -> bool:
-        """Whether credit is kept back for it."""
+        """Whether credit is withheld from it."""
         ...
 
     def hold(self, pump: Feeding, messages: int, size_bytes: int, /) -> None:
-        """Keep credit back, and call :meth:`Feeding.resume_soon` when it reads again."""
+        """Withhold credit, and call :meth:`Feeding.resume_soon` when it reads again."""
         ...
 
     def resume(self, pump: Feeding, lossy: bool, /) -> None:
-        """Give the pump's machine what was kept back, unless it is crowded again."""
+        """Return the withheld credit to the pump's machine, unless it is crowded again."""
         ...
 
     def resumed(self) -> None:
-        """The pump has made use of that credit, or had none for it."""
+        """Handle that the pump has used that credit, or had no messages for it."""
         ...

@@ -1,4 +1,4 @@
-"""What delivery needs of a topic. The arrow points this way: a topic knows its subscriptions, they know a source."""
+"""The interface of a topic for delivery. Dependencies point this way: topics import subscriptions, not vice versa."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Source"]
 
 
 class Source(Target, Protocol):
-    """One plain topic or partition, as its subscriptions and readers see it."""
+    """One plain topic or partition, as seen by its subscriptions and readers."""
 
     topic_id: int
     durability: Durability
@@ -24,16 +24,16 @@ class Source(Target, Protocol):
     kept: TopicLog | MemoryLog
     """Its log."""
     readers: dict[Any, None]
-    """Those that read it without a subscription; they add and remove themselves."""
+    """Its readers (consumers without a subscription); they add and remove themselves."""
 
     @property
     def lossy(self) -> bool:
-        """Whether it has no log: what finds no consumer with credit is lost."""
+        """Whether it has no log: messages without a consumer that has credit are lost."""
         ...
 
     @property
     def life(self) -> int:
-        """Tells offsets before a power loss from those after it, if one offset may stand for two messages; else 0."""
+        """Distinguishes offsets before a power loss from those after it, if one may stand for two messages; else 0."""
         ...
 
     @property
@@ -43,26 +43,26 @@ class Source(Target, Protocol):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last message that consumers may see."""
+        """The offset after the last message that consumers may see."""
         ...
 
     @property
     def owner_epoch(self) -> int:
-        """Under which epoch this broker owns it; 0 if it keeps nothing."""
+        """The epoch under which this broker owns it; 0 if it stores no messages."""
         ...
 
     @property
     def opened(self) -> OpenedBatches:
-        """Opened batches, shared by all topics."""
+        """The cache of opened batches, shared by all topics."""
         ...
 
     @property
     def message_ttl_s(self) -> float:
-        """After how long messages that were not acknowledged expire; 0: never."""
+        """Age at which unacknowledged messages expire; 0: never."""
         ...
 
     def dispatch_rate(self) -> Rate:
-        """Return the rate of each subscription that has none of its own."""
+        """Return the rate of each subscription without a rate of its own."""
         ...
 
     def producer_name(self, producer_id: int) -> str:
@@ -74,7 +74,7 @@ class Source(Target, Protocol):
         ...
 
     def serves(self, name: str, subscription: object) -> bool:
-        """Whether the subscription of a name is still this one."""
+        """Whether this is still the subscription of that name."""
         ...
 
     def submit(self, entry: Entry) -> None:
@@ -82,7 +82,7 @@ class Source(Target, Protocol):
         ...
 
     async def next_commit(self) -> None:
-        """Wait until the journal has settled something."""
+        """Wait until the journal has settled entries."""
         ...
 
     def start_task(self, run: Callable[[trio.CancelScope], Awaitable[None]], scope: trio.CancelScope) -> None:
@@ -90,10 +90,10 @@ class Source(Target, Protocol):
         ...
 
     async def dead_letter_topics(self, name: str) -> Sequence[Target]:
-        """Return the topic of a name, or its partitions, for dead letters of this one; create it if there is none.
+        """Return the topic of a name, or its partitions, for dead letters of this one; create it if it does not exist.
 
         Raises:
-            FailedPreconditionError: it keeps nothing.
+            FailedPreconditionError: it stores no messages.
             DanubeError: it cannot be created or found now.
         """
         ...

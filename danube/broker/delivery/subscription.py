@@ -1,8 +1,8 @@
-"""A subscription at work: the shell around one pure state machine of :mod:`danube.dispatch`.
+"""A subscription: the shell around one pure state machine of :mod:`danube.dispatch`.
 
-:class:`~danube.broker.delivery.pump.Pump` moves the messages. What is added here is what a subscription has and a plain
-reading of the log has not: acknowledgements, and a durable cursor (:mod:`~danube.broker.delivery.cursor_journal`); a
-policy for what fails; several consumers that take turns, and deliveries that are parts of a batch.
+:class:`~danube.broker.delivery.pump.Pump` moves the messages. This module adds the features of a subscription that a
+reader lacks: acknowledgements, and a durable cursor (:mod:`~danube.broker.delivery.cursor_journal`); a policy for
+failed messages; several consumers that take turns, and deliveries that are parts of a batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Subscription"]
 _log = logging.getLogger("danube.subscription")
 
 _UNREADABLE_PAUSE_S = 1.0
-"""Pause before what cannot be delivered is tried again, if the policy has none and never gives up."""
+"""Pause before an undeliverable batch is tried again, if the policy has no delay and unlimited attempts."""
 
 
 class Subscription(Pump):
@@ -67,7 +67,7 @@ class Subscription(Pump):
         """Its durable record; None for one that lives in memory."""
         self.dead_letters = DeadLetters(runtime, self)
         self.expired_messages = 0
-        """Outlived the topic's ``message_ttl_s`` since the broker was started."""
+        """Messages that outlived the topic's ``message_ttl_s`` since the broker was started."""
         self._journal = CursorJournal(topic, subscription_id, cursor)
         self._life = topic.life
         self._wall_clock_us = runtime.clock_us
@@ -76,9 +76,9 @@ class Subscription(Pump):
         self._slices = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         self._takes_turns = kind is SubscriptionType.FAILOVER
         self._former_end = 0
-        """What lies below may have been delivered before the broker was started again."""
+        """Messages below this offset may have been delivered before the broker was restarted."""
         self._unreadable_at = -1
-        """Base offset of the batch that was found last that has to be opened and cannot be."""
+        """Base offset of the last batch that has to be opened and cannot be."""
         self._unreadable_why = ""
         self._ttl_us = 0.0
         self._policy_applied()
@@ -89,11 +89,11 @@ class Subscription(Pump):
     # --- Consumers ---
 
     def restored(self) -> None:
-        """The subscription was there before the broker was started; all of its topic may have been delivered."""
+        """Mark the subscription as restored at a start; all of its topic may have been delivered before."""
         self._former_end = self.topic.end_offset
 
     def join(self, consumer: Receiver) -> None:
-        """Connect a consumer; one of the same name that is still there is displaced.
+        """Connect a consumer; a connected one of the same name is displaced.
 
         Raises:
             TopicNotFoundError, SubscriptionNotFoundError: it was deleted while it was being opened.
@@ -118,17 +118,17 @@ class Subscription(Pump):
                     )
                 )
         if self._takes_turns and self.machine.active == consumer.consumer_id:
-            self._change_active(told=True)  # by the answer to ConsumeOpen
+            self._change_active(told=True)  # by the reply to ConsumeOpen
         self._connected(consumer)
 
     def leave(self, consumer: Receiver) -> None:
-        """Disconnect a consumer; what it had is delivered again to others. A displaced consumer is gone already."""
+        """Disconnect a consumer; its messages are redelivered to others. No-op if it has been displaced."""
         self._journal.forget(consumer)
         super().leave(consumer)
-        self._clear_away()  # also after the last one
+        self._clear_away()  # also after the last consumer
 
     def _change_active(self, *, told: bool = False) -> None:
-        """Tell failover consumers who is on standby now, and whose turn it is (unless that one was told)."""
+        """Notify failover consumers which is on standby and which is active (unless ``told``: that one knows)."""
         former, active = self._active, self.machine.active
         self._active = active
         if former is not None and former in self.consumers:
@@ -137,11 +137,11 @@ class Subscription(Pump):
             self.consumers[active].send(api.ActiveChanged(True))
 
     def is_active(self, consumer: Receiver) -> bool:
-        """Whether messages go to this consumer (False for a failover consumer that stands by)."""
+        """Whether this consumer receives messages (False for a failover consumer on standby)."""
         return self.machine.active in (None, consumer.consumer_id)
 
     def close(self, error: DanubeError) -> None:
-        """The subscription is deleted: disconnect its consumers with an error, and do nothing more."""
+        """Disconnect all consumers with an error and stop: the subscription is deleted."""
         self.dead_letters.close()
         self.end(error)
 
@@ -149,18 +149,18 @@ class Subscription(Pump):
 
     @property
     def policy(self) -> SubscriptionPolicy:
-        """How it treats its messages."""
+        """Its policy for redelivery, poison and rates."""
         return self.machine.policy
 
     def check_policy(self, policy: SubscriptionPolicy) -> None:
-        """Raise InvalidArgumentError if it cannot have this policy."""
+        """Raise InvalidArgumentError if the policy is invalid for this subscription."""
         check_dead_letters(self.topic.name, self.name, policy)
 
     def change_policy(self, policy: SubscriptionPolicy) -> None:
-        """Treat messages by another policy from now on, also those that were delivered before.
+        """Apply another policy from now on, also to messages that were delivered before.
 
         Raises:
-            InvalidArgumentError: it cannot have this policy, and keeps the one it has.
+            InvalidArgumentError: the policy is invalid for this subscription, which keeps its present one.
         """
         self.check_policy(policy)
         former = self.policy
@@ -180,16 +180,16 @@ class Subscription(Pump):
 
     @property
     def rate(self) -> Rate | None:
-        """How fast it delivers at most; None: no limit."""
+        """Its maximum delivery rate; None: no limit."""
         return self._bucket.rate if self._bucket is not None else None
 
     def topic_policies_changed(self) -> None:
-        """The topic may say something else about the rate of deliveries, and how long messages live."""
+        """Apply changed policies of the topic: delivery rate and message time to live."""
         self._ttl_us = self.topic.message_ttl_s * 1e6
         rate = self.policy.dispatch_rate
         if rate is None:
             rate = self.topic.dispatch_rate()
-        if not rate or self._lossy:  # what is not delivered at once is lost there, and that is no way to delay it
+        if not rate or self._lossy:  # messages that are not delivered at once are lost, so delivery cannot be delayed
             self._bucket, self.paced_until = None, math.inf
         elif self._bucket is None:
             self._bucket = TokenBucket(rate, trio.current_time())
@@ -197,20 +197,20 @@ class Subscription(Pump):
             self._bucket.change(rate, trio.current_time())
         self.pump()
 
-    # --- What consumers say ---
+    # --- Requests of consumers ---
     #
-    # Whatever is said about messages has the generation of their delivery. A seek begins another one: what is said
-    # about earlier deliveries, by whomever and however late, must not settle messages that are to come again. So does
-    # the start of a broker for topics of durability `os`: a power loss may have taken what was delivered, and others
-    # have its offsets since.
+    # Each request about messages carries the generation of their delivery. A seek begins a new generation: a request
+    # about earlier deliveries, from any consumer and however late, must not settle messages that are to be delivered
+    # again. So does the start of the broker, for topics of durability `os`: a power loss may have lost delivered
+    # messages, and other messages may have their offsets since.
 
     @property
     def generation(self) -> int:
-        """Of what is delivered now."""
+        """The generation of current deliveries."""
         return self._life << 32 | self.cursor.generation
 
     def _is_void(self, consumer: Receiver | None, generation: int) -> bool:
-        """Whether something was said about deliveries from before a seek: then it is a sign of life, and no more."""
+        """Whether a request is about deliveries from before a seek; it then only counts as a sign of life."""
         if generation == self.generation:
             return False
         if consumer is not None:
@@ -226,17 +226,17 @@ class Subscription(Pump):
         self._acked(new + self._acked_before(ranges))
 
     def ack_cumulative(self, consumer: Receiver, offset: int, generation: int) -> None:
-        """Acknowledge everything up to and including an offset that was delivered in this life of the broker."""
+        """Acknowledge everything up to and including an offset that was delivered since the broker was started."""
         if self._is_void(consumer, generation):
             return
-        # Nothing of before a restart: who repeats an acknowledgement says which messages it had.
+        # Nothing from before a restart: a client that repeats an acknowledgement lists the messages that it had.
         self._acked(self.machine.ack_cumulative(offset, consumer.consumer_id, trio.current_time()))
 
     def _acked_before(self, ranges: Sequence[int]) -> list[int]:
-        """Take acknowledgements of what was delivered before the broker was started again, and not yet since.
+        """Apply acknowledgements of messages that were delivered before the broker was restarted, and not again since.
 
-        A client repeats those that were not confirmed to it when its connection broke. It asks for confirmation, and
-        after that nothing of them may come again.
+        A client repeats acknowledgements that were not confirmed when its connection broke, and asks for confirmation;
+        after that none of these messages may be delivered again.
         """
         position = self.machine.position
         if position >= self._former_end:
@@ -248,12 +248,12 @@ class Subscription(Pump):
         )
 
     def ack_for(self, waiter: AckWaiter, offset: int, consumer: Receiver | None, generation: int) -> None:
-        """Acknowledge one message for somebody who is told as soon as that is durable.
+        """Acknowledge one message for a waiter, which is notified as soon as that is durable.
 
         Args:
-            waiter: is told, perhaps before this returns.
-            offset: of the message; one that is unknown, or was acknowledged before, is none the worse for it.
-            consumer: to whom this is a sign of life, if that is known.
+            waiter: is notified, perhaps before this returns.
+            offset: of the message; unknown or already acknowledged offsets are ignored.
+            consumer: the consumer for which this is a sign of life, if known.
             generation: of its delivery.
         """
         if self._is_void(consumer, generation):
@@ -271,13 +271,13 @@ class Subscription(Pump):
         self.pump()
 
     def settle(self, ranges: Sequence[int]) -> list[int]:
-        """Count flat ranges as acknowledged though no consumer did it; return what was not so before."""
+        """Treat flat ranges as acknowledged, without a consumer; return those that were not acknowledged before."""
         settled = self.machine.discard(ranges, trio.current_time())
         self._acked(settled)
         return settled
 
     def expire_below(self, offset: int) -> None:
-        """Settle everything below an offset, delivered or not: it has outlived the topic's ``message_ttl_s``."""
+        """Settle all messages below an offset, delivered or not: they have outlived the topic's ``message_ttl_s``."""
         floor = self.cursor.floor
         if offset > floor:
             self._count_expired(self.settle([floor, offset]))
@@ -288,19 +288,19 @@ class Subscription(Pump):
     def nack(
         self, consumer: Receiver, ranges: Sequence[int], delay_s: float | None, reason: str, generation: int
     ) -> None:
-        """Take note that flat ranges have failed; ``delay_s`` None: the pause is as the policy says."""
+        """Record that flat ranges have failed; ``delay_s`` None: the pause is that of the policy."""
         if self._is_void(consumer, generation):
             return
         self.machine.nack(consumer.consumer_id, ranges, delay_s, trio.current_time(), reason)
         self.pump()
 
     def nack_for(self, offset: int, least_delay_s: float | None, reason: str, generation: int) -> None:
-        """Take note that one message has failed, wherever it is in flight.
+        """Record that one message has failed, in whichever consumer's flight it is.
 
         Args:
-            offset: of the message; one that is not in flight is passed over.
-            least_delay_s: the pause is as the policy says, but at least this, and at most the longest of the policy.
-            reason: what a person should know about it.
+            offset: of the message; one that is not in flight is ignored.
+            least_delay_s: the pause is that of the policy, but at least this, and at most the longest of the policy.
+            reason: for people.
             generation: of its delivery.
         """
         if self._is_void(None, generation):
@@ -314,7 +314,7 @@ class Subscription(Pump):
         self.pump()
 
     def refuse(self, consumer: Receiver, offset: int, reason: str) -> None:
-        """A consumer has found out, while messages were being delivered, that it cannot take one: it fails."""
+        """Record a failure that a consumer has reported during delivery: it cannot take the message."""
         self._fail_undelivered(consumer, [offset, offset + 1], reason)
 
     def extend(self, consumer: Receiver, ranges: Sequence[int], lease_s: float | None, generation: int) -> None:
@@ -327,26 +327,26 @@ class Subscription(Pump):
         self.pump()
 
     def give_back(self, consumer: Receiver, ranges: Sequence[int], generation: int) -> None:
-        """Deliver flat ranges to others: the application of this consumer is stuck and has not seen them."""
+        """Redeliver flat ranges to others: the application of this consumer is stuck and has not seen them."""
         if generation != self.generation:
             return
         self.machine.give_back(consumer.consumer_id, ranges, trio.current_time())
         self.pump()
 
     def flush_acks(self, consumer: Receiver, token: int) -> None:
-        """Answer with AcksFlushed once all that was acknowledged is durable; end the consumer if it never will be."""
+        """Reply with AcksFlushed once all acknowledgements are durable; end the consumer if they never will be."""
         self._journal.flush(consumer, token)
 
     def snapshot(self) -> bytes:
-        """Return what a checkpoint stores of the cursor."""
+        """Return the state of the cursor for a checkpoint."""
         return self._journal.snapshot()
 
     async def seek(self, offset: int) -> None:
-        """Move the cursor and return when that is durable. Connected consumers go on from there.
+        """Move the cursor and return when that is durable. Connected consumers continue from there.
 
-        From now on acknowledgements of what was delivered before count for nothing. Nothing is delivered until the
-        move is durable: after a crash that undoes it no consumer can have seen its generation, which is then given to
-        another one. If the caller is cancelled, the cursor may have been moved.
+        From now on acknowledgements of earlier deliveries are ignored. Nothing is delivered until the move is durable:
+        after a crash that undoes it no consumer can have seen its generation, which is then assigned to another one. If
+        the caller is cancelled, the cursor may have been moved.
 
         Raises:
             JournalFencedError, UnavailableError: it is not durable; the broker is about to end.
@@ -361,7 +361,7 @@ class Subscription(Pump):
         await self._journal.saved()
 
     def _sought(self) -> None:
-        """The cursor was moved, and that is durable: consumers begin again."""
+        """Notify the consumers that a move of the cursor is durable; delivery starts again."""
         self.moving = False
         told = api.Sought(self.generation)
         for consumer in self.consumers.values():
@@ -405,7 +405,7 @@ class Subscription(Pump):
         return Span(batch.base_offset, batch.end_offset, len(batch.part), batch, keys, due)
 
     def clock_stepped(self, by_s: float) -> None:
-        """The wall clock was set: what waits for a time of it has to wait shorter, or longer."""
+        """The wall clock was set: shift the waiting delivery times accordingly."""
         self.machine.shift_delayed(-by_s)
         self.pump()
 
@@ -416,7 +416,7 @@ class Subscription(Pump):
     def _deliver(self, consumer: Receiver, delivery: Delivery) -> None:
         batch: StoredBatch = delivery.token
         if delivery.attempt > 1 and consumer.caught_up_at is None and consumer.wants_caught_up:
-            # What others have left over belongs to what was there: say it again behind it.
+            # Messages left over by other consumers belong to the backlog: report CaughtUp again after them.
             consumer.caught_up_at, self._catching_up = 0, True
         if batch.base_offset == self._unreadable_at:
             self._give_up(consumer, delivery, self._unreadable_why)
@@ -427,9 +427,9 @@ class Subscription(Pump):
             self._give_up(consumer, delivery, str(error))
 
     def _give_up(self, consumer: Receiver, delivery: Delivery, reason: str) -> None:
-        """A batch that cannot be opened cannot be delivered in parts: it fails, until its policy takes it away."""
+        """Fail a batch that cannot be opened, and so cannot be delivered in parts, until its policy removes it."""
         _log.error("%s cannot deliver the batch at %d: %s", self, delivery.base_offset, reason)
-        self.machine.credit(consumer.consumer_id, delivery.messages, delivery.size_bytes)  # it got nothing for it
+        self.machine.credit(consumer.consumer_id, delivery.messages, delivery.size_bytes)  # nothing was delivered
         self._fail_undelivered(consumer, delivery.ranges, reason)
 
     def _fail_undelivered(self, consumer: Receiver, ranges: Sequence[int], reason: str) -> None:

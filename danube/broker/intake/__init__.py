@@ -1,1 +1,1 @@
-"""What comes in: producers, their batches, and messages that are sent one at a time."""
+"""Intake of messages: producers, their batches, messages that are sent one at a time, publish rates."""

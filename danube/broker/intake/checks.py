@@ -1,4 +1,4 @@
-"""What a topic does not take, whichever way a batch comes."""
+"""Checks of incoming batches against the limits and policies of a topic, for all protocols."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["check_batch"]
 
 _RESERVED_FLAGS: Final = ~int(BatchFlags.PAYLOADS_ONLY)
-"""Of the number: ~ of an IntFlag leaves out bits that have no name."""
+"""Computed on the number: ~ of an IntFlag drops bits that have no name."""
 _LAST_CODEC: Final = max(Codec)
 
 
 def check_batch(intake: Intake, limits: Limits, header: BatchHeader, part: bytes) -> None:
-    """Refuse a batch that its topic does not take, whoever sends it.
+    """Refuse a batch that violates a limit or policy of its topic, from any sender.
 
     Args:
         intake: of the topic.
@@ -27,7 +27,7 @@ def check_batch(intake: Intake, limits: Limits, header: BatchHeader, part: bytes
         header, part: the batch; its checksum is right.
 
     Raises:
-        DanubeError: it says what is wrong with the batch.
+        DanubeError: the message states what is wrong with the batch.
     """
     if len(part) > limits.max_batch_bytes or header.unpacked_size > limits.max_batch_bytes:
         raise MessageTooLargeError(
@@ -49,7 +49,7 @@ def check_batch(intake: Intake, limits: Limits, header: BatchHeader, part: bytes
 
 
 def _check_messages(intake: Intake, limits: Limits, header: BatchHeader, part: bytes) -> None:
-    """Look at each message of a batch that is large enough to hold one that is too large."""
+    """Check each message of a batch that is large enough to contain one beyond the limit."""
     largest = header.unpacked_size
     if header.record_count > 1:
         largest = max(map(len, open_raw(part, header, limits.max_batch_bytes)))

@@ -1,17 +1,17 @@
-"""Messages that are sent one at a time, put together: one composite batch for all that come within one commit.
+"""Composes messages that are sent one at a time into batches: one composite batch for all that arrive in one commit.
 
 A unary call carries one message, and a batch for each would cost the journal, every consumer and the history more than
-the message itself. So a topic gathers such messages and appends them together::
+the message itself. So a topic collects such messages and appends them together::
 
     calls of one turn     x x x | x x x x x x x x x | x x
                                 |                   |
     batch 1 appended at the end of the turn         |
                batch 2 appended when batch 1 is durable: nothing could have been committed earlier
 
-Nobody waits for a timer: a message that finds nothing on its way goes at the end of the turn of the loop in which it
-came, and under load the batches become as large as a commit takes long. A batch that is full goes at once.
+There is no timer: a message that finds no batch in flight is appended at the end of the turn of the loop in which it
+arrived, and under load the batches grow with the duration of a commit. A full batch is appended at once.
 
-These messages have no sequence that the broker could check: whoever sends one again sends another one.
+These messages have no sequence that the broker could check: retries are not deduplicated.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["Composed", "Composer", "Composing", "Schema", "Told"]
 
 Told = Callable[[DanubeError | None], None]
-"""Is told once what has become of a message: None when it has reached its topic's durability."""
+"""Called once with the outcome of a message: None when it has reached its topic's durability."""
 
 _RECORD_OVERHEAD: Final = 64
-"""At most so many bytes of a record are neither payload, key nor attribute, nor its producer's name."""
+"""Upper bound of the bytes of a record besides payload, key, attributes and the name of its producer."""
 _BATCH_BYTES: Final = MIB
-"""A batch of more than one message is not larger."""
+"""Maximum size of a batch of more than one message."""
 
 
 class Schema(NamedTuple):
-    """What a message was encoded by; 0 for none."""
+    """Schema of a message; 0 for none."""
 
     schema_id: int = 0
     schema_version: int = 0
@@ -53,7 +53,7 @@ _NO_SCHEMA: Final = Schema()
 
 
 class _Batch(NamedTuple):
-    """A batch that takes nothing more."""
+    """A batch that is closed for further messages."""
 
     part: bytes
     header: BatchHeader
@@ -65,7 +65,7 @@ class _Batch(NamedTuple):
 
 
 class Composer:
-    """Gathers the messages of one topic; made by :meth:`Composing.of`."""
+    """Collects the messages of one topic; created by :meth:`Composing.of`."""
 
     __slots__ = (
         "_base_us",
@@ -99,14 +99,14 @@ class Composer:
     def add(
         self, record: CompositeRecord, publish_time_us: int, size: int, told: Told, schema: Schema = _NO_SCHEMA
     ) -> None:
-        """Take a message.
+        """Accept a message.
 
         Args:
             record: without its ``publish_delta_us``, which is filled in.
             publish_time_us: when it was sent, by its producer's clock.
             size: bytes of its payload, key, attributes and producer's name; within the topic's limits.
             told: called when it has settled, perhaps before this returns.
-            schema: a change begins another batch.
+            schema: a change of schema starts another batch.
         """
         limits = self._composing.limits
         records = self._records
@@ -129,7 +129,7 @@ class Composer:
             self._composing.schedule(self)
 
     def _close(self) -> None:
-        """Make a batch of what has gathered."""
+        """Make a batch of the collected messages."""
         part = encode_composite(
             self._records,
             publish_time_us=self._base_us,
@@ -140,11 +140,11 @@ class Composer:
         self._records, self._told, self._size = [], [], 0
 
     def submit(self) -> None:
-        """Append what may be appended now; leave to a task what has to wait for the publish rate or the journal."""
+        """Append the batches that may go now; a task appends those that wait for the publish rate or the journal."""
         self._scheduled = False
         if self._submitting or self._waiting:
             return
-        self._submitting = True  # a topic that keeps nothing settles its batches while they are being submitted
+        self._submitting = True  # a topic that stores nothing settles its batches while they are being submitted
         try:
             while (batch := self._first()) is not None:
                 try:
@@ -160,7 +160,7 @@ class Composer:
             self._submitting = False
 
     async def wait(self) -> None:
-        """Append batches as the publish rate and the journal let them."""
+        """Append batches as the publish rate and the journal permit."""
         while (batch := self._first()) is not None:
             try:
                 await self._intake.admit(len(batch.part))
@@ -171,7 +171,7 @@ class Composer:
         self._waiting = False
 
     def refuse(self, error: DanubeError) -> None:
-        """Refuse what waits; :meth:`wait` was cancelled."""
+        """Refuse the waiting batches; :meth:`wait` was cancelled."""
         if self._records:
             self._close()
         while self._closed:
@@ -179,7 +179,7 @@ class Composer:
         self._waiting = False
 
     def _first(self) -> _Batch | None:
-        """Return the next batch that may be appended; it stays where it is."""
+        """Return the next batch that may be appended, without removing it."""
         if not self._closed and self._records and not self.in_flight:
             self._close()
         return self._closed[0] if self._closed else None
@@ -192,25 +192,25 @@ class Composer:
             batch.tell(error)
 
     def settled(self, batch: _Batch, _stored: StoredBatch, error: DanubeError | None, /) -> None:
-        """Intake: a batch has reached its durability, or will not, or not soon."""
+        """Intake: a batch has reached its durability, or will not, or is delayed."""
         batch.tell(error)
         if self._records or self._closed:
             self.submit()
 
 
 class Composed(Protocol):
-    """A topic that takes messages one at a time."""
+    """A topic that accepts messages one at a time."""
 
     intake: Intake
     composer: Composer | None
-    """Made with the first of them."""
+    """Created with the first of these messages."""
 
 
 class Composing:
-    """The composers of a broker, and the tasks that they need.
+    """The composers of a broker, and their tasks.
 
     Args:
-        runtime: whose tasks wait for what cannot be appended at once.
+        runtime: runs the tasks that wait for batches which cannot be appended at once.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -220,7 +220,7 @@ class Composing:
         self._wake = trio.Event()
         self._draining = False
         self._scopes: dict[trio.CancelScope, None] = {}
-        """Of those who wait."""
+        """Cancel scopes of the waiting tasks."""
 
     def of(self, topic: Composed) -> Composer:
         """Return the composer of a topic."""
@@ -230,7 +230,7 @@ class Composing:
         return composer
 
     def schedule(self, composer: Composer) -> None:
-        """Call a composer at the end of this turn."""
+        """Call a composer at the end of this turn of the loop."""
         self._wanted.append(composer)
         self._wake.set()
 
@@ -251,13 +251,13 @@ class Composing:
         )
 
     def drain(self) -> None:
-        """From now on, refuse what would have to wait for the publish rate or for the journal."""
+        """From now on, refuse messages that would have to wait for the publish rate or for the journal."""
         self._draining = True
         for scope in self._scopes:
             scope.cancel()
 
     async def run(self) -> None:
-        """Call the composers that have something, until cancelled."""
+        """Call the scheduled composers, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()

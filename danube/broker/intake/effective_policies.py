@@ -1,4 +1,4 @@
-"""What counts for a topic, of all that several levels say. Pure."""
+"""The effective policies of a topic, from those of several levels. Pure."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ __all__ = ["EffectivePolicies", "stack"]
 
 
 class EffectivePolicies(NamedTuple):
-    """What counts, and whoever says it."""
+    """The effective policies, and the level of each."""
 
     values: TopicPolicies
     sources: Mapping[str, str]
-    """``topic``, ``namespace`` or ``broker`` for each policy that is set."""
+    """``topic``, ``namespace`` or ``broker``, for each policy that is set."""
 
     def said(self, policy: str) -> str:
-        """Return a policy as error messages print it: name, value and level."""
+        """Return a policy as printed in error messages: name, value and level."""
         return f"policy {policy} = {getattr(self.values, policy)} (set for the {self.sources[policy]})"
 
     def check_room(self, where: str, policy: str, taken: int, limit_name: str = "", limit: float = math.inf) -> None:
-        """Refuse one more of something.
+        """Refuse a further item if the limit is reached.
 
         Args:
-            where: of which topic or subscription, for the message.
+            where: name of the topic or subscription, for the message.
             policy: its name.
-            taken: how many there are.
-            limit_name, limit: the broker's own bound, which a policy cannot lift.
+            taken: the present number of items.
+            limit_name, limit: the broker's own bound, which a policy cannot exceed.
 
         Raises:
-            LimitExceededError: there are as many as may be.
+            LimitExceededError: the limit is reached.
         """
         allowed = getattr(self.values, policy)
         if allowed is not None and taken >= allowed:
@@ -45,7 +45,7 @@ class EffectivePolicies(NamedTuple):
 
 
 def stack(levels: Sequence[tuple[str, TopicPolicies]]) -> EffectivePolicies:
-    """Lay levels (name and policies) on top of each other, the nearest first."""
+    """Combine levels (name and policies); the first ones take precedence."""
     values = TopicPolicies()
     sources: dict[str, str] = {}
     for level, policies in reversed(levels):

@@ -1,9 +1,9 @@
-"""Where the messages of one topic come in: producers' sessions, and batches on their way to their durability.
+"""The intake of a topic: sessions of producers, and their batches until these have reached their durability.
 
-An :class:`Intake` belongs to one plain topic or partition. Who publishes there is a :class:`Sender`: the stream of a
-connected producer, or something inside the broker that has messages of its own. Both do the same four things: open a
-session, attach, hand in batches (``admit`` or ``try_admit``, then ``take``), detach. All of it runs in one thread, so
-"check the sequence, assign the offset, submit" needs no lock, because nothing in :meth:`Intake.take` waits.
+An :class:`Intake` belongs to one plain topic or partition. A :class:`Sender` publishes to it: the stream of a connected
+producer, or a component of the broker that publishes messages of its own. Both use the same four steps: open a session,
+attach, hand in batches (``admit`` or ``try_admit``, then ``take``), detach. All of it runs in one thread, so "check the
+sequence, assign the offset, submit" needs no lock, because nothing in :meth:`Intake.take` waits.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from danube.model.errors import (
 __all__ = ["Fed", "Intake"]
 
 _EXPIRY_INTERVAL_US = 10_000_000
-"""Idle producers are looked for at most this often."""
+"""Minimum interval of the searches for idle producers."""
 
 
 class Fed(Protocol):
-    """The topic that an intake belongs to."""
+    """The part of a topic that its intake uses."""
 
     name: str
     topic_id: int
@@ -73,12 +73,12 @@ class Fed(Protocol):
         ...
 
     def arrived(self, batch: StoredBatch) -> None:
-        """Show a batch that has reached its durability to the subscriptions."""
+        """Make a batch that has reached its durability visible to the subscriptions."""
         ...
 
 
 class _Ticket:
-    """The owner of a journal entry of a batch: who is to be told when it settles."""
+    """The owner of a journal entry of a batch: notifies the senders when it settles."""
 
     __slots__ = ("_intake", "waiters")
 
@@ -91,12 +91,12 @@ class _Ticket:
         self._intake.settled(self, entry, error)
 
     def stalled(self, entry: Entry, error: DanubeError) -> None:
-        """Journal: the batch waits for its storage. Who has sent it is told so, and may send it again."""
+        """Journal: the batch waits for its storage. Its sender is notified, and may send it again."""
         assert isinstance(entry.batch, StoredBatch)
         self.tell(entry.batch, error)
 
     def tell(self, batch: StoredBatch, error: DanubeError | None) -> None:
-        """Tell those who wait, and forget them."""
+        """Notify the waiting senders, and remove them."""
         waiters, self.waiters = self.waiters, ()
         for sender, token in waiters:
             sender.in_flight -= 1
@@ -104,15 +104,15 @@ class _Ticket:
 
 
 class Intake:
-    """See the module.
+    """Receives the batches of one topic; see the module.
 
     Args:
         topic: it belongs to.
-        table: the producers that are known.
+        table: the known producers.
         journal: where batches and sessions are written.
-        commits: tells when something was.
+        commits: notifies of commits.
         limits: ``max_producers_per_topic``, ``max_known_producers_per_topic`` and ``max_message_bytes``.
-        policies: of the topic, to begin with.
+        policies: of the topic, initially.
         wall_clock_us, new_id: seams.
         held_producers: returns the ids of producers that must not be forgotten, however long they are idle.
     """
@@ -140,21 +140,21 @@ class Intake:
         self._senders: dict[str, Sender] = {}
         self._internal: set[str] = set()
         self._arriving: set[str] = set()
-        """Who has a place, and has not attached yet."""
+        """Names of producers that were admitted, and have not attached yet."""
         self._registered: dict[str, Settling | None] = {}
-        """Producers that send their messages one at a time; one whose registration is not durable yet settles."""
+        """Producers that send messages one at a time; the value settles when a pending registration is durable."""
         self._pending: dict[StoredBatch, _Ticket] = {}
         self._expired_us = 0
         self._policies: EffectivePolicies
         self.max_message_bytes = 0
-        """Largest message, by policy and limit."""
+        """Maximum size of a message, by policy and limit."""
         self._pace: Pace | None = None
         self.apply_policies(policies)
 
     # --- Sessions ---
 
     def apply_policies(self, policies: EffectivePolicies) -> None:
-        """Take other policies into account from now on. Nobody who is attached is cut off."""
+        """Apply other policies from now on. Attached senders remain attached."""
         self._policies = policies
         allowed = policies.values.max_message_bytes
         limit = self._limits.max_message_bytes
@@ -168,16 +168,16 @@ class Intake:
             self._pace = Pace(rate)
 
     async def open(self, request: api.PublishOpen, *, internal: bool = False) -> ProducerSession:
-        """Open or resume a producer's session; return when that is durable. Attach then, before anything else runs.
+        """Open or resume a producer's session; return when that is durable. Attach next, without an await in between.
 
         Args:
-            request: as the producer sends it.
-            internal: whether it belongs to the broker itself: limits of how many there may be do not count for it.
+            request: as sent by the producer.
+            internal: whether it belongs to the broker itself: limits on the number of producers do not apply to it.
 
         Raises:
-            DurabilityMismatchError: the producer wants another durability than the topic has.
+            DurabilityMismatchError: the producer requires another durability than the topic has.
             ProducerFencedError: a resumed session was replaced by a newer one.
-            FailedPreconditionError: an exclusive producer has the topic.
+            FailedPreconditionError: the topic has an exclusive producer.
             LimitExceededError: too many producers.
             DataLossError: names of producers are lost, and this one is not known.
         """
@@ -222,7 +222,7 @@ class Intake:
             )
 
     def _check_not_held(self, name: str = "") -> None:
-        """Refuse a producer if another one has the topic to itself."""
+        """Refuse a producer if the topic has another, exclusive one."""
         for holder, sender in self._senders.items():
             if sender.session.exclusive and holder != name:
                 raise FailedPreconditionError(
@@ -233,12 +233,12 @@ class Intake:
     async def register(self, name: str) -> int:
         """Return the id of a producer that sends its messages one at a time; return when that is durable.
 
-        A name keeps its id. Nobody is fenced: any number of connections may send under one id.
+        A name keeps its id. No sender is fenced: any number of connections may send under one id.
 
         Raises:
-            FailedPreconditionError: an exclusive producer has the topic.
+            FailedPreconditionError: the topic has an exclusive producer.
             LimitExceededError: too many producers.
-            DanubeError: the journal takes nothing any more.
+            DanubeError: the journal accepts nothing any more.
         """
         topic, table, now_us = self._topic, self._table, self._clock_us()
         topic.check_alive()
@@ -263,10 +263,10 @@ class Intake:
         return session.producer_id
 
     def seen(self, producer_id: int) -> str:
-        """Note that a registered producer is there, and return its name; empty for one that is not known."""
+        """Mark a registered producer as active, and return its name; empty if it is not known."""
         name = self._table.seen(producer_id, self._clock_us())
         if name and name not in self._registered:
-            self._registered[name] = None  # registered in an earlier life of the broker
+            self._registered[name] = None  # registered before the broker was restarted
         return name
 
     async def _open(self, request: api.PublishOpen, exclusive: bool) -> ProducerSession:
@@ -282,15 +282,15 @@ class Intake:
             session = table.resume(known.producer_id, request.resume_epoch, now_us=now_us)
             if not topic.sessions_may_move:
                 return session
-            # Another machine may have taken the topic over and gone on with this very session. Who does not know of
-            # that must not say where the session stands, and cannot write it down either.
+            # Another machine may have taken the topic over and continued this very session. A broker that has not
+            # learned of that must not report the state of the session, and cannot make it durable either.
             await self._write(session, now_us)
         else:
             session = table.open(name, self._new_id(), exclusive=exclusive, anonymous=request.anonymous, now_us=now_us)
             self._fence()
             if not topic.lossy:
                 await self._write(session, now_us)
-        # What an older session still had in flight has counted on: only now is the next sequence final.
+        # Batches in flight of an older session count as well: the next sequence is final only after they have settled.
         while not request.resume_epoch and (pending := self._senders.get(name)) is not None and pending.in_flight:
             await self._commits.next_commit()
         latest = table.session_of(name)
@@ -302,7 +302,7 @@ class Intake:
         return latest
 
     async def _write(self, session: ProducerSession, now_us: int) -> None:
-        """Return when a session is durable."""
+        """Write a session; return when it is durable."""
         topic, opening = self._topic, Settling()
         payload = self._table.entry_of(session, now_us).encode()
         self._journal.submit(Entry(EntryType.PRODUCER, topic.topic_id, topic.durability, (payload,), opening))
@@ -331,14 +331,14 @@ class Intake:
             self._table.expire(now_us, {each for each in self._table.ids() if each in here or each in held})
 
     def attach(self, sender: Sender, *, internal: bool = False) -> None:
-        """Somebody begins to publish. Who is left from a broken connection of the same session ends.
+        """Register a sender. A sender left over from a broken connection of the same session is ended.
 
         Args:
-            sender: who it is.
+            sender: to register.
             internal: see :meth:`open`.
 
         Raises:
-            TopicNotFoundError: the topic was deleted meanwhile.
+            TopicNotFoundError: the topic was deleted in the meantime.
         """
         self._arriving.discard(sender.session.name)
         self._topic.check_not_deleted()
@@ -350,7 +350,7 @@ class Intake:
         self._senders[sender.session.name] = sender
 
     def detach(self, sender: Sender) -> None:
-        """Somebody has ended; one who was replaced is gone already."""
+        """Detach a sender. No-op if it has been replaced."""
         if self._senders.get(sender.session.name) is sender:
             del self._senders[sender.session.name]
             self._internal.discard(sender.session.name)
@@ -361,7 +361,7 @@ class Intake:
             sender.end(error)
 
     def infos(self) -> list[api.ProducerInfo]:
-        """Return who is attached."""
+        """Return a description of each attached sender."""
         found = {name: self._table.session_of(name) for name in sorted({*self._senders, *self._registered})}
         return [
             api.ProducerInfo(
@@ -376,16 +376,16 @@ class Intake:
     # --- Batches ---
 
     def said_max_message_bytes(self) -> str:
-        """Return what bounds a message, for error messages."""
+        """Return the limit on the size of messages, for error messages."""
         if self._policies.values.max_message_bytes == self.max_message_bytes:
             return self._policies.said("max_message_bytes")
         return f"limit max_message_bytes = {self.max_message_bytes}"
 
     def check_delivery_time(self, deliver_at_us: int) -> None:
-        """Refuse a delivery time that cannot be kept.
+        """Refuse an invalid delivery time.
 
         Raises:
-            FailedPreconditionError: the topic keeps nothing that could be delivered later.
+            FailedPreconditionError: the topic stores no messages, and so cannot deliver them later.
             InvalidArgumentError: it is too far ahead.
         """
         topic = self._topic
@@ -401,7 +401,7 @@ class Intake:
             )
 
     def try_admit(self, size: int) -> bool:
-        """Whether a batch of ``size`` bytes may be taken now; it has to be before anything else runs.
+        """Whether a batch of ``size`` bytes may be taken now; it must be taken without an await in between.
 
         Raises:
             DataLossError: the topic stopped because stored data is damaged.
@@ -434,9 +434,9 @@ class Intake:
 
         Args:
             size: in bytes.
-            paid: whether it was counted by :meth:`pay` before, so that the rate does not count again.
+            paid: whether :meth:`pay` has counted it before, so that the rate does not count it again.
 
-        Raises what :meth:`try_admit` and :meth:`danube.log.Journal.admit` raise.
+        Raises as :meth:`try_admit` and :meth:`danube.log.Journal.admit`.
         """
         if paid:
             self._topic.check_alive()
@@ -454,25 +454,25 @@ class Intake:
                 self._topic.check_alive()
                 if not self._topic.lossy:
                     await self._journal.admit(size)
-                if pace.is_paid:  # else it has become another rate while the journal was waited for
+                if pace.is_paid:  # else the rate was changed during the wait for the journal
                     return
 
     def take(self, sender: Sender, token: Any, part: bytes, header: BatchHeader, *, paid: bool = False) -> int | None:
         """Take a batch that was admitted.
 
         Args:
-            sender: whose it is; it is told by :meth:`Sender.settled`, perhaps before this returns.
-            token: comes back with that.
+            sender: of the batch; notified by :meth:`Sender.settled`, perhaps before this returns.
+            token: passed to that call.
             part: the producer's part; its checksum is right, and it is within the limits.
             header: its header.
             paid: whether the publish rate has counted it before, see :meth:`pay`.
 
         Returns:
-            None; or, for a repeat of a batch that has settled before, its offset, and nobody is told anything.
+            None; or, for a repeat of a batch that has settled before, its offset, without a notification.
 
         Raises:
             ProducerFencedError, DuplicateSequenceError, SequenceGapError: see :meth:`danube.log.ProducerTable.check`.
-            DanubeError: the journal takes nothing any more.
+            DanubeError: the journal accepts nothing any more.
         """
         checked = self._table.check(header)
         if checked.kind is Verdict.KNOWN:
@@ -492,12 +492,12 @@ class Intake:
         """Take a composite batch that was admitted: it has no sequence, and belongs to no session.
 
         Args:
-            waiter: is told what becomes of it, perhaps before this returns.
+            waiter: notified of its outcome, perhaps before this returns.
             token, part, header: as in :meth:`take`.
 
         Raises:
-            FailedPreconditionError: an exclusive producer has the topic.
-            DanubeError: the journal takes nothing any more.
+            FailedPreconditionError: the topic has an exclusive producer.
+            DanubeError: the journal accepts nothing any more.
         """
         self._check_not_held()
         waiter.in_flight += 1
@@ -531,13 +531,13 @@ class Intake:
             self._table.appended(header, batch, now_us)
 
     def _wait_for(self, sender: Sender, token: Any, checked: Checked) -> None:
-        """Let the repeat of a batch that is on its way to the disk settle with its first copy."""
+        """Let the repeat of a batch that is in flight settle with its first copy."""
         assert checked.batch is not None
         ticket = self._pending[checked.batch]
         ticket.waiters = (*ticket.waiters, (sender, token))
 
     def settled(self, ticket: _Ticket, entry: Entry, error: DanubeError | None) -> None:
-        """Journal: a batch has reached its durability: show it, and acknowledge it."""
+        """Journal: a batch has reached its durability: make it visible, and acknowledge it."""
         batch = entry.batch
         assert isinstance(batch, StoredBatch)
         del self._pending[batch]
@@ -550,7 +550,7 @@ class Intake:
         ticket.tell(batch, error)
 
     async def wait_settled(self) -> None:
-        """Wait until the batches have settled that are on their way to the journal now."""
+        """Wait until the batches that are in flight to the journal now have settled."""
         waiting = list(self._pending)
         while any(batch in self._pending for batch in waiting):
             await self._commits.next_commit()

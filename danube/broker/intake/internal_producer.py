@@ -1,8 +1,7 @@
-"""A producer inside the broker: it publishes without a connection, and waits until what it has sent is durable.
+"""A producer inside the broker: publishes without a connection, and waits until its batches are durable.
 
-It is a :class:`~danube.broker.intake.senders.Sender` as a connected producer's stream is, so what holds for those holds
-for it: sessions and fencing, sequences, back-pressure from the journal, durability. One batch is on its way at a
-time.
+It is a :class:`~danube.broker.intake.senders.Sender` like the stream of a connected producer, with the same sessions
+and fencing, sequences, back-pressure from the journal, and durability. One batch is in flight at a time.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ class InternalProducer:
     """Publishes to one topic or partition. Open it with :meth:`open`, and use it as a context manager.
 
     Args:
-        topic: where to.
+        topic: its target.
         session: from :meth:`danube.broker.intake.intake.Intake.open`.
-        on_problem: told why a batch is not durable yet, and None when it is.
+        on_problem: called with the reason why a batch is not durable yet, and with None when it is.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class InternalProducer:
 
     @classmethod
     async def open(cls, topic: Target, name: str, on_problem: Callable[[DanubeError | None], None]) -> InternalProducer:
-        """Open a session under a name of its own; raises what :meth:`danube.broker.intake.intake.Intake.open` does."""
+        """Open a session under its own name; raises as :meth:`danube.broker.intake.intake.Intake.open`."""
         session = await topic.intake.open(api.PublishOpen(topic.name, name, anonymous=True), internal=True)
         return cls(topic, session, on_problem)
 
@@ -75,7 +74,7 @@ class InternalProducer:
     async def publish(self, records: Sequence[Record], publish_time_us: int, **fields: Any) -> int:
         """Publish one batch and return its base offset when it is durable.
 
-        A topic that cannot take it now (its journal is full, its storage away) is asked again, with pauses of 1 to
+        A topic that cannot take the batch now (full journal, unavailable storage) is retried, with pauses of 1 to
         30 seconds; the batch keeps its sequence, so it is stored once.
 
         Args:
@@ -131,12 +130,12 @@ class InternalProducer:
         return self._session
 
     def settled(self, token: object, batch: StoredBatch, error: DanubeError | None, /) -> None:
-        """A batch has reached its durability, or will not, or not soon."""
+        """A batch has reached its durability, or will not, or is delayed."""
         self._error = error
         self._offset = batch.base_offset
         if token is self._settled:
             self._settled.set()
 
     def end(self, error: DanubeError | None, /) -> None:
-        """The topic is gone, or another session has taken over: what is on its way may still settle."""
+        """The topic was deleted, or another session has taken over: a batch in flight may still settle."""
         self._ended = error

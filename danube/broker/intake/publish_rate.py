@@ -1,7 +1,8 @@
-"""A publish rate at work: who may publish now, and who waits in line.
+"""Applies the publish rate of a topic: decides which producer may publish now, and queues the others.
 
-All producers of a topic share one bucket. While it is in debt they wait in the order in which they came; nobody is
-refused, and nobody overtakes. Who has its turn still has to ask the journal for room, and keeps its turn meanwhile.
+All producers of a topic share one bucket. While it is in debt they wait in the order of their arrival; no batch is
+refused, and no producer overtakes another. The first in the queue still has to ask the journal for room, and keeps its
+place meanwhile.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """See the module.
+    """The publish rate of one topic; see the module.
 
     Args:
-        rate: of which at least one side is set.
+        rate: at least one of its sides is set.
     """
 
     __slots__ = ("_bucket", "_changed", "_turns", "_waiting")
@@ -33,7 +34,7 @@ class Pace:
         self._waiting = 0
 
     def change(self, rate: Rate | None) -> None:
-        """Go on at another rate; None or a rate without limits lets everybody go."""
+        """Change the rate; None or a rate without limits lets all waiting producers publish."""
         if not rate or self._bucket is None:
             self._bucket = None
         elif rate != self._bucket.rate:
@@ -43,22 +44,22 @@ class Pace:
 
     @property
     def is_free(self) -> bool:
-        """Whether somebody who has not waited may publish now."""
+        """Whether a producer that has not waited may publish now."""
         return not self._waiting and self.is_paid
 
     @property
     def is_paid(self) -> bool:
-        """Whether whoever has its turn may publish now."""
+        """Whether the producer whose turn it is may publish now."""
         return self._bucket is None or self._bucket.paid_at <= trio.current_time()
 
     def take(self, messages: int, size_bytes: int) -> None:
-        """Note what is published."""
+        """Count published messages."""
         if self._bucket is not None:
             self._bucket.take(messages, size_bytes, trio.current_time())
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait in line, and have one's turn during the body."""
+        """Wait in the queue; it is the caller's turn during the body."""
         self._waiting += 1
         try:
             async with self._turns:

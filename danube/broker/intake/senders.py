@@ -1,6 +1,6 @@
-"""Who publishes to a topic, as its intake (:mod:`danube.broker.intake.intake`) sees it.
+"""Interfaces of the senders that publish to a topic, for its intake (:mod:`danube.broker.intake.intake`).
 
-A sender has a session, hands in batches, and is told what becomes of them::
+A sender has a session, hands in batches, and is notified of their outcome::
 
     session = await topic.intake.open(request)     # durable: fences whoever had the name
     topic.intake.attach(sender)
@@ -21,30 +21,30 @@ __all__ = ["Sender", "Waiter"]
 
 
 class Waiter(Protocol):
-    """Somebody who has handed in batches and is told what becomes of them."""
+    """An object that has handed in batches and is notified of their outcome."""
 
     in_flight: int
-    """Batches that were taken and have not settled. The intake keeps this number; it begins with 0."""
+    """Number of batches that were taken and have not settled. Maintained by the intake; initially 0."""
 
     def settled(self, token: Any, batch: StoredBatch, error: DanubeError | None, /) -> None:
-        """A batch has reached its durability, or (``error``) will not, or not soon. Called in sequence order.
+        """A batch has reached its durability, or (``error``) will not, or is delayed. Called in sequence order.
 
         Args:
-            token: what came with the batch in :meth:`Intake.take` or :meth:`Intake.compose`.
-            batch: as it was appended: ``base_offset`` is where it is.
-            error: why it is not durable; one that is retryable may still become so, and may be sent again.
+            token: passed with the batch to :meth:`Intake.take` or :meth:`Intake.compose`.
+            batch: as it was appended, at its ``base_offset``.
+            error: why it is not durable; if retryable, it may still become durable, and may be sent again.
         """
         ...
 
 
 class Sender(Waiter, Protocol):
-    """Somebody who publishes to a topic under one producer's session."""
+    """An object that publishes to a topic under one producer's session."""
 
     @property
     def session(self) -> ProducerSession:
-        """What :meth:`Intake.open` gave."""
+        """Its session, from :meth:`Intake.open`."""
         ...
 
     def end(self, error: DanubeError | None, /) -> None:
-        """Stop: a newer session has taken over, or the topic is gone. None: another connection of this session came."""
+        """Stop: a newer session has taken over, or the topic was deleted. None: this session has another connection."""
         ...

@@ -1,6 +1,7 @@
-"""Use cases: what callers of any protocol may ask of a broker, with plain values in and structs of the API out.
+"""Operations: the use cases of a broker, shared by all protocols; take plain values and return API structs.
 
-Nothing here knows the wire. A protocol turns its requests into these calls, and their answers and errors into its own.
+This package does not know the wire. A protocol converts its requests to these calls, and their results and errors to
+its own.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ __all__ = ["Operations"]
 
 
 class Operations:
-    """All of them.
+    """All operations of a broker.
 
     Args:
         directory: of the topics.
-        info: returns what the broker says about itself.
+        info: returns the status of the broker.
     """
 
     def __init__(self, directory: Directory, info: Callable[[], api.BrokerInfo]) -> None:

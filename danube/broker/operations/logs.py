@@ -1,7 +1,7 @@
-"""Logs as engines see them: states (also as a long poll), sealed parts, offsets by time.
+"""Operations on logs for query engines: states (also as a long poll), sealed parts, offsets by time.
 
-A long poll costs nothing while nothing happens: it waits for an event that the topics it is interested in, and the
-table of topics, set when something comes; it looks again at the end of the commit that has brought it.
+A long poll is idle until something changes: it waits for an event, set by the topics that it watches and by the
+directory; at the end of the commit that set the event it evaluates the states again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["LogOperations"]
 
 
 class LogOperations:
-    """See the module.
+    """Operations on logs; see the module.
 
     Args:
         directory: of the topics.
@@ -51,14 +51,14 @@ class LogOperations:
     # --- States ---
 
     async def states(self, request: query_api.GetLogStates) -> query_api.LogStates:
-        """Return the states of logs, at once or when there is news."""
+        """Return the states of logs, at once or when they have changed."""
         answer = self._states(request)
         if request.wait_ms <= 0 or self._has_news(request, answer):
             return answer
         directory = self._directory
         with trio.move_on_after(min(request.wait_ms / 1000, directory.runtime.limits.max_log_wait_s)):
             while True:
-                # Registered before the look, so that nothing can come in between.
+                # Registered before the states are read, so that no change is missed.
                 wake = trio.Event()
                 watched = [directory.watchers, *(topic.watchers for topic in self._topics(request.topics))]
                 for watchers in watched:
@@ -81,11 +81,11 @@ class LogOperations:
         )
 
     def _topics(self, names: Sequence[str]) -> list[Topic]:
-        """Return the topics and partitions behind names.
+        """Return the topics and partitions of the given names.
 
         Raises:
-            TopicNotFoundError: there is none of a name.
-            LimitExceededError: they are too many for one answer.
+            TopicNotFoundError: a topic does not exist.
+            LimitExceededError: they are too many for one reply.
         """
         directory = self._directory
         most = directory.runtime.limits.max_log_states
@@ -97,7 +97,7 @@ class LogOperations:
                 found.append(directory.find(name))
             else:
                 for each, _ in members(name, record):
-                    with suppress(TopicNotFoundError):  # a partition that is being made comes with the next call
+                    with suppress(TopicNotFoundError):  # a partition that is being created is reported by the next call
                         found.append(directory.find(each))
             if len(found) > most:
                 raise LimitExceededError(
@@ -112,7 +112,7 @@ class LogOperations:
         )
 
     def _state(self, topic: Topic) -> query_api.LogState:
-        # A plain topic may not have the name of a partition.
+        # A plain topic cannot have the name of a partition.
         base, partition = split_partition(topic.name) or (topic.name, 0)
         return query_api.LogState(
             base,
@@ -128,13 +128,13 @@ class LogOperations:
         )
 
     def _sealed_offset(self, topic: Topic) -> int:
-        """Return where the parts of the catalogue end."""
+        """Return the end of the parts in the catalogue."""
         history = self._directory.history.catalogue.find(topic.topic_id)
         sealed = history.end_offset if history is not None else 0
         return min(max(topic.start_offset, sealed), topic.end_offset)
 
     def _url(self, storage: str) -> str:
-        """Return where others find a storage; empty if it is not configured any more."""
+        """Return the URL of a storage for other processes; empty if it is not configured any more."""
         if storage not in self._urls:
             config = self._directory.runtime.config
             found = config.all_storages.get(storage)
@@ -151,7 +151,7 @@ class LogOperations:
         return topic
 
     async def parts(self, request: query_api.GetLogParts) -> query_api.LogPartsPage:
-        """Return where the sealed batches of a range are, or of the first part of it."""
+        """Return the places of the sealed batches of a range, or of the first part of it."""
         topic = self._kept(request.topic)
         if not 0 <= request.start <= request.end:
             raise InvalidArgumentError(f"offsets [{request.start}, {request.end}) are not a range")

@@ -1,7 +1,7 @@
-"""Policies of the broker, of namespaces, topics and subscriptions: show and change.
+"""Operations on policies of the broker, of namespaces, topics and subscriptions: show and change.
 
-A change that has begun goes on to its end when the client that asked for it goes away. Changes come one after the
-other, so that each begins with what the one before it has left.
+A change that has begun completes even if the client that requested it disconnects. Changes are serialized, so that each
+starts from the result of the one before it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["PolicyOperations"]
 
 
 class PolicyOperations:
-    """See the module.
+    """Operations on policies; see the module.
 
     Args:
         directory: of the topics.
@@ -43,7 +43,7 @@ class PolicyOperations:
         return self._directory.policies.report(request.target)
 
     async def change(self, request: policy_api.ChangePolicies) -> policy_api.PolicyReport:
-        """Change policies of a target; return when that is stored, and in effect."""
+        """Change policies of a target; return when they are stored and applied."""
         directory = self._directory
 
         async def change() -> None:
@@ -54,12 +54,12 @@ class PolicyOperations:
         return directory.policies.report(request.target)
 
     async def change_subscription(self, request: policy_api.ChangeSubscriptionPolicy) -> api.SubscriptionList:
-        """Change the policy of a subscription; return when that is durable, and in effect."""
+        """Change the policy of a subscription; return when that is durable and applied."""
         found = self._directory.subscriptions(request.topic, request.subscription)
 
         async def change() -> None:
             async with self._changing:
-                # All of them are looked at before any is changed.
+                # All of them are checked before any is changed.
                 changed = [(*each, change_policy(each[1].policy, request.changes)) for each in found]
                 for _, subscription, policy in changed:
                     subscription.check_policy(policy)
@@ -67,23 +67,23 @@ class PolicyOperations:
                     await self._change(topic, subscription, policy)
                 topics = [topic for topic, _ in found]
                 if any(topic.planned_for(request.subscription) for topic in topics):
-                    # Partitions that do not have the subscription yet are to get the same.
+                    # Partitions without the subscription get the same policy when it is created there.
                     await self._plan(request.topic, topics, request.subscription, request.changes)
 
         await self._directory.runtime.finish(change)
         return api.SubscriptionList([info_of(each) for _, each in found])
 
     async def plan_subscription(self, request: policy_api.ChangeSubscriptionPolicy) -> None:
-        """Change the policy of a subscription, and of one that does not exist yet, from when it is created.
+        """Change the policy of a subscription; where it does not exist yet, the change applies once it is created.
 
-        It may exist in some partitions and not in others. When this returns, the change is durable, and in effect.
+        It may exist in some partitions and not in others. When this returns, the change is durable and applied.
 
         Raises:
             InvalidArgumentError: a name, or the policy, is invalid.
             TopicNotFoundError: the topic does not exist.
-            LimitExceededError: too many policies are kept for subscriptions that do not exist.
-            StorageUnavailableError: a topic of durability ``remote``, and its storage does not answer: it may still
-                happen.
+            LimitExceededError: policies are planned for too many subscriptions that do not exist.
+            StorageUnavailableError: the topic has durability ``remote`` and its storage does not answer: the change may
+                still take effect.
         """
         name, changes = request.subscription, request.changes
         validate_topic(request.topic)
@@ -102,7 +102,7 @@ class PolicyOperations:
                 if any(name not in topic.subscriptions or topic.planned_for(name) for topic in topics):
                     await self._plan(request.topic, topics, name, changes)
                 for topic in topics:
-                    # One that was just being created has begun without what is planned now.
+                    # A subscription that was being created has started without the policy planned now.
                     found = await topic.created_subscription(name)
                     if found is not None:
                         await self._change(topic, found, change_policy(found.policy, changes))
@@ -117,7 +117,7 @@ class PolicyOperations:
         await directory.level(record).changed(base, record)
 
     async def forget_planned(self, name: str, subscription: str) -> bool:
-        """Drop what is kept for the policy of a subscription that does not exist; return whether there was anything.
+        """Remove the planned policy of a subscription that does not exist; return whether there was one.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
@@ -142,7 +142,7 @@ class PolicyOperations:
         return dropped
 
     def _base_of(self, name: str, topics: Sequence[Topic]) -> tuple[str, int]:
-        """Return the name of the record of a topic, and the topic id if the name is that of one partition, else 0."""
+        """Return the name of a topic's record, and the topic id if the name is that of one partition, else 0."""
         split = split_partition(name)
         return (split[0], topics[0].topic_id) if split else (name, 0)
 

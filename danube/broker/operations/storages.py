@@ -1,7 +1,7 @@
-"""Sealed history: sealing, retention, storages, restore.
+"""Operations on sealed history: sealing, retention, storages, restore.
 
-Checks take as long as a storage takes to be read through. They run inside their call: a client that goes away cancels
-them, and nothing is left half done, because a check changes nothing and a repair only deletes what nobody needs.
+A check takes as long as reading a whole storage. It runs inside its call: a client that disconnects cancels it, and
+nothing is left half done, because a check changes nothing and a repair only deletes objects that are not referenced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["StorageOperations", "sealed_part_of", "sealing_figures"]
 
 
 class StorageOperations:
-    """See the module.
+    """Operations on sealed history; see the module.
 
     Args:
         directory: of the topics.
@@ -40,13 +40,13 @@ class StorageOperations:
     # --- Topics ---
 
     async def seal_topic(self, request: history_api.SealTopic) -> history_api.SealedTopics:
-        """Seal everything that a topic has."""
+        """Seal all messages of a topic."""
         topics = self._sealable(request.topic)
         await self._directory.history.seal_now(topics)
         return history_api.SealedTopics([self._sealed(topic) for topic in topics])
 
     async def unload_topic(self, request: history_api.UnloadTopic) -> history_api.SealedTopics:
-        """Disconnect everybody from a topic, and seal it."""
+        """Disconnect all clients from a topic, and seal it."""
         topics = self._sealable(request.topic)
         await self._directory.unload(request.topic)
         return history_api.SealedTopics([self._sealed(topic) for topic in topics])
@@ -82,7 +82,7 @@ class StorageOperations:
         )
 
     async def change_retention(self, request: history_api.ChangeRetention) -> history_api.RetentionPlans:
-        """Change rules, apply them, or say what they would do."""
+        """Change the rules of retention, apply them, or report their effect."""
         topics = self._kept(request.topic)
         history = self._directory.history
         if request.dry_run and request.now:
@@ -111,7 +111,7 @@ class StorageOperations:
         return history_api.RetentionPlans(rules, request.now, plans)
 
     async def restore_topics(self, request: history_api.RestoreTopics) -> history_api.RestoreReport:
-        """Bring topics back from a bucket."""
+        """Restore topics from a bucket."""
         return await restore_topics(self._directory, request)
 
     # --- Storages ---
@@ -123,7 +123,7 @@ class StorageOperations:
         return storages[name]
 
     async def storages_status(self, _request: api.Empty) -> history_api.StoragesStatus:
-        """Return what is known of all storages, without asking them anything."""
+        """Return the known status of all storages, without accessing them."""
         directory = self._directory
         by_storage: dict[str, list[Topic]] = {name: [] for name in directory.history.storages}
         for topic in directory.kept_topics():
@@ -185,7 +185,7 @@ class StorageOperations:
         return _findings(report, manifests, damaged, request.deep)
 
     async def repair_storage(self, request: history_api.RepairStorage) -> history_api.StorageFindings:
-        """Check a storage, and remove what nothing refers to."""
+        """Check a storage, and remove objects that are not referenced."""
         storage = self._storage(request.storage)
         if request.adopt:
             await storage.adopt()
@@ -197,7 +197,7 @@ class StorageOperations:
 
 
 class _Tally:
-    """What one storage holds, by the catalogue."""
+    """Totals of one storage, from the catalogue."""
 
     __slots__ = ("garbage", "object_bytes", "objects", "parts")
 
@@ -219,7 +219,7 @@ def _tally(directory: Directory) -> dict[str, _Tally]:
 
 
 def sealed_part_of(directory: Directory, topics: list[Topic]) -> tuple[int, int, int]:
-    """Return what is sealed of topics: parts, the objects that hold them, and their bytes."""
+    """Return the sealed totals of topics: parts, the objects that hold them, and their bytes."""
     parts = size_bytes = 0
     objects: set[ObjectRef] = set()
     for topic in topics:
@@ -232,7 +232,7 @@ def sealed_part_of(directory: Directory, topics: list[Topic]) -> tuple[int, int,
 
 
 def sealing_figures(directory: Directory) -> history_api.SealingFigures:
-    """Return how far sealing is."""
+    """Return the progress of sealing."""
     status, usage = directory.history.sealer.status(), directory.runtime.journal.usage()
     return history_api.SealingFigures(
         status.unsealed_bytes,

@@ -1,4 +1,4 @@
-"""Subscriptions: list, describe, explain, seek, delete."""
+"""Operations on subscriptions: list, describe, explain, seek, delete."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["SubscriptionOperations"]
 
 
 class SubscriptionOperations:
-    """See the module.
+    """Operations on subscriptions.
 
     Args:
         directory: of the topics.
-        policies: knows what is planned for subscriptions that do not exist yet.
+        policies: has the planned policies of subscriptions that do not exist yet.
     """
 
     def __init__(self, directory: Directory, policies: PolicyOperations) -> None:
@@ -45,7 +45,7 @@ class SubscriptionOperations:
         )
 
     async def explain_subscription(self, request: api.SubscriptionRef) -> api.Explanation:
-        """Say in a sentence (one for each partition) why the subscription moves or does not."""
+        """Explain in a sentence (one for each partition) why the subscription moves or does not."""
         parts = [
             explanation_of(found) for _, found in self._directory.subscriptions(request.topic, request.subscription)
         ]
@@ -60,7 +60,7 @@ class SubscriptionOperations:
         )
 
     async def seek_subscription(self, request: api.SeekSubscription) -> api.Done:
-        """Move a cursor; consumers stay connected and go on from there."""
+        """Move a cursor; consumers stay connected and continue from there."""
         subscriptions = self._directory.subscriptions(request.topic, request.subscription)
         for topic, found in subscriptions:
             await found.seek(await topic.resolve_position(request.position, request.time_us))
@@ -72,7 +72,7 @@ class SubscriptionOperations:
         return api.Done()
 
     async def unsubscribe(self, topic: str, subscription: str) -> None:
-        """Delete a subscription of a topic, or of all partitions, and what was set for those where it does not exist.
+        """Delete a subscription of a topic, or of all partitions, and its planned policies where it does not exist.
 
         Raises:
             TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.

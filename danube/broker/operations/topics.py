@@ -1,4 +1,4 @@
-"""Topics and namespaces: create, look up, list, describe, delete."""
+"""Operations on topics and namespaces: create, look up, list, describe, delete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["TopicOperations"]
 
 
 class TopicOperations:
-    """See the module.
+    """Operations on topics and namespaces.
 
     Args:
         directory: of the topics.
@@ -32,7 +32,7 @@ class TopicOperations:
     # --- Topics ---
 
     async def lookup_topic(self, request: api.LookupTopic) -> api.TopicPartitions:
-        """Return which topics stand behind a name."""
+        """Return the topic of a name, or its partitions."""
         validate_topic(request.topic)
         catalogue = self._directory.catalogue
         record = catalogue.find(request.topic)
@@ -45,7 +45,7 @@ class TopicOperations:
 
     async def create_topic(self, request: api.CreateTopic) -> api.TopicInfo:
         """Create a topic."""
-        policies = TopicPolicies(retention=request.retention or None)  # without a rule it says nothing
+        policies = TopicPolicies(retention=request.retention or None)  # an empty rule sets no policy
         check_policy(policies)
         await self._directory.create(
             request.topic,
@@ -57,18 +57,19 @@ class TopicOperations:
         return self._topic_info(request.topic)
 
     async def delete_topic(self, request: api.DeleteTopic) -> api.Done:
-        """Delete a topic with everything in it."""
+        """Delete a topic with all its messages and subscriptions."""
         await self._directory.delete(request.topic)
         return api.Done()
 
     async def list_topics(self, request: api.ListTopics) -> api.TopicList:
-        """List topics, partitioned ones once. Of those that cannot be reached now only what is known is shown."""
+        """List topics, partitioned ones once. Of unavailable topics only the data in the catalogue is shown."""
         found = []
         for name, record in self._directory.catalogue.topics(request.namespace):
             try:
                 found.append(self._topic_info(name))
             except DanubeError:
-                # Its storage is away, or it is being created or deleted: `describe` says which. Others can be listed.
+                # Its storage is unavailable, or it is being created or deleted: `describe` states which. Others can be
+                # listed.
                 found.append(_known_of(name, record))
         return api.TopicList(found)
 
@@ -127,7 +128,7 @@ def _sealed_offset(topic: Topic) -> int:
 
 
 def _known_of(name: str, record: TopicRecord) -> api.TopicInfo:
-    """Return what the catalogue knows of a topic."""
+    """Return the data of a topic in the catalogue."""
     topic_id = record.topic_ids[0] if not record.partitions else 0
     return api.TopicInfo(
         name, topic_id, record.partitions, record.durability, 0, 0, 0, [], [], record.created_us, record.storage

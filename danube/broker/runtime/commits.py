@@ -2,6 +2,7 @@
 
 A commit settles the batches of many topics and producers at once. Acknowledgements and deliveries that follow from it
 are collected while the owners of the entries are notified, and sent once at the end::
+
     journal -> settled(entries)
                  entry.owner.settled() ...      a topic shows a batch: touch(topic); a stream has an ack: queue(stream)
                  flush()                        one message with all acknowledgements for each stream

@@ -1,1 +1,1 @@
-"""One plain topic or partition, and what recovery found of it."""
+"""One plain topic or partition, and its recovered state."""

@@ -1,7 +1,7 @@
-"""What recovery finds of topics and cursors, gathered while the journal is read.
+"""Collects the recovered state of topics and cursors while the journal is read.
 
-Snapshots come first (from the metadata store), then the journal's control entries in order. An entry that a snapshot
-already knows changes nothing: producers and cursors are built so that applying an entry twice is harmless.
+Snapshots come first (from the metadata store), then the journal's control entries in order. Applying an entry that a
+snapshot already contains has no effect: producers and cursors are idempotent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["RecoveryVisitor", "TopicSnapshot", "TopicState", "new_cursor"]
 
 
 class TopicSnapshot(msgspec.Struct, array_like=True):
-    """What a checkpoint stores of a topic."""
+    """The state of a topic in a checkpoint."""
 
     end_offset: int
     producers: bytes
@@ -29,7 +29,7 @@ _SNAPSHOT = msgspec.msgpack.Decoder(TopicSnapshot)
 
 
 class TopicState:
-    """One topic, as far as snapshots and control entries tell."""
+    """The state of one topic, from snapshots and control entries."""
 
     __slots__ = ("end_offset", "producers")
 
@@ -39,15 +39,15 @@ class TopicState:
 
 
 def new_cursor(record: SubscriptionRecord, limits: Limits) -> Cursor:
-    """Return the first cursor of a subscription."""
+    """Return the initial cursor of a subscription."""
     return Cursor(record.start_offset, max_ranges=Cursor.most_ranges(limits))
 
 
 class RecoveryVisitor:
-    """Takes control entries from the journal's recovery.
+    """Receives control entries from the journal's recovery.
 
     Attributes:
-        topics: by topic id; those that said something.
+        topics: by topic id; only those with entries or snapshots.
         cursors: by subscription id; every subscription of the catalogue.
         lost_seeks: ids of subscriptions with a seek that is not in the journal, though entries after it are.
     """
@@ -84,10 +84,10 @@ class RecoveryVisitor:
         return state
 
     def batch(self, topic_id: int, stamp: Stamp, header: BatchHeader, location: Location) -> None:
-        """Journal: a batch. Its offsets and producer are gathered by the journal itself."""
+        """Journal: a batch. The journal itself collects its offsets and producer."""
 
     def control(self, entry_type: int, topic_id: int, payload: bytes, durability: Durability) -> None:
-        """Journal: a control entry. Those of deleted topics and subscriptions are passed over."""
+        """Journal: a control entry. Entries of deleted topics and subscriptions are ignored."""
         if entry_type == EntryType.CURSOR:
             entry = decode_entry(payload)
             cursor = self.cursors.get(entry.subscription_id)

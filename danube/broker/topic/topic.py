@@ -1,8 +1,8 @@
-"""The owner of one topic: its log, its producers (:mod:`danube.broker.intake.intake`), and its subscriptions.
+"""A topic: owns its log, its producers (:mod:`danube.broker.intake.intake`), and its subscriptions.
 
-There is exactly one for each plain topic or partition. A durable topic writes to the journal and shows a batch to its
-subscriptions when the batch has reached the topic's durability. A topic of durability ``none`` hands it to them at once
-and keeps nothing.
+There is exactly one instance for each plain topic or partition. A durable topic writes to the journal and makes a batch
+visible to its subscriptions once the batch has reached the topic's durability. A topic of durability ``none`` passes it
+to them at once and stores nothing.
 """
 
 from __future__ import annotations
@@ -59,31 +59,31 @@ __all__ = ["Home", "Level", "Topic"]
 
 
 class Home(Protocol):
-    """What a topic asks of the directory that it is in."""
+    """The part of the directory that a topic uses."""
 
     def planned_for(self, name: str, topic_id: int, subscription: str) -> Mapping[str, Any]:
-        """Return what was set for the policy of a subscription that does not exist yet."""
+        """Return the policy changes that were planned for a subscription that does not exist yet."""
         ...
 
     async def dead_letter_topics(self, source: Topic, name: str) -> Sequence[Topic]:
         """Return the topic of a name, or its partitions, for dead letters; create it, like ``source``, if it is absent.
 
         Raises:
-            FailedPreconditionError: it keeps nothing.
+            FailedPreconditionError: it stores no messages.
             DanubeError: it cannot be created or found now.
         """
         ...
 
 
 class Level(Protocol):
-    """What the durability of a topic decides about its subscriptions."""
+    """The part of the durability level that a topic uses."""
 
     checkpointed: bool
-    """Whether checkpoints store what its topics and cursors are."""
+    """Whether checkpoints store the state of its topics and cursors."""
     sessions_may_move: bool
     """Whether another machine may take its topics over, with the sessions of their producers."""
     forgets_unsynced: bool
-    """Whether a power loss may take what was acknowledged, so that an offset may stand for another message after it."""
+    """Whether a power loss may lose acknowledged messages, so that an offset may stand for another message after it."""
 
     async def create_subscription(
         self, topic: Topic, name: str, kind: SubscriptionType, start: int, policy: SubscriptionPolicy
@@ -96,7 +96,7 @@ class Level(Protocol):
         ...
 
     async def change_subscription(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
-        """Store another policy of a subscription, and put it into effect."""
+        """Store another policy of a subscription, and apply it."""
         ...
 
 
@@ -104,15 +104,15 @@ class Topic:
     """One plain topic or partition.
 
     Args:
-        runtime: what it may rely on.
-        home: the directory it is in.
-        level: what its durability decides.
+        runtime: services of the broker.
+        home: the directory that serves it.
+        level: its durability level.
         name, topic_id: its own; of a partition, not of the topic as a whole.
         record: of the topic as a whole.
-        policies: what counts for it, to begin with.
+        policies: its initial effective policies.
         log: its log, in the journal and the storages, or in memory only.
-        producers: the producers that are known.
-        journal: where its control entries and batches go.
+        producers: its known producers.
+        journal: where its control entries and batches are written.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Topic:
         self._home = home
         self._journal = journal
         self.level = level
-        """What its durability decides."""
+        """Its durability level."""
         self._creating = trio.Lock()
         self.name = name
         self.topic_id = topic_id
@@ -141,18 +141,18 @@ class Topic:
         self.kept = log
         """Its log: in the journal and the storages, or in memory only."""
         self.storage = record.storage
-        """Name of the storage that its history goes to."""
+        """Name of the storage of its history."""
         self.policies = policies
         self.producers = producers
         self.subscriptions: dict[str, Subscription] = {}
         self.readers: dict[Reader, None] = {}
-        """Who reads it without a subscription."""
+        """Its readers (consumers without a subscription)."""
         self.watchers: set[trio.Event] = set()
-        """Set when a message has come, or the topic has gone."""
+        """Set when a message has arrived, or the topic was deleted."""
         self.deleted: DanubeError | None = None
-        """What its users are told once it is deleted."""
+        """Error returned to callers after the topic is deleted."""
         self.failure: DanubeError | None = None
-        """Set when stored data is damaged: the topic stops, loudly."""
+        """Set when stored data is damaged: the topic stops with this error."""
         self.intake = Intake(
             self,
             producers,
@@ -164,20 +164,20 @@ class Topic:
             runtime.new_id,
             runtime.held_producers,
         )
-        """Where producers are, and what they send."""
+        """Its producers and their batches."""
         self.composer: Composer | None = None
-        """Puts messages together that are sent one at a time, if there are any."""
+        """Composes messages that are sent one at a time into batches; None until there are any."""
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} {self.durability} end={self.end_offset}>"
 
     def snapshot(self) -> bytes:
-        """Return what a checkpoint stores."""
+        """Return its state for a checkpoint."""
         return msgspec.msgpack.encode(TopicSnapshot(self.end_offset, self.producers.snapshot()))
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last message that consumers may see."""
+        """The offset after the last message that consumers may see."""
         return self.kept.end_offset
 
     @property
@@ -187,18 +187,18 @@ class Topic:
 
     @property
     def log(self) -> TopicLog:
-        """The log of a topic that is kept (of any durability but ``none``)."""
+        """The log of a topic that stores messages (of any durability but ``none``)."""
         assert isinstance(self.kept, TopicLog)
         return self.kept
 
     @property
     def owner_epoch(self) -> int:
-        """Under which epoch this broker owns it; 0 if it keeps nothing."""
+        """The epoch under which this broker owns it; 0 if it stores no messages."""
         return self.kept.owner_epoch if isinstance(self.kept, TopicLog) else 0
 
     @property
     def life(self) -> int:
-        """Tells offsets before a power loss from those after it, if one offset may stand for two messages; else 0."""
+        """Distinguishes offsets before a power loss from those after it, if one may stand for two messages; else 0."""
         return self.owner_epoch if self.level.forgets_unsynced else 0
 
     @property
@@ -208,7 +208,7 @@ class Topic:
 
     @property
     def lossy(self) -> bool:
-        """Whether it has no log: what finds no consumer with credit is lost."""
+        """Whether it has no log: messages without a consumer that has credit are lost."""
         return isinstance(self.kept, MemoryLog)
 
     @property
@@ -217,7 +217,7 @@ class Topic:
         return self.deleted is not None or self.failure is not None
 
     def stop(self, error: DanubeError) -> None:
-        """Accept nothing more: stored data is damaged."""
+        """Stop the topic, because stored data is damaged: nothing more is accepted."""
         self.failure = error
         self._runtime.journal.stop_topic(self.topic_id)
 
@@ -232,7 +232,7 @@ class Topic:
 
     @property
     def opened(self) -> OpenedBatches:
-        """Opened batches, shared by all topics."""
+        """The cache of opened batches, shared by all topics."""
         return self._runtime.opened
 
     def submit(self, entry: Entry) -> None:
@@ -240,11 +240,11 @@ class Topic:
         self._journal.submit(entry)
 
     async def next_commit(self) -> None:
-        """Wait until the journal has settled something."""
+        """Wait until the journal has settled entries."""
         await self._runtime.commits.next_commit()
 
     def serves(self, name: str, subscription: object) -> bool:
-        """Whether the subscription of a name is still this one."""
+        """Whether this is still the subscription of that name."""
         return self.subscriptions.get(name) is subscription
 
     async def dead_letter_topics(self, name: str) -> Sequence[Topic]:
@@ -259,20 +259,20 @@ class Topic:
 
     @property
     def retention(self) -> Retention:
-        """How long it keeps messages."""
+        """Its retention rules."""
         return self.policies.values.retention or Retention()
 
     @property
     def message_ttl_s(self) -> float:
-        """After how long messages that were not acknowledged expire; 0: never. Nothing is kept of ``none`` anyway."""
+        """Age at which unacknowledged messages expire; 0: never. Always 0 for ``none``, which stores no messages."""
         return 0.0 if self.lossy else self.policies.values.message_ttl_s or 0.0
 
     def dispatch_rate(self) -> Rate:
-        """Return the rate of each subscription that has none of its own."""
+        """Return the rate of each subscription without a rate of its own."""
         return self.policies.values.dispatch_rate or Rate()
 
     def apply_policies(self, policies: EffectivePolicies) -> None:
-        """Take other policies into account from now on."""
+        """Apply other policies from now on."""
         self.policies = policies
         self.intake.apply_policies(policies)
         for subscription in self.subscriptions.values():
@@ -294,7 +294,7 @@ class Topic:
 
         Args:
             subscription: which one.
-            name: of the consumer; one of the same name that is connected is replaced, so there will not be more.
+            name: of the consumer; it replaces a connected one of the same name, which does not add to the number.
         """
         present = subscription.consumers.values()
         if any(consumer.name == name for consumer in present):
@@ -315,11 +315,11 @@ class Topic:
             )
 
     async def expire_messages(self, before_us: int) -> None:
-        """Settle, in all subscriptions, what was appended before a time (microseconds since the epoch).
+        """Settle all messages appended before a time (microseconds since the epoch), in all subscriptions.
 
         Raises:
             StorageError: history cannot be read now.
-            DataLossError: it is damaged.
+            DataLossError: history is damaged.
         """
         end = self.end_offset
         if self.gone or all(floor >= end for floor in self.floors()):
@@ -331,7 +331,7 @@ class Topic:
     # --- Producers ---
 
     def check_not_deleted(self) -> None:
-        """Raise if the topic was deleted while somebody was about to use it."""
+        """Raise the deletion error if the topic was deleted while a caller was about to use it."""
         if self.deleted is not None:
             raise self.deleted
 
@@ -348,19 +348,19 @@ class Topic:
             raise self.failure
 
     def arrived(self, batch: StoredBatch) -> None:
-        """A batch has reached its durability: show it to the subscriptions, the kept ones at the end of the commit."""
+        """Show a batch that has reached its durability; subscriptions of durable topics see it after the commit."""
         if isinstance(self.kept, MemoryLog):
             for pump in self.pumps():
                 pump.offer(batch)
             self._wake_watchers()
             return
         if self.deleted:
-            self.kept.drop()  # it was on its way when the topic went; its file must not wait for it
+            self.kept.drop()  # it was in flight when the topic was deleted; its file must not wait for it
         if self.subscriptions or self.readers or self.watchers:
             self._runtime.commits.touch(self)
 
     def producer_name(self, producer_id: int) -> str:
-        """Return the name of the producer of a batch; one that is forgotten goes by its id, and 0 is nobody's."""
+        """Return the name of the producer of a batch; the id as text if it is forgotten; empty for the id 0."""
         if not producer_id:
             return ""
         return self.producers.name_of(producer_id) or f"{producer_id:016x}"
@@ -368,7 +368,7 @@ class Topic:
     # --- Subscriptions ---
 
     async def subscribe(self, request: api.ConsumeOpen) -> Subscription:
-        """Return the subscription that a consumer asks for; create it if there is none.
+        """Return the subscription that a consumer requests; create it if it does not exist.
 
         Raises:
             SubscriptionTypeMismatchError: it exists with another type.
@@ -399,16 +399,16 @@ class Topic:
         return await self.level.create_subscription(self, request.subscription, request.type, start, policy)
 
     def planned_for(self, subscription: str) -> Mapping[str, Any]:
-        """Return what was set for the policy of a subscription before it existed."""
+        """Return the policy changes that were planned for a subscription before it was created."""
         return self._home.planned_for(self.name, self.topic_id, subscription)
 
     async def created_subscription(self, name: str) -> Subscription | None:
-        """Return a subscription, once those that are just being created are there; None if it does not exist."""
+        """Return a subscription, after waiting for creations under way; None if it does not exist."""
         async with self._creating:
             return self.subscriptions.get(name)
 
     def restore_subscription(self, name: str, record: SubscriptionRecord, cursor: Cursor | None) -> Subscription:
-        """Bring a stored subscription to life: with its recovered cursor, or as a new one."""
+        """Load a stored subscription: with its recovered cursor, or with its initial one."""
         found = cursor if cursor is not None else new_cursor(record, self._runtime.limits)
         subscription = self.add_subscription(name, record.subscription_id, record.type, found, record.policy)
         subscription.record = record
@@ -426,30 +426,30 @@ class Topic:
         return subscription
 
     async def delete_subscription(self, name: str) -> None:
-        """Delete a subscription and disconnect its consumers. Cancelling gives up the waiting, not the deletion.
+        """Delete a subscription and disconnect its consumers. Cancellation stops the waiting, not the deletion.
 
         Raises:
-            SubscriptionNotFoundError: there is none of this name.
-            DanubeError: it cannot be deleted now, and is still there.
+            SubscriptionNotFoundError: it does not exist.
+            DanubeError: it cannot be deleted now, and still exists.
         """
         await self._runtime.finish(partial(self._delete_subscription, name))
 
     async def _delete_subscription(self, name: str) -> None:
-        async with self._creating:  # one of the same name is not made before all of this one has gone
+        async with self._creating:  # no subscription of the same name is created before this one is removed completely
             subscription = self.subscriptions.get(name)
             if subscription is None:
                 raise SubscriptionNotFoundError(f"topic {self.name!r} has no subscription {name!r}")
             await self.level.delete_subscription(self, subscription)
 
     def remove_subscription(self, subscription: Subscription) -> None:
-        """Disconnect the consumers of a subscription that is deleted, and forget it."""
+        """Disconnect the consumers of a deleted subscription, and remove it."""
         self.subscriptions.pop(subscription.name, None)
         subscription.close(
             SubscriptionNotFoundError(f"subscription {subscription.name!r} of topic {self.name!r} was deleted")
         )
 
     async def resolve_position(self, position: str | int, time_us: int) -> int:
-        """Turn ``earliest``, ``latest``, an offset or (if not 0) a time into an offset within the log."""
+        """Convert ``earliest``, ``latest``, an offset or (if not 0) a time to an offset within the log."""
         if time_us:
             return await self.kept.offset_at(time_us)
         if position == EARLIEST:
@@ -463,7 +463,7 @@ class Topic:
         )
 
     async def open_reader(self, request: api.ConsumeOpen) -> Reader:
-        """Return a reader for who reads without a subscription.
+        """Return a reader, for a consumer without a subscription.
 
         Raises:
             LimitExceededError: too many readers.
@@ -479,11 +479,11 @@ class Topic:
         return Reader(self, ReaderMachine(limits, start))
 
     def pumps(self) -> list[Pump]:
-        """Return everything that takes messages out of the topic."""
+        """Return all subscriptions and readers."""
         return [*self.subscriptions.values(), *self.readers]
 
     def pump(self) -> None:
-        """Let every subscription and reader deliver what it can."""
+        """Let every subscription and reader deliver what it can now."""
         for pump in self.pumps():
             if pump.consumers:
                 pump.pump()
@@ -494,7 +494,7 @@ class Topic:
             watcher.set()
 
     def end(self, error: DanubeError) -> None:
-        """Disconnect everybody: the topic is deleted."""
+        """Disconnect all producers and consumers: the topic is deleted."""
         self.deleted = error
         self.disconnect(error)
         for subscription in self.subscriptions.values():
