@@ -1,7 +1,7 @@
 """The client library: for Trio and asyncio, with a blocking facade in :mod:`danube.client.sync`.
 
 :func:`connect` opens a :class:`Client`, which opens producers and consumers. The parts with rules are pure and small
-(`_outbox` for batches and their sequence, `_acks` for acknowledgements); the rest are thin shells around them.
+(`_outbox` for batches and their sequence, `_acks` for acknowledgements); the others are thin shells around them.
 """
 
 from __future__ import annotations

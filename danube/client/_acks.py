@@ -1,16 +1,17 @@
-"""What a consumer tells the broker, gathered between two turns of the loop. Pure: no I/O, no clock.
+"""Collects the acknowledgements of a consumer until they are sent and confirmed. Pure: no I/O, no clock.
 
-Acknowledgements are ranges and most come in order, so :meth:`AckLedger.add` usually moves one integer. An
+Acknowledgements are ranges and most arrive in order, so :meth:`AckLedger.add` usually changes one integer. An
 acknowledgement that was sent is kept until the broker has confirmed it (with a FlushAcks token): if the connection
-breaks before, it is sent again on the next one, and what the broker delivers again is dropped::
+breaks before, it is sent again on the next one, and messages that the broker redelivers are dropped::
 
     collected --take()--> sent --token()--> awaiting --confirmed()--> forgotten
         ^                   |                   |
         +---------------- lost() ---------------+
 
-A cumulative acknowledgement says more to the broker than its sender knows: it covers what the broker has delivered by
-then. One that is repeated, perhaps to a broker that was started again, must not cover messages that nobody was given
-(delayed ones, which others overtake). So it is repeated as the ranges that were handed out here (:class:`HandedOut`).
+To the broker, a cumulative acknowledgement covers all messages that it has delivered by then, which may be more than
+the client has received. A repeated one, perhaps to a restarted broker, must not cover messages that the application was
+never given (delayed ones, which others overtake). So it is repeated as the ranges that were handed out
+(:class:`HandedOut`).
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ __all__ = ["AckLedger", "HandedOut"]
 
 
 class HandedOut:
-    """What an application was handed of one topic, as far as no cumulative acknowledgement covers it.
+    """Messages of one topic that were handed to the application and are not covered by a cumulative acknowledgement.
 
-    Messages come in order, so this usually moves one integer. Beyond ``max_ranges`` the lowest are forgotten: if need
-    be they come again.
+    Messages come in order, so adding usually changes one integer. Beyond ``max_ranges`` the lowest are forgotten; at
+    worst they are delivered again.
     """
 
     __slots__ = ("_end", "_max_ranges", "_ranges", "_start")
@@ -37,7 +38,7 @@ class HandedOut:
         self._max_ranges = max_ranges
 
     def add(self, ranges: list[int]) -> None:
-        """Note flat ranges."""
+        """Add flat ranges."""
         if len(ranges) == 2 and ranges[0] == self._end:
             self._end = ranges[1]
             return
@@ -49,14 +50,14 @@ class HandedOut:
             self._ranges.remove(*self._ranges.first())
 
     def take_below(self, end: int) -> list[tuple[int, int]]:
-        """Forget what lies below ``end``, and return it."""
+        """Remove and return the ranges below ``end``."""
         self._close()
         found = list(self._ranges.overlap(0, end))
         self._ranges.remove(0, end)
         return found
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all ranges."""
         self._start = self._end = -1
         self._ranges.clear()
 
@@ -67,7 +68,7 @@ class HandedOut:
 
 
 class AckLedger:
-    """Acknowledged offsets of one topic, on their way to the broker."""
+    """Acknowledged offsets of one topic that are not confirmed yet."""
 
     __slots__ = (
         "_awaiting",
@@ -87,12 +88,12 @@ class AckLedger:
         self._sent = RangeSet()
         self._awaiting = RangeSet()
         self._cumulative = -1
-        self._covered = RangeSet()  # by the cumulative acknowledgement that is collected
+        self._covered = RangeSet()  # by the collected cumulative acknowledgement
         self._token = 0
         self._next_token = 1
 
     def add(self, start: int, end: int) -> bool:
-        """Acknowledge ``[start, end)``. True if nothing was collected before, that is: wake the sender."""
+        """Acknowledge ``[start, end)``. Return True if nothing was collected before: the sender has to be woken."""
         if start == self._end:
             self._end = end
             return False
@@ -103,7 +104,7 @@ class AckLedger:
         return first
 
     def add_cumulative(self, offset: int, handed_out: Iterable[tuple[int, int]]) -> None:
-        """Acknowledge everything up to and including ``offset``, of which these ranges were handed out here."""
+        """Acknowledge everything up to and including ``offset``; ``handed_out`` are the ranges that this client had."""
         self._cumulative = max(self._cumulative, offset)
         self._covered.add(offset, offset + 1)
         for start, end in handed_out:
@@ -111,22 +112,22 @@ class AckLedger:
 
     @property
     def collected(self) -> bool:
-        """Whether there is something to send."""
+        """Whether there are acknowledgements to send."""
         return self._end >= 0 or self._cumulative >= 0
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether something was sent after the last token."""
+        """Whether acknowledgements were sent after the last token."""
         return bool(self._sent)
 
     @property
     def sent_ranges(self) -> int:
-        """How many separate ranges were sent after the last token: what it costs to remember them."""
+        """Number of separate ranges sent after the last token, which determines the memory that they take."""
         return len(self._sent)
 
     @property
     def token_pending(self) -> bool:
-        """Whether a token is on its way."""
+        """Whether a token is in flight."""
         return self._token != 0
 
     @property
@@ -140,7 +141,7 @@ class AckLedger:
         return not (self.collected or self.unconfirmed or self._token)
 
     def take(self) -> tuple[list[int], int]:
-        """Return ``(ranges to acknowledge, offset to acknowledge up to or -1)`` and count them as sent."""
+        """Return ``(ranges to acknowledge, offset to acknowledge up to or -1)`` and mark them as sent."""
         if self._end >= 0:
             self._ranges.add(self._start, self._end)
             self._start = self._end = -1
@@ -153,7 +154,7 @@ class AckLedger:
         return flat, cumulative
 
     def token(self) -> int:
-        """Return a token that, when it comes back, confirms everything sent so far."""
+        """Return a token; the broker's reply to it confirms all acknowledgements sent so far."""
         self._token = self._next_token
         self._next_token += 1
         if self._awaiting:
@@ -165,13 +166,13 @@ class AckLedger:
         return self._token
 
     def confirmed(self, token: int) -> None:
-        """Take note that the broker has answered ``token``; an older one than the last changes nothing."""
+        """Handle the broker's reply to ``token``; tokens older than the last are ignored."""
         if token == self._token:
             self._token = 0
             self._awaiting = RangeSet()
 
     def lost(self) -> None:
-        """Collect again what the broker may not have seen: the connection broke."""
+        """Collect unconfirmed acknowledgements again: the connection broke."""
         for pairs in (self._awaiting, self._sent, self._covered):
             for start, end in pairs:
                 self._ranges.add(start, end)
@@ -182,14 +183,14 @@ class AckLedger:
         self._token = 0
 
     def forget(self) -> None:
-        """Forget everything but a token on its way: the subscription was moved, and all of it is void."""
+        """Forget everything but a token in flight: the subscription was moved, and all acknowledgements are void."""
         self._start = self._end = -1
         for ranges in (self._ranges, self._sent, self._awaiting, self._covered):
             ranges.clear()
         self._cumulative = -1
 
     def unacknowledged(self, pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the parts of ``pairs`` that have not been acknowledged here, for a delivery that comes again."""
+        """Yield the parts of ``pairs`` that have not been acknowledged here, for a redelivery."""
         known = RangeSet(self._ranges)
         for others in (self._sent, self._awaiting, self._covered):
             for start, end in others:

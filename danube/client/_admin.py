@@ -1,6 +1,6 @@
-"""The calls that manage topics, namespaces and subscriptions, as methods of the client.
+"""Client methods that manage topics, namespaces and subscriptions.
 
-Calls that only read are repeated when the connection breaks; the others are not, because they may have been done.
+Calls that only read are repeated when the connection breaks; the others are not, because they may have been executed.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def start_position(start: str | int | datetime) -> tuple[str | int, int]:
 
 
 class AdminCalls(HistoryCalls, PolicyCalls):
-    """The administrative half of :class:`Client`."""
+    """The part of :class:`Client` for administration."""
 
     _connection: Connection
     _options: ClientOptions
 
     async def info(self) -> api.BrokerInfo:
-        """Return what the broker says about itself."""
+        """Return the status of the broker."""
         return await self._read(api.Method.INFO, api.Empty(), api.BrokerInfo)
 
     async def lookup_topic(self, topic: str) -> api.TopicPartitions:
-        """Return where the messages of a topic are: the topic itself, or its partitions.
+        """Return the topics that hold the messages of a topic: the topic itself, or its partitions.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
+            TopicNotFoundError: the topic does not exist.
         """
         validate_topic(topic)
         return await self._read(api.Method.LOOKUP_TOPIC, api.LookupTopic(topic), api.TopicPartitions)
@@ -80,12 +80,12 @@ class AdminCalls(HistoryCalls, PolicyCalls):
             topic: its name.
             partitions: 0 makes a plain topic.
             durability: when a publish is acknowledged; None takes the broker's default.
-            storage: name of the storage that its history goes to; empty for the broker's default.
-            retention: how long it keeps messages; None keeps everything.
+            storage: name of the storage of its history; empty for the broker's default.
+            retention: how long it keeps messages; None keeps all messages.
 
         Raises:
             AlreadyExistsError: the name is taken.
-            InvalidArgumentError: the broker has no such storage, or the retention means nothing.
+            InvalidArgumentError: the broker has no such storage, or the retention is invalid.
         """
         validate_topic(topic)
         rules = Retention() if retention is None else retention
@@ -93,7 +93,7 @@ class AdminCalls(HistoryCalls, PolicyCalls):
         return await self._change(api.Method.CREATE_TOPIC, request, api.TopicInfo)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic (a partitioned one whole) with its messages and subscriptions."""
+        """Delete a topic (all partitions of a partitioned one) with its messages and subscriptions."""
         validate_topic(topic)
         await self._change(api.Method.DELETE_TOPIC, api.DeleteTopic(topic), api.Done)
 
@@ -128,7 +128,7 @@ class AdminCalls(HistoryCalls, PolicyCalls):
         return (await self._read(api.Method.LIST_SUBSCRIPTIONS, request, api.SubscriptionList)).subscriptions
 
     async def describe_subscription(self, topic: str, subscription: str) -> list[api.SubscriptionInfo]:
-        """Return a subscription as it stands, one row for each partition."""
+        """Return the state of a subscription, one row for each partition."""
         request = _reference(topic, subscription)
         return (await self._read(api.Method.DESCRIBE_SUBSCRIPTION, request, api.SubscriptionList)).subscriptions
 
@@ -138,7 +138,7 @@ class AdminCalls(HistoryCalls, PolicyCalls):
         return await self._read(api.Method.EXPLAIN_SUBSCRIPTION, request, api.Explanation)
 
     async def seek_subscription(self, topic: str, subscription: str, position: str | int | datetime) -> None:
-        """Move a subscription to ``"earliest"``, ``"latest"``, an offset, or the first message from a time on."""
+        """Move a subscription to ``"earliest"``, ``"latest"``, an offset, or the first message at or after a time."""
         _reference(topic, subscription)
         where, time_us = start_position(position)
         request = api.SeekSubscription(topic, subscription, where, time_us)
@@ -151,7 +151,7 @@ class AdminCalls(HistoryCalls, PolicyCalls):
         await self._change(api.Method.DELETE_SUBSCRIPTION, request, api.Done)
 
     async def _topics(self, topic: str, partitions: int) -> list[str]:
-        """Return the topics behind a name; of one that does not exist yet, those that opening will create."""
+        """Return the topics of a name; for a topic that does not exist yet, those that opening will create."""
         try:
             return (await self.lookup_topic(topic)).topics
         except NotFoundError:
@@ -174,16 +174,16 @@ def as_durability(name: Durability | str | None) -> Durability | None:
     """Return the durability of that name; None stays None.
 
     Raises:
-        InvalidArgumentError: there is none of that name.
+        InvalidArgumentError: there is no such durability.
     """
     return None if name is None else choice(Durability, "durability", name)
 
 
 def choice(kind: type[E], option: str, value: E | str) -> E:
-    """Return the member of ``kind`` that ``value`` means.
+    """Return the member of ``kind`` for ``value``.
 
     Raises:
-        InvalidArgumentError: there is none.
+        InvalidArgumentError: the value is invalid.
     """
     try:
         return kind(value)

@@ -1,7 +1,7 @@
-"""Checks of what an application gives: each says, by name, what is wrong with it, and raises InvalidArgumentError.
+"""Checks of arguments given by an application: each raises InvalidArgumentError and names the invalid argument.
 
-Type hints are not enforced, and values often come from configuration files and other people's code. What passes here
-can be sent: numbers fit into 64 bits, times are numbers, texts are Unicode.
+Type hints are not enforced, and values often come from configuration files and other code. Values that pass can be
+sent: numbers fit into 64 bits, times are numbers, texts are Unicode.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 LARGEST: Final = 2**63 - 1
-"""The largest number, and the largest offset, that anything takes."""
+"""The largest number, and the largest offset, of all arguments."""
 
 LONGEST_S: Final = 1e9
-"""The longest time that anything takes, in seconds: 31 years."""
+"""The longest time of all arguments, in seconds: 31 years."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_shown = reprlib.repr  # of a value that may be anything, and of any size
+_shown = reprlib.repr  # of a value of any type and size
 
 
 def check_count(name: str, value: object, least: int = 0, most: int = LARGEST) -> int:
@@ -56,9 +56,9 @@ def check_offset(name: str, value: object) -> int:
 
 
 def check_seconds(name: str, value: object, *, zero: bool = False, most: float = LONGEST_S, limit: str = "") -> float:
-    """Return a number of seconds that is greater than 0 (or perhaps 0), and at most ``most``, which is a ``limit``."""
+    """Return a number of seconds greater than 0 (or at least 0), and at most ``most``, which is named by ``limit``."""
     fits = isinstance(value, int | float) and (value >= 0 if zero else value > 0) and value <= most
-    if not fits:  # not a number (nan) is refused, too
+    if not fits:  # nan is refused, too
         least = "at least" if zero else "more than"
         bound = f"{limit} = {most:g}" if limit else f"{most:g}"
         raise InvalidArgumentError(
@@ -68,7 +68,7 @@ def check_seconds(name: str, value: object, *, zero: bool = False, most: float =
 
 
 def check_text(name: str, value: object) -> str:
-    """Return a text that is Unicode; JSON and file names may leave halves of characters in one."""
+    """Return a text that is valid Unicode; JSON and file names may contain lone surrogates."""
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{name} is text (str), not {type(value).__name__}")
     try:
@@ -81,7 +81,7 @@ def check_text(name: str, value: object) -> str:
 
 
 def check_list(name: str, value: object, of: str) -> list[Any]:
-    """Return a list of the members of some iterable that is neither a text nor bytes."""
+    """Return the members of an iterable that is neither a text nor bytes, as a list."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise InvalidArgumentError(f"{name} = {_shown(value)} is not a list of {of}")
     return list(value)
@@ -95,7 +95,7 @@ def check_mapping(name: str, value: object, of: str) -> dict[Any, Any]:
 
 
 def plain(name: str, value: object) -> Any:
-    """Return a value made of plain ones: numbers, texts, lists and mappings, which can be sent."""
+    """Return a value that consists of plain ones (numbers, texts, lists and mappings), which can be sent."""
     try:
         found = msgspec.to_builtins(value)
         _encode(found)
@@ -105,7 +105,7 @@ def plain(name: str, value: object) -> Any:
 
 
 def encoded(message: Any) -> bytes:
-    """Return the bytes of a message that holds what an application has given."""
+    """Return the encoded bytes of a message with arguments of an application."""
     try:
         return _encode(message)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The client: one connection, and what is opened over it."""
+"""The client: one connection to a broker, and the producers, consumers and calls that use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def connect(
     """Connect to a broker: ``async with danube.connect("danube://127.0.0.1:6650") as client``.
 
     Works under Trio and asyncio. When the connection breaks it is restored in the background; producers and consumers
-    go on by themselves, and calls wait.
+    resume by themselves, and calls wait.
 
     Args:
         url: ``danube://host[:port]``, default port 6650; several addresses separated by commas are tried in turn.
@@ -42,14 +42,14 @@ async def connect(
         reconnect_initial_s: delay before the second attempt to reconnect; it doubles, with jitter ...
         reconnect_max_s: ... up to this.
         reconnect_timeout_s: how long a lost connection may take to come back before producers and consumers fail with
-            ConnectionLostError; None means for ever.
+            ConnectionLostError; None means forever.
         close_timeout_s: how long leaving a producer waits for its messages, or a consumer for its acknowledgements.
         limits: sizes and keep-alive times of this side.
         environment: clock, randomness and network, for tests and simulations.
 
     Raises:
-        ConfigurationError: the URL or an option is wrong.
-        ConnectionLostError: no address answers now; there is no waiting for a broker that never was there.
+        ConfigurationError: the URL or an option is invalid.
+        ConnectionLostError: no address answers now; the first connection is not retried.
     """
     options = ClientOptions(
         connect_timeout_s=connect_timeout_s,
@@ -68,7 +68,7 @@ async def connect(
 
 
 class Client(RequestCalls, StageCalls, QueryCalls):
-    """A connection to a broker; made by :func:`connect`. Use it in the event loop where it was made."""
+    """A connection to a broker; made by :func:`connect`. Use it in the event loop in which it was made."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,13 +1,12 @@
-"""The supervisor of a client's connection: connects, notices a loss, and connects again.
+"""The supervisor of a client's connection: connects, detects a loss, and reconnects.
 
-All producers, consumers and calls of a client share one connection. Whoever needs it awaits :meth:`Connection.channel`
-and, after a loss, awaits it again; nobody else knows about addresses or delays. When the broker stays away longer than
-``reconnect_timeout_s``, everyone who waits gets :class:`ConnectionLostError`, and the supervisor rests until it is
-asked again.
+All producers, consumers and calls of a client share one connection. They await :meth:`Connection.channel` and, after a
+loss, await it again; addresses and delays are known only here. When the broker stays unreachable for longer than
+``reconnect_timeout_s``, all waiting callers get :class:`ConnectionLostError`, and the supervisor rests until the next
+call.
 
-A connection may also be *retired*: a proxy has sent GOAWAY after so many calls or so much time, or the numbers of its
-streams are used up. Then what is open goes on there until it ends by itself, and everything new goes over a connection
-that is opened in its place.
+A connection may also be *retired*: a proxy has sent GOAWAY after so many calls or so much time, or the stream ids are
+used up. Open streams then continue on it until they end by themselves, and new ones use a replacement connection.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """One connection that comes back by itself."""
+    """One connection that is restored automatically."""
 
     def __init__(self, addresses: Sequence[Address], options: ClientOptions) -> None:
         self.options = options
@@ -55,7 +54,7 @@ class Connection:
         """Return the connection for new calls; wait while it is being restored.
 
         Raises:
-            ConnectionLostError: the broker stayed away longer than ``reconnect_timeout_s``.
+            ConnectionLostError: the broker was unreachable for longer than ``reconnect_timeout_s``.
             ClosedError: the client was closed.
         """
         if self._error is not None:
@@ -70,14 +69,14 @@ class Connection:
         return self._channel
 
     async def unary(self, path: str, request: Any, kind: type[T], *, timeout_s: float | None) -> T:
-        """Make a call, and make it again where that is certain to do nothing twice: it was not looked at.
+        """Make a call, and repeat it if it certainly was not executed: the broker refused it unprocessed.
 
         Args:
             path, request, kind: as in :meth:`danube.wire.client.Channel.unary`.
-            timeout_s: of each attempt; calls that are refused again and again give up after ``request_timeout_s``.
+            timeout_s: of each attempt; calls that are refused repeatedly fail after ``request_timeout_s``.
 
         Raises:
-            DanubeError: what the broker answered, or why it did not.
+            DanubeError: the broker's error, or the reason why there was no reply.
         """
         options = self.options
         give_up_at = anyio.current_time() + options.request_timeout_s
@@ -93,10 +92,10 @@ class Connection:
             await anyio.sleep(delay_s)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Connect, and keep the connection until cancelled. ``started()`` is called at the first success.
+        """Connect, and maintain the connection until cancelled. ``started()`` is called at the first success.
 
         Raises:
-            ConnectionLostError: no address answered the very first time (a wrong URL is told at once).
+            ConnectionLostError: no address answered the first time (a wrong URL is reported at once).
         """
         failure: ConnectionLostError | None = None
         try:
@@ -104,7 +103,7 @@ class Connection:
                 try:
                     channel = await self._connect_any(tasks)
                 except ConnectionLostError as error:
-                    failure = error  # out of the group as itself
+                    failure = error  # taken out of the group
                 else:
                     task_status.started()
                     await self._keep_connected(channel, tasks)
@@ -122,7 +121,7 @@ class Connection:
             self._notify()
             await channel.wait_retired()
             self._channel = None
-            # One that was of no use for long is not replaced at once, or a proxy that retires each would be besieged.
+            # Do not replace a short-lived connection at once: a proxy that retires every connection would be flooded.
             lasted_s = anyio.current_time() - opened_at
             await anyio.sleep(max(0.0, self.options.reconnect_initial_s - lasted_s))
             while True:
@@ -169,7 +168,7 @@ class Connection:
         )
 
     async def _hold(self, address: Address, *, task_status: TaskStatus[Channel | str]) -> None:
-        """Open a connection and hold it until it is of no use any more; ``started()`` gets it, or why there is none."""
+        """Open a connection and hold it until it is unusable; ``started()`` gets it, or the reason for a failure."""
         connect = self.options.environment.connect
         opened = False
         try:

@@ -1,4 +1,4 @@
-"""The consumer: receives the messages of a subscription, acknowledges them, and keeps its leases."""
+"""The consumer: receives the messages of a subscription, acknowledges them, and renews their leases."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ __all__ = ["Consumer"]
 class Consumer(Receiver[Feed]):
     """Receives the messages of one subscription; made by :meth:`Client.consumer`.
 
-    Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are taken in turn, one
-    delivery each. Delivery is at least once: what is not acknowledged comes again, after a reconnect or when it has
-    timed out. Several tasks may take messages from one consumer.
+    Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are served in turn, one
+    delivery each. Delivery is at least once: unacknowledged messages are delivered again, after a reconnect or when
+    they have timed out. Several tasks may take messages from one consumer.
     """
 
     def __init__(self, topic: str, subscription: str, name: str, kind: SubscriptionType, max_batch_bytes: int) -> None:
         super().__init__("consumer", topic, name, max_batch_bytes)
         self.subscription = subscription
-        self._lets_go = kind is not SubscriptionType.EXCLUSIVE  # there, nobody else could take what waits here
+        self._lets_go = kind is not SubscriptionType.EXCLUSIVE  # others could take its waiting messages
         self._renewals = RenewalClock()
         self._gave_back = False
         """Whether the application was stuck, and has not asked for messages since."""
 
     @property
     def active(self) -> bool:
-        """False for a failover consumer that stands by."""
+        """False for a failover consumer on standby."""
         return any(feed.active for feed in self._feeds)
 
     async def wait_active(self) -> None:
@@ -51,9 +51,9 @@ class Consumer(Receiver[Feed]):
     # --- Acknowledging -----------------------------------------------------------------------------------------------
 
     async def ack_cumulative(self, message: BareMessage) -> None:
-        """Acknowledge everything in the message's topic (partition) up to and including it, as far as it was delivered.
+        """Acknowledge all messages delivered from the message's topic (partition), up to and including this one.
 
-        Not messages that are delayed, and not yet delivered. For exclusive and failover subscriptions only.
+        Delayed messages that were not delivered yet are excluded. For exclusive and failover subscriptions only.
         """
         if not isinstance(message, BareMessage):
             raise InvalidArgumentError(f"ack_cumulative takes a message, not {type(message).__name__}")
@@ -69,11 +69,12 @@ class Consumer(Receiver[Feed]):
     async def flush_acks(self) -> None:
         """Wait until every acknowledgement given so far is durable at the broker.
 
-        In a key-shared subscription acknowledgements take effect in the order of their key: one that was given before
-        that of an earlier message of the same key becomes durable together with that one, which this does not wait for.
+        In a key-shared subscription acknowledgements take effect in the order of their key: one that is given before
+        that of an earlier message of the same key becomes durable together with the earlier one, which this does not
+        wait for.
 
         Raises:
-            DanubeError: the subscription has ended, so that the acknowledgements will never arrive.
+            DanubeError: the subscription has ended, so the acknowledgements will never arrive.
         """
         await anyio.lowlevel.checkpoint()
         targets = [(feed, feed.ledger.next_token) for feed in self._feeds if not feed.ledger.settled]
@@ -100,7 +101,7 @@ class Consumer(Receiver[Feed]):
     # --- Leases ------------------------------------------------------------------------------------------------------
 
     def _next_duty_s(self) -> float:
-        # Nothing may follow an acknowledgement that asks for confirmation, so that is done after a while of silence.
+        # An acknowledgement may be the last one, so confirmation is requested after a while without any.
         confirm_s = 1.0 if any(feed.unconfirmed for feed in self._feeds) else math.inf
         return confirm_s if self._renewals.idle else min(confirm_s, self._renewals.next_s - anyio.current_time())
 
@@ -109,7 +110,7 @@ class Consumer(Receiver[Feed]):
             self._renew(now_s)
 
     def _renew(self, now_s: float) -> None:
-        """Extend the leases of what waits here, and of what was handed out since the last time."""
+        """Extend the leases of waiting messages, and of those handed out since the last renewal."""
         clock, feeds = self._renewals, self._feeds
         timeout_s = min((feed.ack_timeout_s for feed in feeds if feed.ack_timeout_s), default=0.0)
         waits = any(feed.waits for feed in feeds)

@@ -1,4 +1,4 @@
-"""Opening consumers and readers: a part of the client."""
+"""Client methods that open consumers and readers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from danube.model.policies import LATEST, SubscriptionPolicy, SubscriptionType, 
 __all__ = ["READ_AHEAD", "ConsumeCalls"]
 
 READ_AHEAD = 200_000
-"""Messages that one ordered reader of a topic is sent ahead."""
+"""Read-ahead of one ordered reader of a topic, in messages."""
 _CREDIT_MESSAGES = {
     SubscriptionType.EXCLUSIVE: READ_AHEAD,
     SubscriptionType.FAILOVER: READ_AHEAD,
     SubscriptionType.SHARED: 2_000,
     SubscriptionType.KEY_SHARED: 2_000,
 }
-"""Read-ahead in messages: wide for one ordered reader, narrow where consumers share the work."""
+"""Read-ahead in messages: large for a single ordered reader, small where consumers share the work."""
 
 
 class ConsumeCalls(AdminCalls):
@@ -61,24 +61,24 @@ class ConsumeCalls(AdminCalls):
 
         Args:
             topic: ``/namespace/topic``; of a partitioned topic, all partitions are consumed.
-            subscription: the name whose place in the topic the broker remembers.
+            subscription: its name; the broker stores its position in the topic.
             type: ``"exclusive"``, ``"failover"``, ``"shared"`` or ``"key_shared"``.
             start: where a new subscription starts: ``"earliest"``, ``"latest"``, an offset, or a date with time zone.
-            name: of this consumer; a consumer that comes back under its name takes over at once. None makes one up.
+            name: of this consumer; a consumer that reconnects under its name takes over at once. None generates one.
             credit_messages: read-ahead of each partition in messages; None means 200,000 for exclusive and failover,
                 2,000 for shared and key_shared.
             credit_bytes: read-ahead of each partition in bytes.
             renew_leases: keep messages from timing out for as long as they are neither acknowledged nor refused.
-                Without it a message times out when it was not acknowledged within the subscription's ``ack_timeout_s``
-                (and up to a third more) of its hand-out, unless :meth:`Message.extend_lease` asks for more time.
-            key_filters: of a key_shared subscription: take only keys that match one of these (``*`` is any run of
-                characters, ``?`` is one); none takes all.
-            policy: what a subscription that this creates begins with; a mapping changes some fields of the broker's
-                default. One that exists keeps the policy it has.
+                Otherwise a message times out unless it is acknowledged within the subscription's ``ack_timeout_s``
+                (and up to a third more) after its hand-out, or :meth:`Message.extend_lease` asks for more time.
+            key_filters: of a key_shared subscription: receive only keys that match one of these (``*`` is any run of
+                characters, ``?`` is one); an empty list matches all.
+            policy: initial policy of a subscription created by this call; a mapping changes some fields of the broker's
+                default. An existing subscription keeps its policy.
 
         Raises:
             SubscriptionBusyError: an exclusive subscription has a consumer already.
-            SubscriptionTypeMismatchError, TopicNotFoundError, InvalidNameError, DanubeError: the broker refuses.
+            SubscriptionTypeMismatchError, TopicNotFoundError, InvalidNameError, DanubeError: refused by the broker.
         """
         validate_topic(topic)
         validate_name("subscription", subscription)
@@ -122,8 +122,8 @@ class ConsumeCalls(AdminCalls):
                         f" {self._options.close_timeout_s:g} s; these messages may be delivered again"
                     )
             except BaseException:
-                # What was acknowledged before the error should still count; if it cannot be told, the error at hand
-                # says more than that. If it is cancelled around the block, so is what would send and confirm.
+                # Acknowledgements given before the error should still count; if sending them fails, the original error
+                # is more informative. If the caller's scope was cancelled, sending and confirming is cancelled as well.
                 if anyio.current_effective_deadline() > -math.inf:
                     patience_s = min(1.0, self._options.close_timeout_s)
                     with anyio.move_on_after(patience_s, shield=True), suppress(DanubeError):
@@ -144,24 +144,24 @@ class ConsumeCalls(AdminCalls):
     ) -> AsyncIterator[Reader]:
         """Read a topic without a subscription: ``async with client.reader("/default/orders", start="earliest")``.
 
-        Nothing is acknowledged and the broker remembers nothing; any number of readers may read the same topic.
+        Nothing is acknowledged or stored at the broker; any number of readers may read the same topic.
 
         Args:
             topic: ``/namespace/topic``; of a partitioned topic, all partitions are read.
             start: ``"earliest"``, ``"latest"``, an offset, a date with time zone, or a mapping from partitions to
                 these, such as an earlier :attr:`Reader.position`.
-            name: for people who look at the broker; it need not be unique.
+            name: shown to people; it need not be unique.
             credit_messages: read-ahead of each partition in messages.
             credit_bytes: read-ahead of each partition in bytes.
 
         Raises:
-            TopicNotFoundError, InvalidArgumentError, InvalidNameError, DanubeError: the broker refuses.
+            TopicNotFoundError, InvalidArgumentError, InvalidNameError, DanubeError: refused by the broker.
         """
         validate_topic(topic)
         _check_credit(credit_messages, credit_bytes)
         if name is not None:
             validate_name("consumer", name)
-        start_positions(start if not isinstance(start, Mapping) else {}, 1)  # what is wrong is told without a broker
+        start_positions(start if not isinstance(start, Mapping) else {}, 1)  # reports invalid values without a broker
         topics = await self._topics(topic, 0)
         places = start_positions(start, len(topics))
         reader = Reader(topic, name or "", self._options.limits.max_batch_bytes)
@@ -219,5 +219,5 @@ def _policy_fields(policy: SubscriptionPolicy | Mapping[str, Any] | None) -> dic
     if not isinstance(policy, SubscriptionPolicy):
         policy = check_mapping("policy", policy, "fields of a SubscriptionPolicy")
     fields: dict[str, Any] = plain("policy", policy)
-    change_policy(SubscriptionPolicy(), fields)  # says what is wrong without asking the broker
+    change_policy(SubscriptionPolicy(), fields)  # reports invalid fields without asking the broker
     return fields

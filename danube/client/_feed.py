@@ -1,11 +1,11 @@
-"""The stream of a subscription: what it delivers, and what the application says about it.
+"""The stream of a subscription: receives deliveries, and sends acknowledgements, refusals and leases.
 
-Acknowledgements, refusals and leases gather and go out together, once per turn of the loop. After a loss the feed
+Acknowledgements, refusals and leases are collected and sent together, once per turn of the loop. After a loss the feed
 opens a stream under the same consumer name, repeats the acknowledgements that the broker has not confirmed, and drops
-what it delivers again although it was acknowledged here.
+redeliveries of messages that were acknowledged here.
 
-When the subscription is moved (a seek, by anybody), everything that was delivered before is void: what waits here is
-dropped, and what the application says about the rest is passed over. The broker does the same for what was on its way.
+When the subscription is moved (a seek, by any client), all earlier deliveries are void: waiting messages are dropped,
+and acknowledgements, refusals and leases of the others are ignored. The broker does the same for those in flight.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _encode = msgspec.msgpack.Encoder().encode
 _CONFIRM_INTERVAL_S = 1.0
 _CONFIRM_RANGES = 1_000
 _MAX_KINDS = 100
-"""Different delays and reasons, or lengths of leases, that gather; more of them are sent at once."""
+"""Number of different delays and reasons, or lengths of leases, that are collected before they are sent at once."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Feed(Inflow):
-    """A topic (or one partition) as one consumer sees it."""
+    """A topic (or one partition) as seen by one consumer."""
 
     damage_advice = (
         "They stay unacknowledged; connect again to have them delivered again, or skip them with ack_range()"
@@ -68,7 +68,7 @@ class Feed(Inflow):
         self.confirmed_token = 0
         self.ledger = AckLedger()
         self.ack_timeout_s = 0.0
-        """The subscription's; 0 if nothing times out."""
+        """The subscription's ack timeout; 0 if messages do not time out."""
         self._limits = limits
         self._keeps = renew_leases
         self._leases = Leases(keep=renew_leases, max_ranges=limits.max_in_flight_ranges)
@@ -77,19 +77,19 @@ class Feed(Inflow):
         self._extensions: dict[int, RangeSet] = {}
         self._handed = HandedOut(limits.max_in_flight_ranges)
         self._cumulates = open_message.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
-        self._waiting: RangeSet | None = None  # what waits in `queue`, while somebody has to know
+        self._waiting: RangeSet | None = None  # waiting messages of `queue`, computed on demand
         self._given_back: RangeSet | None = None
-        self._owed_messages = 0  # credit of what was given back
+        self._owed_messages = 0  # credit of messages that were given back
         self._owed_bytes = 0
         self._filter_all = False
         self._last_token_s = 0.0
         self._place: tuple[int, int, int] | None = None
-        """Topic id, subscription id and generation of what is delivered."""
+        """Topic id, subscription id and generation of current deliveries."""
 
     # --- What the application says -----------------------------------------------------------------------------------
 
     def ack(self, start: int, end: int, moves: int) -> None:
-        """Acknowledge ``[start, end)``, delivered after so many moves, at the end of this turn of the loop."""
+        """Acknowledge ``[start, end)``, delivered after ``moves`` seeks, at the end of this turn of the loop."""
         if moves == self.moves and self.ledger.add(start, end):
             self._wake()
 
@@ -98,21 +98,21 @@ class Feed(Inflow):
         if batch.moves != self.moves:
             return
         handed_out = self._handed.take_below(offset + 1)
-        # One of a shared subscription is for the broker to refuse.
+        # The broker refuses this for a shared subscription.
         if not self._cumulates:
-            self.ledger.add_cumulative(offset, handed_out)  # the broker says why that is refused
+            self.ledger.add_cumulative(offset, handed_out)  # the broker's error explains the refusal
             self._wake()
             return
-        # As ranges, always. The broker would cover what it has delivered, and that may be more than the application has
-        # seen: what was lost with a connection, what waits here, what it has delivered since the message came.
+        # Always as ranges. The broker would cover all that it has delivered, which may be more than the application has
+        # seen: messages lost with a connection, waiting messages, and messages delivered since this one.
         self.ack(offset, offset + 1, self.moves)
         for start, end in handed_out:
             self.ack(start, end, self.moves)
 
     def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
-        """Say that ranges have failed; they come again after a delay (None: the one of the subscription's policy).
+        """Refuse ranges; they are redelivered after a delay (None: that of the subscription's policy).
 
-        Without a stream there is nothing to say: everything that is not acknowledged comes again on the next one.
+        Without a stream this does nothing: all unacknowledged messages are delivered again on the next one.
 
         Raises:
             InvalidArgumentError: the delay is negative, or longer than the limit.
@@ -154,7 +154,7 @@ class Feed(Inflow):
     # --- What the application takes ----------------------------------------------------------------------------------
 
     def taken(self, delivery: api.Delivery, ranges: list[int], count: int) -> None:
-        """Give back the credit of a delivery that the application has taken. Its timeout counts from here."""
+        """Return the credit of a delivery that the application has taken. Its timeout counts from here."""
         super().taken(delivery, ranges, count)
         self._renewals.alive = True
         if self._cumulates and ranges:
@@ -177,14 +177,14 @@ class Feed(Inflow):
             self._handed_out(clip(opened.batch.ranges, opened.renewed_from))
 
     def drop_waiting(self) -> None:
-        """Forget everything that has arrived and was not handed out yet."""
+        """Drop all messages that have arrived and were not handed out yet."""
         self._waiting = None
         super().drop_waiting()
 
     def give_back(self) -> None:
-        """Give the broker back what waits here: the application is stuck, and others may have it.
+        """Give the waiting messages back to the broker: the application is stuck, and others may process them.
 
-        The credit for it is kept until :meth:`resume_credit`.
+        Their credit is withheld until :meth:`resume_credit`.
         """
         found: list[int] = []
         for opened in self.open_batches:
@@ -207,7 +207,7 @@ class Feed(Inflow):
             self._wake()
 
     def resume_credit(self) -> None:
-        """The application asks for messages again: let the broker deliver as many as were given back."""
+        """Return the withheld credit: the application asks for messages again."""
         if self._owed_messages:
             self._returned_messages += self._owed_messages
             self._returned_bytes += self._owed_bytes
@@ -218,17 +218,17 @@ class Feed(Inflow):
 
     @property
     def waits(self) -> bool:
-        """Whether something has arrived and was not handed out yet."""
+        """Whether messages have arrived and were not handed out yet."""
         return bool(self.queue) or any(opened.next_offset is not None for opened in self.open_batches)
 
     def moved(self) -> bool:
-        """Tell whether messages of opened batches were handed out since the last renewal."""
+        """Return whether messages of opened batches were handed out since the last renewal."""
         return any(opened.next_offset != opened.renewed_from for opened in self.open_batches)
 
     def renew(self) -> bool:
-        """Extend leases at the end of this turn: of what was handed out lately, and of what waits.
+        """Extend leases at the end of this turn: of messages handed out since the last renewal, and of waiting ones.
 
-        Returns whether there was something to extend.
+        Return whether there were any.
         """
         if not self.ack_timeout_s:
             return False
@@ -236,7 +236,7 @@ class Feed(Inflow):
         left = []
         for opened in self.open_batches:
             if not self._keeps and opened.renewed_from is not None:
-                # Otherwise it was taken since the last renewal, and is noted whole.
+                # Otherwise it was taken since the last renewal, and is recorded as a whole.
                 found += clip(opened.batch.ranges, opened.renewed_from)
             if opened.next_offset is not None:
                 opened.renewed_from = opened.next_offset
@@ -300,7 +300,7 @@ class Feed(Inflow):
     def _resume(self, answer: api.ConsumeOpened) -> None:
         self.caught_up = answer.floor >= answer.end_offset
         if self.generation and self.durability is not Durability.NONE:
-            # Everything that is not acknowledged comes again, also what waits here.
+            # All unacknowledged messages are delivered again, including those that wait here.
             self.drop_waiting()
         self._set_timeout(answer.ack_timeout_s)
         self._nacks.clear()
@@ -316,7 +316,7 @@ class Feed(Inflow):
         self.ledger.lost()
 
     def _moved(self) -> None:
-        """What the application has, and has said, is void: the subscription was moved, or is another one."""
+        """Void all messages and requests of the application: the subscription was moved, or is another one."""
         self.moves += 1
         self.ledger.forget()
         self._handed.clear()
@@ -326,7 +326,7 @@ class Feed(Inflow):
         self._given_back = None
 
     def _sought(self, generation: int) -> None:
-        """Begin again where the broker begins again, which is with the next delivery."""
+        """Start from the position of a seek, which is that of the next delivery."""
         assert self._place is not None
         self._place = (*self._place[:2], generation)
         for delivery in self._deliveries():
@@ -336,7 +336,7 @@ class Feed(Inflow):
         self._moved()
         self._filter_all = False
         self.caught_up = False
-        self._wake()  # there may be credit to give back, or a confirmation to ask for
+        self._wake()  # there may be credit to return, or a confirmation to request
 
     def _set_timeout(self, ack_timeout_s: float) -> None:
         self.ack_timeout_s = 0.0 if self.durability is Durability.NONE else ack_timeout_s
@@ -359,7 +359,7 @@ class Feed(Inflow):
                     return
                 reply = filtered
             if reply.attempt > 1:
-                self.caught_up = False  # the broker says it again behind what it delivers again
+                self.caught_up = False  # the broker reports it again after its redeliveries
             if self._waiting is not None:
                 for start, end in _pairs(live_ranges(reply)):
                     self._waiting.add(start, end)
@@ -387,10 +387,11 @@ class Feed(Inflow):
         self.confirmed = anyio.Event()
 
     def _without_known(self, delivery: api.Delivery) -> api.Delivery | None:
-        """Return a repeated delivery without what was acknowledged here or still waits here; None if nothing is left.
+        """Return a redelivery without messages that were acknowledged here or still wait here; None if none are left.
 
-        What was acknowledged is acknowledged again: that it comes again may mean that the broker has forgotten it.
-        A slice is passed on whole unless all of it is known: its records cannot be told apart without opening it.
+        Acknowledged messages are acknowledged again: their redelivery may mean that the broker has lost the
+        acknowledgement. A slice is passed on whole unless all of it is known: its records cannot be separated without
+        opening it.
         """
         ranges = live_ranges(delivery)
         left = RangeSet(self.ledger.unacknowledged(_pairs(ranges)))
@@ -407,7 +408,7 @@ class Feed(Inflow):
         flat = left.to_flat()
         if flat == ranges or read_header(delivery.part).flags & BatchFlags.SLICE:
             return delivery
-        # The credit of what is left out goes back at once; that of the rest, and of the bytes, when it is taken.
+        # The credit of removed messages is returned at once; that of the others, and of the bytes, when they are taken.
         self._returned_messages += message_count(delivery) - left.count()
         delivery.ranges = flat
         return delivery

@@ -1,8 +1,8 @@
-"""The calls about sealed history: sealing, retention, storages, restoring. The other administrative half of the client.
+"""Client methods for sealed history: sealing, retention, storages, restoring.
 
-Most of them take as long as they take: reading a storage through has no deadline that would fit. They end when the
-broker answers, when the connection breaks (both sides look after that), or when they are cancelled, which the broker
-notices and stops. None of them is repeated by itself.
+Most of these calls have no fixed duration: no deadline fits reading a whole storage. They end when the broker replies,
+when the connection breaks (both sides check that), or when they are cancelled, which stops the broker's work, too.
+None of them is repeated automatically.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class HistoryCalls:
     _connection: Connection
 
     async def seal_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
-        """Seal everything that a topic has, and return when it is in its storage; one row for each partition.
+        """Seal all messages of a topic, and return when they are in its storage; one row for each partition.
 
         Raises:
-            StorageError: the storage failed; the broker goes on trying.
-            FailedPreconditionError: the topic keeps nothing, or its storage forgets.
+            StorageError: the storage failed; the broker continues to retry.
+            FailedPreconditionError: the topic stores no messages, or its storage is not durable.
         """
         validate_topic(topic)
         request = history_api.SealTopic(topic)
         return (await self._call(HistoryMethod.SEAL_TOPIC, request, history_api.SealedTopics, timeout_s)).topics
 
     async def unload_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
-        """Disconnect everybody from a topic (they come back by themselves), and seal all of it.
+        """Disconnect all clients from a topic (they reconnect by themselves), and seal all its messages.
 
-        Raises what :meth:`seal_topic` raises.
+        Raises as :meth:`seal_topic`.
         """
         validate_topic(topic)
         request = history_api.UnloadTopic(topic)
@@ -62,12 +62,12 @@ class HistoryCalls:
         now: bool = False,
         timeout_s: float | None = None,
     ) -> history_api.RetentionPlans:
-        """Give a topic other retention rules, apply them, or ask what they would do.
+        """Change the retention rules of a topic, apply them, or report their effect.
 
         Args:
             topic: a plain or partitioned topic.
-            retention: the new rules, all of them; None leaves them as they are.
-            dry_run: change nothing, only return what would go.
+            retention: the new rules, replacing all; None leaves them unchanged.
+            dry_run: change nothing, only report which messages would be deleted.
             now: apply the rules before returning; otherwise that happens within a minute.
             timeout_s: see the class.
         """
@@ -76,7 +76,7 @@ class HistoryCalls:
         return await self._call(HistoryMethod.CHANGE_RETENTION, request, history_api.RetentionPlans, timeout_s)
 
     async def storages_status(self) -> history_api.StoragesStatus:
-        """Return the storages of the broker: what they can, how they are, and how far sealing is."""
+        """Return the storages of the broker: capabilities, state, and the progress of sealing."""
         timeout_s = self._connection.options.request_timeout_s
         return await self._call(HistoryMethod.STORAGES_STATUS, api.Empty(), history_api.StoragesStatus, timeout_s)
 
@@ -87,11 +87,11 @@ class HistoryCalls:
 
         Args:
             storage: its name.
-            deep: read everything that is referenced, and compare the checksums.
+            deep: read all referenced objects, and compare the checksums.
             timeout_s: see the class.
 
         Raises:
-            NotFoundError: there is no storage of this name.
+            NotFoundError: the storage does not exist.
             StorageError: it cannot be read.
         """
         request = history_api.CheckStorage(storage, deep)
@@ -100,17 +100,17 @@ class HistoryCalls:
     async def repair_storage(
         self, storage: str = "default", *, adopt: bool = False, timeout_s: float | None = None
     ) -> history_api.StorageFindings:
-        """Check a storage, and remove what nothing refers to: orphans, and what interrupted uploads have left.
+        """Check a storage, and remove unreferenced data: orphaned objects, and remains of interrupted uploads.
 
         Args:
             storage: its name.
-            adopt: first take the place that its URL names for this storage, though the marker by which it is recognized
-                is missing there, or another one's. What is not there then counts as lost.
+            adopt: first accept the location of its URL for this storage, although its identifying marker is missing
+                there, or belongs to another storage. Objects that are not there then count as lost.
             timeout_s: see the class.
 
         Raises:
             FailedPreconditionError: the storage holds the history of another broker.
-            and what :meth:`check_storage` raises.
+            and as :meth:`check_storage`.
         """
         request = history_api.RepairStorage(storage, adopt)
         return await self._call(HistoryMethod.REPAIR_STORAGE, request, history_api.StorageFindings, timeout_s)
@@ -126,21 +126,21 @@ class HistoryCalls:
         dry_run: bool = False,
         timeout_s: float | None = None,
     ) -> history_api.RestoreReport:
-        """Bring back the topics whose history is in a bucket: same names, ids, offsets and subscriptions.
+        """Restore the topics whose history is in a bucket: same names, ids, offsets and subscriptions.
 
         Args:
             url: of the bucket; the broker must have a storage that is configured with it.
             storage: name of that storage, if several have this URL.
-            topics: only these; none means all.
+            topics: only these; an empty list means all.
             give_up_others: with ``topics``, whether the history of the others may be lost.
             deep: read every byte and compare the checksums before anything is changed.
-            dry_run: change nothing, only return what would come back.
+            dry_run: change nothing, only report which topics would be restored.
             timeout_s: see the class.
 
         Raises:
             FailedPreconditionError: no storage has this URL, or its history cannot be taken over.
             AlreadyExistsError: a topic of one of the names exists already.
-            DataLossError: the bucket is damaged; it says where.
+            DataLossError: the bucket is damaged; the message says where.
             StorageError: it cannot be read.
         """
         request = history_api.RestoreTopics(

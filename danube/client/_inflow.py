@@ -1,9 +1,9 @@
-"""One consume stream: deliveries in, credit out. What consumers and readers have in common.
+"""One consume stream: receives deliveries and grants credit. Shared base of consumers and readers.
 
-An inflow lives as long as its consumer or reader; streams come and go below it. Deliveries wait in ``queue`` until the
-application takes them. Credit is granted ahead, for messages and bytes, and given back as the application takes
-deliveries, so a slow application stops the broker and nothing else. What a new stream begins with, and what becomes
-of what has arrived on the old one, is for the subclasses: :class:`~danube.client._feed.Feed` for a subscription,
+An inflow lives as long as its consumer or reader; its streams are replaced after a loss. Deliveries wait in ``queue``
+until the application takes them. Credit is granted ahead, for messages and bytes, and returned as the application takes
+deliveries, so a slow application stops only its own deliveries. Subclasses define the start of a new stream and the
+treatment of deliveries from the old one: :class:`~danube.client._feed.Feed` for a subscription,
 :class:`~danube.client._reader_feed.ReaderFeed` for a reader.
 """
 
@@ -43,7 +43,7 @@ M_co = TypeVar("M_co", bound=BareMessage, covariant=True)
 class OpenBatch(Generic[M_co]):
     """A batch whose messages are handed out one by one.
 
-    How far that has come is read from the iterator over the offsets, so that it costs nothing per message.
+    The progress is read from the iterator over the offsets, so that it costs nothing per message.
     """
 
     __slots__ = ("_offsets", "batch", "messages", "renewed_from")
@@ -53,25 +53,25 @@ class OpenBatch(Generic[M_co]):
         self._offsets = iter(batch.offsets)
         self.messages: Iterator[M_co] = batch.build(kind, self._offsets)
         self.renewed_from: int | None = None
-        """What was handed out from this offset on has had no lease renewed since; None if all of it was."""
+        """Messages from this offset on were handed out since the last renewal of leases; None if there are none."""
 
     @property
     def next_offset(self) -> int | None:
-        """Offset of the next message to be handed out; None if there is none left."""
+        """Offset of the next message to be handed out; None if none is left."""
         left = length_hint(self._offsets)
         return self.batch.offsets[-left] if left else None
 
     def drop(self) -> None:
-        """Hand out nothing more."""
+        """Stop handing out messages."""
         self._offsets = iter(())
         self.messages = iter(())
 
 
 class Inflow:
-    """A topic (or one partition) as one consumer or reader sees it."""
+    """A topic (or one partition) as seen by one consumer or reader."""
 
     damage_advice = ""
-    """What an application can do about a delivery that arrived damaged."""
+    """Advice to the application in the error about a damaged delivery."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class Inflow:
         self.topic = open_message.topic
         self.partition = partition
         self.queue: deque[api.Delivery | api.CaughtUp] = deque()
-        """What has arrived and was not taken yet."""
+        """Deliveries that have arrived and were not taken yet."""
         self.generation = 0
-        """Counts the streams: what was delivered on an older one may come again."""
+        """Number of the stream: messages delivered on an older one may be delivered again."""
         self.moves = 0
-        """Counts the seeks of the subscription that were noticed: what was delivered before one is void after it."""
+        """Number of observed seeks of the subscription: messages delivered before a seek are void after it."""
         self.active = False
         self.caught_up = False
         self.durability = Durability.DISK
@@ -102,7 +102,7 @@ class Inflow:
         self.open_batches: list[OpenBatch[BareMessage]] = []
         """Batches whose messages are being handed out one by one, oldest first."""
         self.listed = False
-        """Whether this is in the receiver's ring of those that have something."""
+        """Whether this is in the receiver's ring of inflows with deliveries."""
         self._open_message = open_message
         self._connection = connection
         self._credit_messages = credit_messages
@@ -114,16 +114,16 @@ class Inflow:
         self._wake = wake
         self._stream: ClientStream | None = None
         self._owner = (0, 0)
-        """Id and owner's epoch of the topic, as the last stream began."""
+        """Id and owner's epoch of the topic, when the last stream was opened."""
 
     # --- What the application says -----------------------------------------------------------------------------------
 
     def ack(self, start: int, end: int, moves: int) -> None:
-        """Acknowledge ``[start, end)``, delivered after so many moves."""
+        """Acknowledge ``[start, end)``, delivered after ``moves`` seeks."""
         raise NotImplementedError
 
     def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
-        """Say that ranges have failed."""
+        """Refuse ranges."""
         raise NotImplementedError
 
     def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
@@ -133,10 +133,10 @@ class Inflow:
     # --- What the application takes ----------------------------------------------------------------------------------
 
     def taken(self, delivery: api.Delivery, ranges: list[int], count: int) -> None:
-        """Give back the credit of a delivery that the application has taken: ``count`` messages with these offsets."""
+        """Return the credit of a delivery that the application has taken: ``count`` messages with these offsets."""
         self._returned_messages += count
         self._returned_bytes += delivery.charged_bytes
-        # A quarter of the window, or everything when nothing is left here: few Credit messages, and never a stall.
+        # A quarter of the window, or all credit when no delivery waits: few Credit messages, and never a stall.
         if (
             not self.queue
             or self._returned_messages * 4 >= self._credit_messages
@@ -145,7 +145,7 @@ class Inflow:
             self._wake()
 
     def open(self, batch: DeliveredBatch, kind: type[M]) -> OpenBatch[M]:
-        """Begin to hand out the messages of a batch that was taken one by one, as objects of ``kind``."""
+        """Start to hand out the messages of a batch one by one, as objects of ``kind``."""
         if self.open_batches:
             done = [one for one in self.open_batches if one.next_offset is None]
             for one in done:
@@ -156,10 +156,10 @@ class Inflow:
         return opened
 
     def _finished(self, opened: OpenBatch[BareMessage]) -> None:
-        """Take note that all messages of an opened batch were handed out."""
+        """Handle that all messages of an opened batch were handed out."""
 
     def drop_waiting(self) -> None:
-        """Forget everything that has arrived and was not handed out yet."""
+        """Drop all messages that have arrived and were not handed out yet."""
         self.queue.clear()
         for opened in self.open_batches:
             opened.drop()
@@ -170,14 +170,14 @@ class Inflow:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether something was sent that has to be asked about in a while."""
+        """Whether requests were sent whose confirmation has to be requested later."""
         return False
 
     def send_gathered(self, now_s: float) -> None:
-        """Send what has gathered, if there is a stream."""
+        """Send the collected requests, if there is a stream."""
         stream = self._stream
         if stream is None or stream.over:
-            # What matters stays gathered; _attach() sends it on the next stream.
+            # Important requests stay collected; _attach() sends them on the next stream.
             return
         self._send_sayings(stream, now_s)
         if self._returned_messages or self._returned_bytes:
@@ -185,15 +185,15 @@ class Inflow:
             self._returned_messages = self._returned_bytes = 0
 
     def _send_sayings(self, stream: ClientStream, now_s: float) -> None:
-        """Send what there is to say besides credit."""
+        """Send the requests other than credit."""
 
     # --- The stream --------------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Keep a stream open until cancelled; ``started()`` is called when the first one is open.
 
-        An error that retrying does not help ends the inflow: before ``started()`` it is raised, afterwards the
-        application gets it once everything that has arrived was taken.
+        A permanent error ends the inflow: before ``started()`` it is raised, afterwards the application gets it once it
+        has taken all deliveries that have arrived.
         """
         retry = Retry(self._connection.options)
         while True:
@@ -201,7 +201,7 @@ class Inflow:
                 channel = await self._connection.channel()
                 await self._session(channel, retry, task_status)
             except DanubeError as error:
-                # After an outage the broker may still count this consumer's former stream as connected.
+                # After an outage the broker may still count this consumer's old stream as connected.
                 again = error.retryable or isinstance(error, ProtocolError)
                 again = again or (retry.succeeded_once and isinstance(error, SubscriptionBusyError))
                 if again and await retry.wait(error):
@@ -233,7 +233,7 @@ class Inflow:
                     self._take(reply)
 
     def _check_owner(self, answer: api.ConsumeOpened) -> None:
-        """Refuse a former owner, which lacks what its successor has delivered, and would deliver the rest again."""
+        """Refuse a former owner, which lacks its successor's deliveries, and would deliver other messages again."""
         topic_id, epoch = self._owner
         if answer.topic_id == topic_id and answer.owner_epoch < epoch:
             raise UnavailableError(
@@ -252,15 +252,15 @@ class Inflow:
         self._returned_messages = self._credit_messages - sum(map(message_count, waiting))
         self._returned_bytes = self._credit_bytes - sum(delivery.charged_bytes for delivery in waiting)
         self.send_gathered(anyio.current_time())
-        self._wake()  # the sender also has to ask, in a while, for the confirmation of what was just repeated
+        self._wake()  # the sender also has to request, later, the confirmation of the requests just repeated
         self._arrived(self)
 
     def _resume(self, answer: api.ConsumeOpened) -> None:
-        """Decide what counts of what has arrived on the last stream, now that the broker has opened the next one."""
+        """Decide which deliveries of the last stream remain valid, now that the broker has opened the next one."""
         raise NotImplementedError
 
     def _ended(self) -> None:
-        """Take note that there will be no further stream."""
+        """Handle that there will be no further stream."""
 
     def _take(self, reply: api.ConsumeReply) -> None:
         if isinstance(reply, api.Delivery | api.CaughtUp):
@@ -277,7 +277,7 @@ class Inflow:
 
 
 def message_count(delivery: api.Delivery) -> int:
-    """Return how many messages a delivery holds."""
+    """Return the number of messages in a delivery."""
     ranges = delivery.ranges
     if ranges:
         return sum(ranges[1::2]) - sum(ranges[::2])

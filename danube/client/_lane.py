@@ -1,7 +1,7 @@
-"""One publish stream: the shell that moves an :class:`~danube.client._outbox.Outbox` over the shared connection.
+"""A lane: one publish stream; the shell that sends an :class:`~danube.client._outbox.Outbox` over the connection.
 
-A lane lives as long as its producer. Streams come and go below it: after a loss it opens the next one with the epoch
-it has, and the outbox sends again what has no answer yet.
+A lane lives as long as its producer; its streams are replaced. After a loss it opens the next one with its present
+epoch, and the outbox sends all unanswered batches again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def frame_batch(part: bytes) -> tuple[bytes, bytes]:
 
 
 class Lane:
-    """A topic (or one partition), its outbox, and whatever stream carries it at the moment."""
+    """A topic (or one partition), its outbox, and the stream that carries it at present."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Lane:
         self.partition = partition
         self.outbox = outbox
         self.error: DanubeError | None = None
-        """Why this lane has ended for good; None while it works."""
+        """Why this lane has ended permanently; None while it works."""
         self.first_sequence = 0
-        """Records of this producer that the broker had when the lane was first opened."""
+        """Number of records of this producer that the broker had when the lane was first opened."""
         self.durability: Durability | None = None
         self._open_message = open_message
         self._connection = connection
@@ -74,26 +74,26 @@ class Lane:
         self._wake = wake
 
     def kick(self) -> None:
-        """Something was put into the outbox. Send it at once if nothing is in flight, else at the end of this turn."""
+        """Send new messages of the outbox: at once if nothing is in flight, else at the end of this turn."""
         if self.outbox.idle:
             self.pump()
         else:
             self._wake()
 
     def pump(self) -> None:
-        """Send what may be sent now."""
+        """Send all batches that may be sent now."""
         stream = self._stream
         if stream is None:
             return
         now_us = self._clock_us()
         while (part := self.outbox.next_part(now_us)) is not None:
             if not stream.send_nowait(frame_batch(part)):
-                # The stream is gone; run() learns why from receive() and sends the batch again on the next one.
+                # The stream is gone; run() gets the reason from receive() and sends the batch again on the next one.
                 self._detach()
                 return
 
     def close(self, error: DanubeError) -> None:
-        """Fail everything that is not settled, now and later, with ``error``."""
+        """Fail all unsettled messages, now and later, with ``error``."""
         if self.error is None:
             self.error = error
             self.outbox.fail(copy_error(error))
@@ -101,8 +101,7 @@ class Lane:
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Keep a stream open until cancelled; ``started()`` is called when the first one is open.
 
-        An error that retrying does not help ends the lane: before ``started()`` it is raised, afterwards it fails
-        all messages.
+        A permanent error ends the lane: before ``started()`` it is raised, afterwards it fails all messages.
         """
         retry = Retry(self._connection.options)
         try:
@@ -144,10 +143,10 @@ class Lane:
             retry.succeeded()
 
             def take_now(message: Message) -> bool:
-                """Settle what is acknowledged as it arrives; everything else is for the task."""
+                """Settle acknowledgements as they arrive; leave all other replies to the task."""
                 reply = decode_reply(message.data, _decode, self.topic)
                 if not isinstance(reply, api.PublishAcks) or self.outbox.refuses:
-                    return False  # the last answer to a line with refusals may ask for a pause
+                    return False  # the last reply to a series with refusals may ask for a pause
                 message.release()
                 self._acked(reply)
                 retry.accepted()

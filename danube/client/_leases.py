@@ -1,18 +1,18 @@
-"""Which messages a consumer keeps from timing out, and when. Pure: no I/O, no clock.
+"""Decides which leases a consumer renews, and when, to keep messages from timing out. Pure: no I/O, no clock.
 
-A message times out at the broker when it was not acknowledged for ``ack_timeout_s``. Some of that time passes before
-the application sees the message: it waits in the client's queue. So the client renews the leases of what waits, every
-third of the timeout, and once more those of what was handed out since the last renewal: the timeout counts from the
-hand-out (and is up to a third longer)::
+A message times out at the broker when it was not acknowledged for ``ack_timeout_s``. Part of that time passes before
+the application sees the message, while it waits in the client's queue. So the client renews the leases of waiting
+messages every third of the timeout, and once more those of messages handed out since the last renewal: the timeout
+counts from the hand-out (and is up to a third longer)::
 
     arrives       handed out                  fails, unless acknowledged
        |---- waits ----|---- ack_timeout_s ... + 1/3 ----|
            ^      ^      ^  renewals
 
-An application that is stuck shall not keep the messages that wait here from others: when it has given no sign of life
-(taken, acknowledged, refused or extended something) for the timeout, what waits is given back to the broker, without
-having failed. With ``keep`` (``renew_leases=True``) what was handed out and not settled is renewed, too, for as long as
-it takes.
+A stuck application must not keep the messages that wait here from others: when it has given no sign of life (taken,
+acknowledged, refused or extended a message) for the duration of the timeout, waiting messages are given back to the
+broker, without having failed. With ``keep`` (``renew_leases=True``) messages that were handed out and not settled are
+renewed, too, without a time limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHUNK_NUMBERS = 20_000
 
 
 class RenewalClock:
-    """When a consumer renews its leases next, and whether its application is alive. One for all partitions."""
+    """When a consumer renews its leases next, and whether its application is alive. One clock for all partitions."""
 
     __slots__ = ("_alive_s", "alive", "next_s")
 
@@ -37,7 +37,7 @@ class RenewalClock:
         self.next_s = math.inf
         """Time of the next renewal; infinite if there is nothing to renew."""
         self.alive = False
-        """Set by whoever sees a sign of life."""
+        """Set at each sign of life."""
         self._alive_s = -math.inf
 
     @property
@@ -46,20 +46,20 @@ class RenewalClock:
         return self.next_s == math.inf
 
     def arm(self, now_s: float, timeout_s: float) -> None:
-        """See to it that a renewal comes in time for something that arrives now."""
+        """Schedule a renewal in time for a message that arrives now."""
         if self.idle:
-            self._alive_s = now_s  # nothing waited, so that nothing is known against the application
+            self._alive_s = now_s  # no message waited, so the application is not suspected
         self.next_s = min(self.next_s, now_s + timeout_s / 3)
 
     def stuck(self, now_s: float, timeout_s: float) -> bool:
-        """Tell whether the application has given no sign of life for ``timeout_s`` although something waits for it."""
+        """Return whether the application has given no sign of life for ``timeout_s`` although messages wait for it."""
         if self.alive:
             self.alive = False
             self._alive_s = now_s
         return now_s - self._alive_s >= timeout_s
 
     def rest(self) -> None:
-        """There is nothing to renew until something arrives."""
+        """Stop the clock: there is nothing to renew until a message arrives."""
         self.next_s = math.inf
 
 
@@ -74,15 +74,15 @@ class Leases:
         self._max_ranges = max_ranges
 
     def handed_out(self, ranges: list[int]) -> bool:
-        """Take note of messages that the application has from now on.
+        """Add messages that were handed to the application.
 
-        Returns whether so much was handed out since the last renewal that it is time for the next one.
+        Return whether so many were handed out since the last renewal that the next one is due.
         """
         held = self._held
         if held is not None:
             for start, end in zip(ranges[::2], ranges[1::2], strict=True):
                 held.add(start, end)
-            while len(held) > self._max_ranges:  # the oldest go first: most likely nobody thinks of them any more
+            while len(held) > self._max_ranges:  # the oldest are dropped first: they are the least likely to be in use
                 held.remove(*held.first())
             return False
         fresh = self._fresh
@@ -93,26 +93,26 @@ class Leases:
         return len(fresh) > _MAX_FRESH_NUMBERS
 
     def settled(self, ranges: list[int]) -> None:
-        """Forget messages that were acknowledged or refused."""
+        """Remove messages that were acknowledged or refused."""
         if self._held is not None:
             for start, end in zip(ranges[::2], ranges[1::2], strict=True):
                 self._held.remove(start, end)
 
     def lost(self) -> None:
-        """Forget what was handed out since the last renewal: its stream is gone, and everything comes again.
+        """Remove messages handed out since the last renewal: their stream is gone, and all are delivered again.
 
-        What is kept until it is settled stays: when it comes again, it waits here behind a handler that still runs.
+        Messages that are kept until settled remain: when redelivered, they wait here behind a handler that still runs.
         """
         self._fresh = []
 
     def forget(self) -> None:
-        """Forget everything: the subscription was moved, and no message that was handed out means anything to it."""
+        """Remove all messages: the subscription was moved, and messages handed out before are void."""
         self._fresh = []
         if self._held is not None:
             self._held.clear()
 
     def renewal(self) -> list[int]:
-        """Return what was handed out and is to be renewed now."""
+        """Return the handed-out messages to be renewed now."""
         if self._held is None:
             fresh, self._fresh = self._fresh, []
             return fresh
@@ -120,7 +120,7 @@ class Leases:
 
 
 def clip(ranges: list[int], start: int, end: int | None = None) -> list[int]:
-    """Return what of sorted ``ranges`` lies in ``[start, end)``; None has no end."""
+    """Return the part of sorted ``ranges`` within ``[start, end)``; None: no end."""
     found: list[int] = []
     for low, high in zip(ranges[::2], ranges[1::2], strict=True):
         low = max(low, start)

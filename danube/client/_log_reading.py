@@ -1,8 +1,8 @@
-"""Reading a range of a log from the broker as stored batches: a reader's stream that ends at an offset.
+"""Reads a range of a log from the broker as stored batches: a reader's stream that ends at an offset.
 
-The credit in messages is what is left of the range, so the broker stops by itself at the batch that holds the last
-message; the credit in bytes is a window that moves on as batches are taken, so a slow reader holds up nobody. Either of
-them may run out long before the other: messages that compress well weigh next to nothing.
+The credit in messages is the remainder of the range, so the broker stops by itself at the batch with the last message;
+the credit in bytes is a window that advances as batches are taken, so a slow reader delays only itself. Either of them
+may run out long before the other: well compressed messages take very few bytes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(api.ConsumeReply).decode
 
 _MOST_MESSAGES: Final = 1_000_000
-"""Credit in messages beyond which no more is granted at a time."""
+"""Maximum credit in messages granted at a time."""
 
 
 class LogReading:
-    """A range of a log on its way; made by :meth:`Client.read_log`. Iterate over it, in one task at a time."""
+    """A range of a log being read; made by :meth:`Client.read_log`. Iterate over it, in one task at a time."""
 
     def __init__(
         self, connection: Connection, topic: str, topic_id: int, start: int, end: int, credit_bytes: int
@@ -69,7 +69,7 @@ class LogReading:
         return self._arrived.popleft()
 
     async def next_batches(self) -> list[RawBatch]:
-        """Return the next batch and what else has arrived; an empty list at the end. Raises what iterating raises."""
+        """Return the next batch and others that have arrived; an empty list at the end. Raises as iteration does."""
         while not self._arrived and self._next < self._end:
             await self._receive()
         if self._arrived and self._stream is not None:
@@ -81,16 +81,16 @@ class LogReading:
         return batches
 
     async def aclose(self) -> None:
-        """Take leave of the broker."""
+        """Close the stream and notify the broker."""
         self._stream = None
         await self._stack.aclose()
 
     async def _receive(self) -> None:
-        """Wait for the next reply, over a new stream if need be."""
+        """Wait for the next reply, on a new stream if necessary."""
         try:
             if self._stream is None:
                 await self._open()
-                return  # perhaps there is nothing left of the range
+                return  # the range may be exhausted
             self._take(await receive_reply(self._stream, _decode, self._topic))
         except DanubeError as error:
             self._stream = None
@@ -128,7 +128,7 @@ class LogReading:
         self._grant(self._credit_bytes)
 
     def _lacks_messages(self) -> bool:
-        """Return whether the broker may soon send no more of the range for want of credit in messages."""
+        """Return whether the broker may soon lack credit in messages to send the rest of the range."""
         return self._granted < min(self._end - self._next, _MOST_MESSAGES // 2)
 
     def _grant(self, size_bytes: int) -> None:
@@ -139,12 +139,12 @@ class LogReading:
             self._stream.send_nowait(_encode(api.Credit(max(0, messages), size_bytes)))
 
     def _move_to(self, offset: int) -> None:
-        """Note that everything below an offset is here, or gone."""
+        """Record that all messages below an offset have arrived, or are gone."""
         self._next = max(self._next, offset)
 
     def _take(self, reply: api.ConsumeReply) -> None:
         if isinstance(reply, api.CaughtUp):
-            # Everything up to there was delivered, or is gone.
+            # All messages up to there were delivered, or are gone.
             self._move_to(reply.end_offset)
         elif isinstance(reply, api.Delivery) and reply.base_offset < self._end:
             part = reply.part
@@ -164,4 +164,4 @@ class LogReading:
                 charged, self._charged = self._charged, 0
                 self._grant(charged)
         elif isinstance(reply, api.Delivery):
-            self._move_to(reply.base_offset)  # what was wanted is gone: this lies behind it
+            self._move_to(reply.base_offset)  # requested messages are gone: this batch is after them

@@ -1,7 +1,7 @@
-"""What a consumer hands out: batches, and messages made from them on demand.
+"""Received batches, and messages made from them on demand.
 
-A delivery is opened in one go by msgspec. A :class:`Message` is built only when somebody iterates; the fast path is
-:meth:`Batch.payloads`, which builds nothing at all.
+msgspec decodes a delivery as a whole. A :class:`Message` is created only on iteration; the fast path is
+:meth:`Batch.payloads`, which creates no message objects.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ M = TypeVar("M", bound="BareMessage")
 
 
 class Source(Protocol):
-    """Where a batch came from, and who is told what the application says about it."""
+    """The source of a batch, which receives acknowledgements, refusals and lease extensions."""
 
     topic: str
     partition: int
 
     @property
     def generation(self) -> int:
-        """Counts the streams: what was delivered on an older one may come again."""
+        """Number of the stream: messages delivered on an older one may be delivered again."""
 
     @property
     def moves(self) -> int:
-        """Counts the seeks of the subscription that were noticed: what was delivered before one is void after it."""
+        """Number of observed seeks of the subscription: messages delivered before a seek are void after it."""
 
     def ack(self, start: int, end: int, moves: int) -> None:
-        """Acknowledge ``[start, end)``, delivered after so many moves."""
+        """Acknowledge ``[start, end)``, delivered after ``moves`` seeks."""
 
     def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
-        """Say that ranges have failed."""
+        """Refuse ranges."""
 
     def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
         """Move the ack timeout of ranges."""
 
 
 class BareMessage(msgspec.Struct, gc=False, eq=False):
-    """What the messages of the asynchronous and of the blocking client have in common."""
+    """Common base of the messages of the asynchronous and of the blocking client."""
 
     payload: bytes
     offset: int
@@ -74,7 +74,7 @@ class BareMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def publish_time_us(self) -> int:
-        """When the producer made the message's batch: microseconds since the epoch, by the producer's clock."""
+        """When the producer created the message's batch: microseconds since the epoch, by the producer's clock."""
         return self._batch.publish_time_us + self._delta_us
 
     @property
@@ -98,13 +98,13 @@ class BareMessage(msgspec.Struct, gc=False, eq=False):
         return self._batch.producer if self._producer is None else self._producer
 
     def ack_nowait(self) -> None:
-        """Acknowledge the message; the acknowledgement goes out at the end of this turn of the loop."""
+        """Acknowledge the message; the acknowledgement is sent at the end of this turn of the loop."""
         offset, batch = self.offset, self._batch
         batch.feed.ack(offset, offset + 1, batch.moves)
 
 
 class DeliveredBatch:
-    """What the batches of the asynchronous and of the blocking client have in common."""
+    """Common base of the batches of the asynchronous and of the blocking client."""
 
     __slots__ = (
         "_payloads",
@@ -144,9 +144,9 @@ class DeliveredBatch:
         self.attempt = delivery.attempt
         """1 for the first delivery."""
         self.producer = delivery.producer_name
-        """Name of the producer; empty if its messages were sent one at a time, and each has its own."""
+        """Name of the producer; empty if its messages were sent one at a time, each with its own producer."""
         self.publish_time_us = publish_time_us
-        """When the producer made the batch: microseconds since the epoch."""
+        """When the producer created the batch: microseconds since the epoch."""
         self._payloads: list[bytes] | None = cast("list[bytes]", opened) if plain else None
         self._records: list[Record] | None = None if plain else cast("list[Record]", opened)
 
@@ -161,7 +161,7 @@ class DeliveredBatch:
         return self.feed.partition
 
     def payloads(self) -> list[bytes]:
-        """Return the payloads, without building messages. The list belongs to the batch: do not change it."""
+        """Return the payloads, without creating messages. The list belongs to the batch: do not change it."""
         if self._payloads is None:
             self._payloads = [record.payload for record in self._records or ()]
         return self._payloads
@@ -176,9 +176,9 @@ class DeliveredBatch:
         return len(self.offsets)
 
     def build(self, kind: type[M], offsets: Iterator[int] | None = None) -> Iterator[M]:
-        """Build the messages one by one, as objects of ``kind``.
+        """Create the messages one by one, as objects of ``kind``.
 
-        ``offsets`` iterates over :attr:`offsets`, and shows its owner how far the building has come.
+        ``offsets`` iterates over :attr:`offsets`; its owner reads the progress from it.
         """
         make: Any = kind
         where: Iterable[int] = self.offsets if offsets is None else offsets
@@ -189,7 +189,7 @@ class DeliveredBatch:
         )
 
     def pick(self, kind: type[M], index: int | slice) -> M | list[M]:
-        """Build the message at ``index``, or those of a slice, as objects of ``kind``."""
+        """Create the message at ``index``, or those of a slice, as objects of ``kind``."""
         if isinstance(index, slice):
             return [self._build_one(kind, position) for position in range(*index.indices(len(self)))]
         return self._build_one(kind, index)
@@ -211,29 +211,29 @@ class DeliveredBatch:
         return batch
 
     def ack_nowait(self) -> None:
-        """Acknowledge all messages; the acknowledgement goes out at the end of this turn of the loop."""
+        """Acknowledge all messages; the acknowledgement is sent at the end of this turn of the loop."""
         ranges = self.ranges
         for index in range(0, len(ranges), 2):
             self.feed.ack(ranges[index], ranges[index + 1], self.moves)
 
 
 class Message(BareMessage, gc=False, eq=False):
-    """One message. ``payload``, ``offset``, ``key`` and ``attributes`` are plain fields, the rest is computed."""
+    """One message. ``payload``, ``offset``, ``key`` and ``attributes`` are plain fields, the others are computed."""
 
     async def ack(self) -> None:
         """Acknowledge the message: it is not delivered to this subscription again.
 
-        Returns as soon as the acknowledgement is on its way; :meth:`Consumer.flush_acks` waits until it is durable.
-        If the subscription was moved since the message was delivered, this does nothing: it counts as not delivered.
+        Returns as soon as the acknowledgement is scheduled; :meth:`Consumer.flush_acks` waits until it is durable.
+        If the subscription was moved since the message was delivered, this does nothing: the delivery is void.
         """
         offset, batch = self.offset, self._batch
         batch.feed.ack(offset, offset + 1, batch.moves)
 
     async def nack(self, delay_s: float | None = None, reason: str = "") -> None:
-        """Say that the message could not be handled: it is delivered again, or goes the way of poison.
+        """Refuse the message: it is redelivered, or becomes poison according to the policy.
 
         Args:
-            delay_s: pause before it comes again; None: as the subscription's policy says.
+            delay_s: pause before the redelivery; None: as the subscription's policy says.
             reason: for people, and for the dead-letter topic.
 
         Raises:
@@ -244,8 +244,8 @@ class Message(BareMessage, gc=False, eq=False):
     async def extend_lease(self, lease_s: float | None = None) -> None:
         """Ask for more time: the message does not time out before ``lease_s`` seconds from now.
 
-        None: the subscription's ack timeout. Returns as soon as this is on its way. A message that has timed out
-        already is not brought back.
+        None: the subscription's ack timeout. Returns as soon as the request is scheduled. A message that has timed out
+        already is not recovered.
 
         Raises:
             InvalidArgumentError: the lease is not more than 0, or longer than ``max_lease_s``.
@@ -254,7 +254,7 @@ class Message(BareMessage, gc=False, eq=False):
 
 
 class Batch(DeliveredBatch, Sequence[Message]):
-    """Messages that were delivered together: a sequence of :class:`Message`, built when you look at them."""
+    """Messages that were delivered together: a sequence of :class:`Message`, created on access."""
 
     __slots__ = ()
 
@@ -275,7 +275,7 @@ class Batch(DeliveredBatch, Sequence[Message]):
         self.ack_nowait()
 
     async def nack(self, delay_s: float | None = None, reason: str = "") -> None:
-        """Say that no message of the batch could be handled; as :meth:`Message.nack`."""
+        """Refuse all messages of the batch; as :meth:`Message.nack`."""
         self.feed.nack(self.ranges, delay_s, reason, self.moves)
 
     async def extend_lease(self, lease_s: float | None = None) -> None:
@@ -287,7 +287,7 @@ B = TypeVar("B", bound=DeliveredBatch)
 
 
 def open_delivery(kind: type[B], feed: Source, delivery: Delivery, max_batch_bytes: int) -> B:
-    """Verify a delivery and open it.
+    """Verify a delivery and decode it.
 
     Raises:
         CorruptBatchError: the checksum is wrong, the records do not decode, or the ranges do not fit.
@@ -317,7 +317,7 @@ def _pairs(flat: list[int]) -> tuple[Iterable[int], Iterable[int]]:
 
 
 def _rest_of(records: Sequence[Record]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what gives the fields of a message behind its batch, for records of one kind."""
+    """Return a function that extracts the remaining fields of a message, for records of one kind."""
     return _rest_of_composite if records and type(records[0]) is CompositeRecord else _rest
 
 

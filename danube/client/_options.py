@@ -1,4 +1,4 @@
-"""What a client can be told: its options, its retry delays, and the seams that a simulation replaces."""
+"""Options of a client: timeouts, retry delays, and the seams that a simulation replaces."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def _wall_clock_us() -> int:
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """The outside world as a client sees it: the seams that tests and simulations replace."""
+    """The external dependencies of a client: the seams that tests and simulations replace."""
 
     connect: Connect | None = None
     """Opens the connection; None opens a TCP connection."""
     clock_us: Callable[[], int] = _wall_clock_us
     """Wall clock for publish times, in microseconds since the epoch."""
     random: _random.Random = msgspec.field(default_factory=_random.SystemRandom)
-    """For made-up names and jitter."""
+    """For generated names and jitter."""
 
     def made_up_name(self, kind: str) -> str:
-        """Return a name that nobody else has, such as ``producer-1f0c...`` (64 random bits)."""
+        """Return a unique name, such as ``producer-1f0c...`` (64 random bits)."""
         return f"{kind}-{self.random.getrandbits(64):016x}"
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client behaves; :func:`danube.connect` takes the same names as keyword arguments."""
+    """Options of a client; :func:`danube.connect` takes the same names as keyword arguments."""
 
     connect_timeout_s: float = 5.0
     """For one address: TCP connection and HTTP/2 handshake."""
@@ -51,7 +51,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_max_s: float = 5.0
     """Longest delay between two attempts."""
     reconnect_timeout_s: float | None = 60.0
-    """How long the client tries to get a lost connection back before its users see the loss; None: for ever."""
+    """How long the client tries to restore a lost connection before its users see the loss; None: forever."""
     close_timeout_s: float = 10.0
     """How long leaving a producer waits for its messages, and leaving a consumer for its acknowledgements."""
     limits: Limits = Limits()
@@ -81,7 +81,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Backoff:
     """Delays between attempts: doubling up to a maximum, each shortened by up to half at random.
 
-    The jitter keeps a thousand clients from coming back to a restarted broker in step.
+    The jitter keeps a thousand clients from reconnecting to a restarted broker at the same moment.
     """
 
     __slots__ = ("_initial_s", "_max_s", "_next_s", "_random")
@@ -92,7 +92,7 @@ class Backoff:
         self._random = random
 
     def next_delay_s(self) -> float:
-        """Return how long to wait before the next attempt."""
+        """Return the delay before the next attempt."""
         delay_s = min(self._next_s, self._max_s)
         self._next_s = delay_s * 2
         return delay_s * (1 - self._random.random() / 2)

@@ -1,18 +1,18 @@
 """The messages of one producer on one topic, from ``send`` to their offsets. Pure: no I/O, no clock.
 
 The unit is the batch. A message joins the open batch; its :class:`Pending` is only (batch, index), so that an
-acknowledgement settles ten thousand messages by writing one field. The life of a batch::
+acknowledgement settles ten thousand messages by writing one field. The life cycle of a batch::
 
     open --full, or a slot is free--> queued --next_part()--> in flight --acked()/refused()--> settled
 
-* **No timers.** A batch leaves as soon as fewer than ``max_in_flight`` are unanswered; what is sent meanwhile gathers
+* **No timers.** A batch is sent as soon as fewer than ``max_in_flight`` are unanswered; later messages are collected
   in the next one. Load itself makes batches large.
-* **A delayed batch is due as a whole.** The time is in its header, so messages that are due at different times travel
-  in different batches. Such a batch is never the open one: it stands in line at once, and is joined while it is last.
-* **A retry is the same bytes.** The encoded part of a batch is kept until it is settled. A new stream sends all of them
-  again, in order; the broker answers those it knows with their first offsets.
-* **A refused batch stops the line.** Batches behind it are refused as gaps. When each one sent has its answer, the
-  first refusal decides: try all again later, or fail its messages, close the gap in the sequence and send the rest.
+* **A delayed batch is due as a whole.** The time is in its header, so messages that are due at different times are
+  sent in different batches. Such a batch is never the open one: it is queued at once, and joined while it is last.
+* **A retry has the same bytes.** The encoded part of a batch is kept until it is settled. On a new stream all of them
+  are sent again, in order; the broker replies to those it knows with their first offsets.
+* **A refused batch stops the series.** Batches after it are refused as gaps. When each one sent has its reply, the
+  first refusal decides: retry all later, or fail its messages, close the gap in the sequence and send the others.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 __all__ = ["RECORD_OVERHEAD", "UNKNOWN_OFFSET", "Budget", "OutBatch", "Outbox", "Verdict", "record_size"]
 
 RECORD_OVERHEAD = 8
-"""Bytes that a message costs besides payload, key and attributes: array and length prefixes of msgpack, rounded up."""
+"""Bytes of a message besides payload, key and attributes: array and length prefixes of msgpack, rounded up."""
 
 UNKNOWN_OFFSET = -1
-"""Offset of a message that the broker has stored, but whose place it no longer remembers."""
+"""Offset of a message that the broker has stored, but whose position it no longer knows."""
 
 
 def record_size(size: int, key: str | None, attributes: dict[str, str] | None) -> int:
-    """Return about how many bytes a message of ``size`` payload bytes takes in a batch (never less for ASCII)."""
+    """Return about how many bytes a message with ``size`` payload bytes takes in a batch (never less for ASCII)."""
     size += RECORD_OVERHEAD
     if key is not None:
         size += len(key) + RECORD_OVERHEAD
@@ -73,10 +73,10 @@ class Budget:
         self.limit = limit
         self.used = 0
         self.changed: anyio.Event | None = None
-        """Set when bytes are given back; made by the first who waits."""
+        """Set when bytes are released; created by the first waiter."""
 
     def give_back(self, size: int) -> None:
-        """Release bytes of settled messages and wake those who wait for room."""
+        """Release the bytes of settled messages and wake the tasks that wait for room."""
         self.used -= size
         if self.changed is not None:
             self.changed.set()
@@ -84,7 +84,7 @@ class Budget:
 
 
 class OutBatch:
-    """Messages that are sent, answered and settled together."""
+    """Messages that are sent, acknowledged and settled together."""
 
     __slots__ = (
         "base_offset",
@@ -113,9 +113,9 @@ class OutBatch:
         self.size = 0
         self.count = 0
         self.body = b""
-        """The encoded records, of a batch that was encoded when it was accepted."""
+        """The encoded records of a batch that was encoded when it was accepted."""
         self.part = b""
-        """The batch as it is sent; from its first sending on."""
+        """The batch as it is sent; set when it is first sent."""
         self.base_sequence = 0
         self.base_offset = UNKNOWN_OFFSET
         self.settled = False
@@ -126,7 +126,7 @@ class OutBatch:
 
 
 class Verdict(enum.Enum):
-    """What the shell has to do after a refusal."""
+    """The required action of the shell after a refusal."""
 
     GO_ON = "nothing; go on sending"
     RETRY_LATER = "wait, then call resume()"
@@ -148,7 +148,7 @@ class Outbox:
     ) -> None:
         self.budget = budget
         self.open: OutBatch | None = None
-        """The batch that new messages join; None if none gathers. The hot path of send_nowait works on it."""
+        """The batch that new messages join; None if there is none. The hot path of send_nowait works on it."""
         self.queued: deque[OutBatch] = deque()
         self.flight: deque[OutBatch] = deque()
         self.unreported: DanubeError | None = None

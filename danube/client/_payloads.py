@@ -1,4 +1,4 @@
-"""What an application may send: checks that say at once, and by name, what is wrong."""
+"""Checks of payloads, keys and attributes; each raises at once and names the invalid argument."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = [
 BytesLike = bytes | bytearray | memoryview
 
 _DUE_STEP_US = 1_000
-"""Delays are rounded up to this, so that messages of one moment share a batch."""
+"""Delays are rounded up to this, so that messages sent at about the same time share a batch."""
 
 
 def check_payloads(payloads: Sequence[bytes]) -> list[bytes]:
     """Return the payloads as a list of bytes: one pass in C over all of them (bytes-like ones are converted)."""
     try:
         return msgspec.convert(payloads, list[bytes], builtin_types=(bytes, bytearray, memoryview))
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second for half a character
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second for a lone surrogate
         raise InvalidArgumentError(
             f"send_many takes a sequence of bytes ({error}); encode each payload first, for example text.encode()"
         ) from None
@@ -59,7 +59,7 @@ def to_record(payload: bytes, key: str | None, attributes: dict[str, str] | None
 
 
 def check_keys(keys: Sequence[str | None]) -> None:
-    """Raise InvalidArgumentError if a key is something else than text or None."""
+    """Raise InvalidArgumentError if a key is neither text nor None."""
     wrong = set(map(type, keys)) - {str, type(None)}
     if wrong:
         names = ", ".join(sorted(kind.__name__ for kind in wrong))
@@ -84,7 +84,7 @@ def checked_attributes(attributes: dict[str, str] | None) -> dict[str, str] | No
 
 
 def too_large(size: int, limit: int, index: int | None) -> MessageTooLargeError:
-    """Return what to raise for a payload beyond the limit; ``index`` is its place in a ``send_many``."""
+    """Return the error for a payload beyond the limit; ``index`` is its index in a ``send_many``."""
     which = "a message" if index is None else f"message {index} of send_many"
     return MessageTooLargeError(
         f"{which} has {size} bytes, more than max_message_bytes = {limit}; split it, or raise the broker's limit"
@@ -118,7 +118,7 @@ def due_us(deliver_at: datetime | None, deliver_after_s: float | None, clock_us:
     """Return when a message is due, in microseconds since the epoch; 0 for at once.
 
     Raises:
-        InvalidArgumentError: both are given, the date has no time zone, or the delay is negative or endless.
+        InvalidArgumentError: both are given, the date has no time zone, or the delay is negative or infinite.
     """
     if deliver_at is not None:
         if deliver_after_s is not None:

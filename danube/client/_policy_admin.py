@@ -1,6 +1,6 @@
-"""The calls about policies: of the broker, namespaces, topics and subscriptions. A part of the client's administration.
+"""Client methods for the policies of the broker, namespaces, topics and subscriptions.
 
-Here are calls only; the rules are the broker's.
+This module only makes the calls; the broker enforces the rules.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ T = TypeVar("T")
 
 
 class PolicyCalls:
-    """The part of :class:`Client` that is about policies."""
+    """The part of :class:`Client` for policies."""
 
     _connection: Connection
 
     async def policies(self, target: str = "") -> PolicyReport:
-        """Return the policies of a target: what it says itself, what counts, and who says that.
+        """Return the policies of a target: its own, the effective ones, and the level of each.
 
         Args:
-            target: ``""`` for the broker, ``"ns"`` for a namespace, ``"/ns/topic"`` for a topic. What the broker says
-                itself is what was set by command; its configuration comes after that.
+            target: ``""`` for the broker, ``"ns"`` for a namespace, ``"/ns/topic"`` for a topic. The broker's own
+                policies are those set by command; its configuration comes after them.
 
         Raises:
-            NamespaceNotFoundError, TopicNotFoundError: there is no such target.
+            NamespaceNotFoundError, TopicNotFoundError: the target does not exist.
         """
         return await self._ask(PolicyMethod.SHOW, ShowPolicies(target), PolicyReport)
 
     async def change_policies(self, target: str, **changes: Any) -> PolicyReport:
-        """Change policies of a target, and return the new ones. They count at once, for all topics below it.
+        """Change policies of a target, and return the new ones. They apply at once, to all topics below it.
 
         Args:
             target: see :meth:`policies`. A partition is refused: policies belong to the topic as a whole.
-            changes: fields of :class:`danube.model.TopicPolicies`; None takes away what the target says, so that the
-                next level counts again. What is not named stays as it is.
+            changes: fields of :class:`danube.model.TopicPolicies`; None removes the target's own value, so that the
+                next level applies again. Other fields remain unchanged.
 
         Raises:
-            InvalidArgumentError: an unknown name, or a value that cannot be.
-            NamespaceNotFoundError, TopicNotFoundError: there is no such target.
-            FailedPreconditionError: a partition; or history of a topic that keeps none.
-            StorageUnavailableError: a topic of durability ``remote``, and its storage does not answer: the change
-                counts, and may or may not have been stored.
+            InvalidArgumentError: an unknown name, or an invalid value.
+            NamespaceNotFoundError, TopicNotFoundError: the target does not exist.
+            FailedPreconditionError: a partition; or history policies of a topic that stores no messages.
+            StorageUnavailableError: the topic has durability ``remote`` and its storage does not answer: the change
+                applies, and may or may not have been stored.
         """
         request = ChangePolicies(target, plain("policies", changes))
         return await self._ask(PolicyMethod.CHANGE, request, PolicyReport)
@@ -56,16 +56,16 @@ class PolicyCalls:
     async def change_subscription_policy(
         self, topic: str, subscription: str, **changes: Any
     ) -> list[api.SubscriptionInfo]:
-        """Change the policy of a subscription, in all partitions, and return it. It counts at once.
+        """Change the policy of a subscription, in all partitions, and return it. The change applies at once.
 
         Args:
             topic: a plain topic, a partition, or a partitioned topic.
-            subscription: of it.
-            changes: fields of :class:`danube.model.SubscriptionPolicy`. What is not named stays as it is.
+            subscription: of the topic.
+            changes: fields of :class:`danube.model.SubscriptionPolicy`. Other fields remain unchanged.
 
         Raises:
-            InvalidArgumentError: an unknown name, or a value that cannot be.
-            TopicNotFoundError, SubscriptionNotFoundError: there is no such thing.
+            InvalidArgumentError: an unknown name, or an invalid value.
+            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
         """
         validate_topic(topic)
         validate_name("subscription", subscription)

@@ -1,4 +1,4 @@
-"""The producer: gives messages to the outboxes of its partitions, and waits for their receipts."""
+"""The producer: assigns messages to the outboxes of its partitions, and waits for their receipts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Producer"]
 
 _ENCODE_AT_ONCE = 1_000
-"""A ``send_many`` of more bare payloads makes batches of its own, smaller ones join the open batch."""
+"""A ``send_many`` of more bare payloads makes batches of its own; smaller ones join the open batch."""
 
 
 class Producer:
@@ -51,7 +51,7 @@ class Producer:
 
     Safe to use from many tasks of one event loop. Order: messages that one task sends to one partition are stored in
     the order of its calls. A message counts as accepted when ``send_nowait`` returns, or ``send`` has found room for
-    it; from then on it is sent whatever happens to the caller, and a retry never stores it twice.
+    it; from then on it is sent even if the caller is cancelled, and a retry never stores it twice.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Producer:
         clock_us: Callable[[], int],
     ) -> None:
         self.topic = topic
-        """The topic as it was asked for."""
+        """The topic as requested."""
         self.name = name
-        """Identity towards the broker."""
+        """Name by which the broker identifies it."""
         self._lanes = lanes
         self._single: Lane | None = None
         self._sticky = 0
@@ -118,23 +118,23 @@ class Producer:
         deliver_at: datetime | None = None,
         deliver_after_s: float | None = None,
     ) -> Receipt:
-        """Send one message and wait until it is as durable as its topic promises.
+        """Send one message and wait until it has reached the durability of its topic.
 
-        Calls that overlap travel together. Cancelling before there is room in the buffer sends nothing; cancelling
-        later gives up the receipt, not the message.
+        Overlapping calls share batches. Cancelling before there is room in the buffer sends nothing; cancelling
+        later abandons the receipt, not the message.
 
         Args:
             payload: the message.
-            key: for messages that belong together: they keep their order, also in key-shared subscriptions.
+            key: for related messages: they keep their order, also in key-shared subscriptions.
             attributes: names and values for the consumers.
             deliver_at: a date with a time zone, before which subscriptions do not deliver the message (readers do).
-                Others overtake it. Messages that are due at the same time travel together, others do not.
-            deliver_after_s: the same, from now on, by the clock of this client, rounded up to a millisecond.
+                Others overtake it. Only messages that are due at the same time share a batch.
+            deliver_after_s: the same as a delay from now, by the clock of this client, rounded up to a millisecond.
 
         Raises:
             InvalidArgumentError: the payload is not bytes; or :class:`MessageTooLargeError`, naming the limit.
             DeadlineExceededError: no answer within ``send_timeout_s``; the message may still be stored.
-            DanubeError: the broker refused the message, or this producer has failed for good.
+            DanubeError: the broker refused the message, or this producer has failed permanently.
         """
         if self._send_timeout_s is None:
             await self._wait_for_room()
@@ -159,8 +159,8 @@ class Producer:
     ) -> Pending:
         """Accept one message and return at once; ``await`` the result or :meth:`flush` later.
 
-        Arguments as :meth:`send`. The event loop must get its turns: a loop that only calls ``send_nowait`` sends
-        nothing until it awaits something, and meets the limit in the end.
+        Arguments as :meth:`send`. The event loop must run: a loop that only calls ``send_nowait`` sends nothing until
+        it awaits something, and eventually reaches the limit.
 
         Raises:
             LimitExceededError: ``max_buffered_bytes`` are waiting already; ``await producer.flush()``, or use
@@ -205,7 +205,7 @@ class Producer:
     def _accept_delayed(
         self, payload: BytesLike, key: str | None, attributes: dict[str, str] | None, deliver_at_us: int
     ) -> Pending:
-        """Accept a message with a time (or 0): apart from the others, because they shall not pay for it."""
+        """Accept a message with a delivery time (or 0), separately from the hot path, so as not to slow it down."""
         payload = to_bytes(payload)
         lane = self._lane_for(key)
         self._check_usable(lane)
@@ -235,7 +235,7 @@ class Producer:
 
         Arguments as :meth:`send`, for all of them; ``keys`` has a key for each. Messages without a key are spread over
         the partitions batch by batch. Nothing is accepted if a payload is not bytes. Batches are accepted one after
-        the other, as the buffer has room: a call that is cancelled, or meets a payload that is too large, may have
+        the other, as the buffer has room: a call that is cancelled, or fails at a payload that is too large, may have
         sent the messages before it.
 
         Raises:
@@ -285,7 +285,7 @@ class Producer:
     async def _send_encoded(self, payloads: list[bytes], segments: list[_Segment], deliver_at_us: int) -> None:
         """Send many bare payloads: every pass over them is one call into C.
 
-        A batch is encoded to see how large it is, and again if the guess of how many fit was wrong.
+        A batch is encoded to measure its size, and again if the estimated number of messages did not fit.
         """
         outbox = self._lanes[0].outbox
         max_bytes, max_messages = outbox.max_bytes, outbox.max_messages
@@ -295,7 +295,7 @@ class Producer:
             piece = payloads[start : start + step]
             body = encode_records(piece)
             if len(body) > outbox.max_message_bytes:
-                self._checked_lengths(payloads)  # names the message, if it is a single one that is too large
+                self._checked_lengths(payloads)  # the error names the message, if a single one is too large
             if len(body) > max_bytes and len(piece) > 1:
                 step = max(1, min(len(piece) - 1, len(piece) * max_bytes * 15 // (len(body) * 16)))
                 continue
@@ -350,7 +350,7 @@ class Producer:
         keys: Sequence[str | None] | None,
         attributes: dict[str, str] | None,
     ) -> list[tuple[Lane | None, list[Record], list[int]]]:
-        """Make records and group them by lane; None stands for "any": messages without a key."""
+        """Make records and group them by lane; None stands for any lane: messages without a key."""
         count = len(payloads)
         if keys is not None and len(keys) != count:
             raise InvalidArgumentError(f"send_many got {count} payloads and {len(keys)} keys; give one key for each")
@@ -378,7 +378,7 @@ class Producer:
         if key is not None:
             return self._lanes[self._router.partition(key)]
         lane = self._lanes[self._sticky]
-        if lane.outbox.open is not self._sticky_batch:  # the batch that the last message joined has left
+        if lane.outbox.open is not self._sticky_batch:  # the batch that the last message joined was sent
             self._sticky = (self._sticky + 1) % len(self._lanes)
             lane = self._lanes[self._sticky]
             self._sticky_batch = lane.outbox.open
@@ -390,7 +390,7 @@ class Producer:
         """Wait until every message accepted so far is settled.
 
         Raises:
-            DanubeError: the first failure of a message that nobody was waiting for (it is raised once).
+            DanubeError: the first failure of a message that no caller was waiting for (it is raised once).
         """
         for lane in self._lanes:
             for batch in lane.outbox.unsettled():
@@ -431,7 +431,7 @@ class Producer:
         self._wake_event.set()
 
     async def _run_sender(self, *, task_status: TaskStatus[None]) -> None:
-        """Send, once per turn of the loop, what was gathered in it."""
+        """Send, once per turn of the loop, the messages collected in it."""
         task_status.started()
         while True:
             await self._wake_event.wait()
@@ -440,7 +440,7 @@ class Producer:
                 lane.pump()
 
     def _opened(self) -> None:
-        """All lanes are there, and open."""
+        """Handle that all lanes are open."""
         self._single = self._lanes[0] if len(self._lanes) == 1 else None
         self._router = Router(len(self._lanes))
 

@@ -1,4 +1,4 @@
-"""Opening producers: a part of the client."""
+"""Client methods that open producers."""
 
 from __future__ import annotations
 
@@ -47,22 +47,21 @@ class ProduceCalls(AdminCalls):
         """Open a producer: ``async with client.producer("/default/orders") as producer``.
 
         Leaving the block waits until all messages are settled, at most ``close_timeout_s``, and raises the first
-        failure that nobody has seen. Leaving it by an exception abandons what is not settled.
+        failure that was not reported before. Leaving it by an exception abandons unsettled messages.
 
         Args:
             topic: ``/namespace/topic``; created if it does not exist and the broker allows that.
-            name: identity for idempotence across runs, with one live session at a time; None makes one up.
-            durability: what the topic must have (``"none"``, ``"os"``, ``"disk"``, ``"remote"``); None takes what it
-                has.
+            name: identity for idempotence across runs, with one live session at a time; None generates one.
+            durability: required of the topic (``"none"``, ``"os"``, ``"disk"``, ``"remote"``); None accepts any.
             access: ``"shared"`` or ``"exclusive"`` (the only producer of the topic).
             compression: of batches.
-            batch_max_bytes: aim of a batch; one larger message travels alone.
-            batch_max_messages: most messages of a batch.
-            max_in_flight_batches: unanswered batches of each partition.
+            batch_max_bytes: target size of a batch; a larger message is sent alone.
+            batch_max_messages: maximum number of messages in a batch.
+            max_in_flight_batches: maximum number of unanswered batches of each partition.
             max_buffered_bytes: limit of accepted and unsettled bytes; beyond it ``send`` waits and ``send_nowait``
                 raises LimitExceededError.
-            partitions: partitions of a topic that opening creates; 0 makes a plain topic.
-            send_timeout_s: bound of one ``send`` or ``send_many``; None waits as long as the connection is kept.
+            partitions: number of partitions if opening creates the topic; 0 makes a plain topic.
+            send_timeout_s: timeout of one ``send`` or ``send_many``; None waits as long as the connection is kept.
 
         Raises:
             DurabilityMismatchError, TopicNotFoundError, InvalidNameError, ProducerFencedError, DanubeError: the

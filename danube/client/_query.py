@@ -1,4 +1,4 @@
-"""The calls for engines that read whole ranges of topics: states of logs, sealed parts, offsets by time, raw batches.
+"""Client methods for query engines, which read ranges of topics: log states, sealed parts, offsets by time, batches.
 
 All of them only read, so they are repeated when the connection breaks.
 """
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class QueryCalls:
-    """The part of :class:`Client` for engines. Offsets are of messages; ranges are half-open."""
+    """The part of :class:`Client` for query engines. Offsets are of messages; ranges are half-open."""
 
     _connection: Connection
     _options: ClientOptions
@@ -66,21 +66,21 @@ class QueryCalls:
         beyond: Mapping[str, int] | None = None,
         timeout_s: float = 0,
     ) -> list[LogState]:
-        """Return how far logs reach: one row for each plain topic or partition, in the order of their names.
+        """Return the ends of logs: one row for each plain topic or partition, in the order of their names.
 
         Args:
-            topics: plain topics, partitions, or base names of partitioned topics, which stand for all partitions. None
-                of them means all topics, or those that ``pattern`` matches.
-            pattern: a regular expression of Python's, which the whole of a plain or base name must match.
-            beyond: end offsets that are known, by the ``name`` of the rows. The call then waits until a log reaches
-                beyond that, or one is there that is not known: the broker answers when it happens, and is idle until
-                then.
-            timeout_s: how long it waits for that at most; then it returns the states as they are.
+            topics: plain topics, partitions, or base names of partitioned topics, which stand for all partitions. An
+                empty list means all topics, or those that ``pattern`` matches.
+            pattern: a Python regular expression that must match the whole plain or base name.
+            beyond: known end offsets, by the ``name`` of the rows. The call then waits until a log reaches beyond its
+                known end, or there is a log that is not in the mapping: the broker replies when it happens, and is idle
+                until then.
+            timeout_s: maximum duration of that wait; after it the present states are returned.
 
         Raises:
-            TopicNotFoundError: a topic that is named does not exist.
+            TopicNotFoundError: a named topic does not exist.
             LimitExceededError: more than ``max_log_states`` rows.
-            InvalidArgumentError: ``topics`` and ``pattern`` together, or a pattern that is none.
+            InvalidArgumentError: ``topics`` and ``pattern`` together, or an invalid pattern.
         """
         topics, pattern = check_list("topics", topics, "names"), check_text("pattern", pattern)
         known = None if beyond is None else check_mapping("beyond", beyond, "names to offsets")
@@ -104,15 +104,15 @@ class QueryCalls:
                 return answer.states
 
     async def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
-        """Return where the sealed batches of a range of offsets are, for reading them from the storage.
+        """Return the places of the sealed batches of a range of offsets, for reading them from the storage.
 
         Args:
             topic: a plain topic or one partition.
             start, end: the range; None is the end of the log.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
-            FailedPreconditionError: it keeps nothing (durability ``none``), or was created anew during the call.
+            TopicNotFoundError: the topic does not exist.
+            FailedPreconditionError: it stores no messages (durability ``none``), or was recreated during the call.
         """
         validate_topic(topic)
         start = check_offset("start", start)
@@ -153,7 +153,7 @@ class QueryCalls:
 
         Raises:
             TopicNotFoundError, FailedPreconditionError: as :meth:`log_parts`.
-            StorageError, DataLossError: the broker cannot read the history where it has to look.
+            StorageError, DataLossError: the broker cannot read the history that it has to search.
         """
         validate_topic(topic)
         if isinstance(time, datetime):
@@ -170,21 +170,21 @@ class QueryCalls:
     ) -> AsyncIterator[LogReading]:
         """Read a range of a log from the broker, as stored batches: ``async with client.read_log(...) as batches``.
 
-        Iterating over what it gives yields a :class:`~danube.model.query_api.RawBatch` after the other, verified and
-        not opened, and ends at ``end``. The first one may begin before ``start``, the last one end behind ``end``; what
-        retention has taken meanwhile shows as a batch that begins later than the one before has ended. After a
-        reconnect it goes on where it was.
+        Iterating over the result yields each :class:`~danube.model.query_api.RawBatch`, verified and not decoded, and
+        ends at ``end``. The first one may begin before ``start``, the last one end after ``end``; messages that
+        retention has removed in the meantime show as a batch that begins later than the one before has ended. After a
+        reconnect it continues where it was.
 
         Args:
             topic: a plain topic or one partition.
             start, end: offsets; ``end`` is at most the end of the log.
-            topic_id: read only this incarnation of the topic, as :attr:`LogState.topic_id` names it; 0: the one that
-                is there now.
-            credit_bytes: what may have arrived and was not taken yet.
+            topic_id: read only this incarnation of the topic, as named by :attr:`LogState.topic_id`; 0: the present
+                one.
+            credit_bytes: maximum number of bytes that have arrived and were not taken yet.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
-            FailedPreconditionError: it keeps nothing (durability ``none``), or was deleted and created again.
+            TopicNotFoundError: the topic does not exist.
+            FailedPreconditionError: it stores no messages (durability ``none``), or was deleted and created again.
             DataLossError: the log ends before ``end``, or a batch is damaged.
         """
         validate_topic(topic)
@@ -228,5 +228,5 @@ def _has_news(states: Sequence[LogState], beyond: Mapping[str, int]) -> bool:
 
 
 def _milliseconds(seconds: float) -> int:
-    # Never 0 for a wait, or the last of it would be spent asking again and again.
+    # Never 0 for a wait, otherwise its last moments would be spent on repeated calls.
     return max(1, round(seconds * 1000)) if seconds > 0 else 0

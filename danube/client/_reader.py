@@ -1,4 +1,4 @@
-"""The reader: a topic from some place on, without a subscription."""
+"""The reader: reads a topic from a given position on, without a subscription."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from danube.model.policies import EARLIEST
 __all__ = ["Reader", "Start", "start_positions"]
 
 Start = str | int | datetime | Mapping[int, str | int | datetime]
-"""Where a reader begins: ``"earliest"``, ``"latest"``, an offset, a date with a time zone, or one of these for each
+"""Start of a reader: ``"earliest"``, ``"latest"``, an offset, a date with a time zone, or one of these for each
 partition; a partition that is not named begins at the earliest message."""
 
 
 class Reader(Receiver[ReaderFeed]):
-    """Reads a topic from some place on; made by :meth:`Client.reader`.
+    """Reads a topic from a given position on; made by :meth:`Client.reader`.
 
-    Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are taken in turn, one
-    delivery each. Nothing is acknowledged, and the broker remembers nothing: who wants to go on later keeps
-    :attr:`position`. After a reconnect the reader goes on where it was, without gap or repeat (in a topic of
-    durability ``none``: with what is published from then on).
+    Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are served in turn, one
+    delivery each. Nothing is acknowledged, and the broker stores nothing: to continue later, keep :attr:`position`.
+    After a reconnect the reader continues where it was, without gap or repeat (in a topic of durability ``none``: with
+    messages published from then on).
     """
 
     def __init__(self, topic: str, name: str, max_batch_bytes: int) -> None:
@@ -34,20 +34,20 @@ class Reader(Receiver[ReaderFeed]):
 
     @property
     def position(self) -> dict[int, int]:
-        """For each partition (a plain topic is partition 0) the offset of the next message that you will get.
+        """For each partition (a plain topic is partition 0) the offset of the next message to be handed out.
 
-        ``client.reader(topic, start=position)`` goes on there. While several tasks take messages, or a seek is under
-        way, it is only an instant's view.
+        ``client.reader(topic, start=position)`` continues there. While several tasks take messages, or a seek is under
+        way, it is only a momentary value.
         """
         return {feed.partition: feed.position for feed in self._feeds}
 
     async def seek(self, start: Start) -> None:
-        """Go on at another place; returns when the broker has begun there.
+        """Move to another position; return when the broker has started there.
 
-        Messages that were read ahead are dropped. Cancelling gives up the waiting, not the change of place.
+        Messages that were read ahead are dropped. Cancellation stops the waiting, not the move.
 
         Raises:
-            InvalidArgumentError: there is no such place.
+            InvalidArgumentError: the position is invalid.
             DanubeError: the reader has ended.
         """
         places = start_positions(start, len(self._feeds))
@@ -62,7 +62,7 @@ def start_positions(start: Start, partitions: int) -> list[tuple[str | int, int]
     """Return ``(position, time_us)`` for each partition.
 
     Raises:
-        InvalidArgumentError: a place that cannot be, or a partition that is not there.
+        InvalidArgumentError: an invalid position, or a partition that does not exist.
     """
     if not isinstance(start, Mapping):
         return [start_position(start)] * partitions

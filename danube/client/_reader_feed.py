@@ -1,6 +1,6 @@
-"""The stream of a reader: from a place in the topic onwards, with nothing to say back but credit.
+"""The stream of a reader: delivers messages from a position on; it sends only credit.
 
-What has arrived stays valid whatever happens to the stream, so a new one begins behind it: no gap and no repeat.
+Deliveries that have arrived stay valid when the stream breaks, so a new one starts after them: no gap and no repeat.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ __all__ = ["ReaderFeed"]
 
 
 class ReaderFeed(Inflow):
-    """A topic (or one partition) as one reader sees it."""
+    """A topic (or one partition) as seen by one reader."""
 
     damage_advice = "The reader goes on behind them; seek() to read them again"
 
     seeking = False
-    """Whether a seek was asked for and no stream has begun there yet."""
-    _next_offset = 0  # behind what has arrived
+    """Whether a seek was requested and no stream has started there yet."""
+    _next_offset = 0  # after the deliveries that have arrived
     _scope: anyio.CancelScope | None = None
-    _seeks = 0  # how often another place was asked for
+    _seeks = 0  # number of requested seeks
     _asked = 0  # that number when the stream was opened
 
     @property
     def position(self) -> int:
-        """Offset of the next message that the application gets."""
+        """Offset of the next message to be handed out."""
         for opened in self.open_batches:
             offset = opened.next_offset
             if offset is not None:
@@ -48,13 +48,13 @@ class ReaderFeed(Inflow):
         return self._next_offset
 
     def seek(self, start: str | int, time_us: int) -> None:
-        """Forget what has arrived, and begin a new stream at another place."""
+        """Drop all deliveries, and open a new stream at another position."""
         self.drop_waiting()
         self.seeking = True
         self._seeks += 1
         self.caught_up = False
         self._open_message.start, self._open_message.start_time_us = start, time_us
-        self._stream = None  # what may still come from the old one counts no more
+        self._stream = None  # later deliveries of the old one are ignored
         if self._scope is not None:
             self._scope.cancel()
 
@@ -67,7 +67,7 @@ class ReaderFeed(Inflow):
         self._refuse()
 
     def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> NoReturn:
-        """Refuse: nothing of a reader times out."""
+        """Refuse: messages of a reader do not time out."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -85,8 +85,8 @@ class ReaderFeed(Inflow):
             self._scope = None
 
     def _attach(self, stream: ClientStream, answer: api.ConsumeOpened) -> None:
-        # The answer to what was asked for before a seek may come in the same turn as that. The stream is cancelled
-        # then, and nothing of it counts, above all not where it begins.
+        # The reply to a request from before a seek may arrive in the same turn as the seek. The stream is cancelled
+        # then, and nothing of it is valid, in particular not its start.
         if self._asked == self._seeks:
             super()._attach(stream, answer)
 
@@ -101,7 +101,7 @@ class ReaderFeed(Inflow):
                 self.caught_up = True
 
     def _move_to(self, offset: int) -> None:
-        """Begin the next stream at ``offset``."""
+        """Start the next stream at ``offset``."""
         self._next_offset = offset
         message = self._open_message
         message.start, message.start_time_us = (LATEST if self.durability is Durability.NONE else offset), 0

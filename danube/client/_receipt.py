@@ -1,4 +1,4 @@
-"""What a producer hands back: receipts of stored messages, and pending ones."""
+"""Results of sending: receipts of stored messages, and pending messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Receipt(msgspec.Struct, frozen=True):
     topic: str
     """The topic; of a partitioned topic, the partition."""
     offset: int
-    """-1 in one rare case: a retry of a message that the broker stored so long ago that it forgot where."""
+    """-1 in one rare case: a retry of a message stored so long ago that the broker no longer knows its offset."""
     partition: int = 0
     """Index of the partition; 0 in a plain topic."""
 
@@ -55,7 +55,7 @@ class RangeReceipt(msgspec.Struct, frozen=True):
 
 
 async def settled(batch: OutBatch) -> None:
-    """Wait until a batch is settled, and raise what it failed with."""
+    """Wait until a batch is settled, and raise its error if it has failed."""
     if not batch.settled:
         if batch.event is None:
             batch.event = anyio.Event()
@@ -69,10 +69,10 @@ async def settled(batch: OutBatch) -> None:
 
 
 class Pending(msgspec.Struct, gc=False, eq=False):
-    """A message that was given to :meth:`Producer.send_nowait`; ``await`` it for its receipt.
+    """A message that was passed to :meth:`Producer.send_nowait`; ``await`` it for its receipt.
 
-    Awaiting is optional and can be repeated or cancelled: the message goes its way regardless. A failure that nobody
-    awaited is raised by the next :meth:`Producer.flush`.
+    Awaiting is optional and can be repeated or cancelled without effect on the message. A failure that was not awaited
+    is raised by the next :meth:`Producer.flush`.
     """
 
     _batch: OutBatch

@@ -1,4 +1,4 @@
-"""Takes what inflows have received, fairly, and hands it out as messages or batches: half of a consumer or reader."""
+"""Hands out the deliveries of all partitions in turn, as messages or batches: shared base of consumers and readers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ F = TypeVar("F", bound=Inflow)
 
 
 class Receiver(Generic[F]):
-    """What :class:`danube.client.Consumer` and :class:`danube.client.Reader` have in common.
+    """Common base of :class:`danube.client.Consumer` and :class:`danube.client.Reader`.
 
-    Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are taken in turn, one
+    Iterate over it for messages, or over :meth:`batches` for the fast path. Partitions are served in turn, one
     delivery each. Several tasks may take messages from one receiver.
     """
 
     def __init__(self, what: str, topic: str, name: str, max_batch_bytes: int) -> None:
         self.topic = topic
-        """The topic as it was asked for."""
+        """The topic as requested."""
         self.name = name
         """Name of this consumer within the subscription; a reader may have none."""
         self._what = what
@@ -56,7 +56,7 @@ class Receiver(Generic[F]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything that was in the topic has been taken from here."""
+        """Whether all messages that were in the topic have been taken."""
         return all(feed.caught_up for feed in self._feeds)
 
     @property
@@ -81,12 +81,12 @@ class Receiver(Generic[F]):
         return await self._next_message()
 
     async def receive(self) -> Message:
-        """Return the next message; wait for one if need be. Cancelling loses nothing.
+        """Return the next message; wait for one if necessary. Cancelling loses nothing.
 
         Raises:
-            DataLossError: a batch arrived damaged; the message names topic and offsets. The next call goes on with the
-                batch behind it.
-            DanubeError: the broker ended the subscription or the topic, or stayed away for too long.
+            DataLossError: a batch arrived damaged; the error names topic and offsets. The next call continues with the
+                next batch.
+            DanubeError: the broker ended the subscription or the topic, or was unreachable for too long.
         """
         message = next(self._messages, None)
         if message is not None:
@@ -94,22 +94,22 @@ class Receiver(Generic[F]):
         return await self._next_message()
 
     async def receive_batch(self) -> Batch:
-        """Return the next batch; wait for one if need be. Errors and cancellation as in :meth:`receive`."""
+        """Return the next batch; wait for one if necessary. Errors and cancellation as in :meth:`receive`."""
         batch = await self._next_batch(until_caught_up=False)
         assert batch is not None
         return batch
 
     def batches(self, *, until_caught_up: bool = False) -> AsyncIterator[Batch]:
-        """Iterate over batches; with ``until_caught_up``, end when everything that was there has been taken."""
+        """Iterate over batches; with ``until_caught_up``, end when the backlog has been taken."""
         return _Batches(self, until_caught_up)
 
     async def wait_caught_up(self) -> None:
-        """Wait until :attr:`caught_up`. Somebody has to take the messages meanwhile."""
+        """Wait until :attr:`caught_up`. Another task has to take the messages meanwhile."""
         await self._wait_for(lambda: self.caught_up)
 
     async def _next_message(self) -> Message:
         while True:
-            # Here, between two chunks of messages, the other tasks get their turn (the sender of acks, for one).
+            # Between two chunks of messages, let other tasks run (for example the sender of acks).
             await anyio.lowlevel.checkpoint()
             self._messages = islice(self._source, _TURN_MESSAGES)
             message = next(self._messages, None)
@@ -123,7 +123,7 @@ class Receiver(Generic[F]):
             self._open(batch)
 
     def _open(self, batch: Batch) -> None:
-        """Hand out the messages of a batch; after those of one that another task has opened meanwhile."""
+        """Hand out the messages of a batch, after those of a batch that another task has opened in the meantime."""
         opened = self._feeds[batch.partition].open(batch, Message)
         self._open_batches.append(opened)
         if len(self._open_batches) == 1:
@@ -200,7 +200,7 @@ class Receiver(Generic[F]):
         self._changed = anyio.Event()
 
     def _restarted(self, feed: Inflow) -> None:
-        """Forget what waits: the broker delivers it again, or something else."""
+        """Forget waiting messages: the broker delivers them again, or others."""
         if feed.listed:
             feed.listed = False
             self._ready.remove(self._feeds[feed.partition])
@@ -212,14 +212,14 @@ class Receiver(Generic[F]):
         self._wake_event.set()
 
     def _next_duty_s(self) -> float:
-        """Return in how many seconds something has to be sent even if nothing happens until then."""
+        """Return the time in seconds after which requests have to be sent even if nothing happens until then."""
         return math.inf
 
     def _do_duties(self, now_s: float) -> None:
-        """See what time it is before what has gathered is sent."""
+        """Perform timed duties before the collected requests are sent."""
 
     async def _run_sender(self, *, task_status: TaskStatus[None]) -> None:
-        """Send, once per turn of the loop, what the application has said in it."""
+        """Send, once per turn of the loop, the requests collected in it."""
         task_status.started()
         while True:
             patience_s = self._next_duty_s()
@@ -240,7 +240,7 @@ class Receiver(Generic[F]):
 
 
 class _Batches(AsyncIterator[Batch]):
-    """What ``batches()`` returns: no generator, so that leaving the loop early needs no clean-up."""
+    """The iterator of ``batches()``: not a generator, so that leaving the loop early needs no clean-up."""
 
     __slots__ = ("_receiver", "_until_caught_up")
 

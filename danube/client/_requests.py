@@ -7,8 +7,8 @@
         +-- reader, takes what has its key -- {topic}-replies <-- x-correlation-id, perhaps x-error ---+
 
 Requests are as durable as their topic; a responder acknowledges one when its reply is published, so that a request may
-be handled twice, and its second reply is dropped. The replies' topic has durability ``none``: a reply that nobody waits
-for any more, or whose requester is just reconnecting, is lost, and the request runs into its deadline.
+be handled twice, and its second reply is dropped. The replies' topic has durability ``none``: a reply whose requester
+has stopped waiting or is just reconnecting is lost, and in the latter case the request runs into its deadline.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _log = logging.getLogger("danube.client")
 _MAX_ERROR_CHARS = 1_000
 
 Handler = Callable[["Message"], Awaitable["BytesLike"]]
-"""Gets a request (payload, key, attributes, ...) and returns the payload of the reply."""
+"""Receives a request (payload, key, attributes, ...) and returns the payload of the reply."""
 
 
 class Requester:
@@ -77,7 +77,7 @@ class Requester:
 
     @property
     def outstanding(self) -> int:
-        """Requests that wait for their replies."""
+        """Number of requests that wait for their replies."""
         return len(self._waiting)
 
     async def request(
@@ -88,15 +88,15 @@ class Requester:
         attributes: dict[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Message:
-        """Send a request, and return the reply: a message whose ``payload`` is what the handler has returned.
+        """Send a request, and return the reply: a message whose ``payload`` is the return value of the handler.
 
-        Cancelling gives up the reply, not the request. A reply that comes too late is dropped.
+        Cancelling abandons the reply, not the request. A late reply is dropped.
 
         Args:
             payload: the request.
             key: as of any message.
-            attributes: for the handler; names that the helper needs itself are refused.
-            timeout_s: until the reply is here, waiting for a free slot included; None: as the requester was opened.
+            attributes: for the handler; names that the protocol uses itself are refused.
+            timeout_s: until the reply arrives, including the wait for a free slot; None: the requester's default.
 
         Raises:
             RequestFailedError: the handler failed; the message says how.
@@ -137,7 +137,7 @@ class Requester:
         return reply
 
     async def _run(self, *, task_status: TaskStatus[None]) -> None:
-        """Take replies until cancelled."""
+        """Receive replies until cancelled."""
         task_status.started()
         try:
             async for batch in self._reader.batches():
@@ -156,7 +156,7 @@ class Requester:
 
 
 class _Waiting:
-    """A request without its reply."""
+    """A request that waits for its reply."""
 
     __slots__ = ("error", "event", "reply")
 
@@ -192,7 +192,7 @@ class Responder:
             while True:
                 await self._answer(await self._consumer.receive())
         except DanubeError as error:
-            if self._error is None:  # the first of the tasks says it for all
+            if self._error is None:  # the first failing task reports for all
                 self._error = error
                 raise
 
@@ -204,20 +204,20 @@ class Responder:
             payload = await self._handler(request)
             if not isinstance(payload, bytes | bytearray | memoryview):
                 raise InvalidArgumentError(f"the handler returned {type(payload).__name__} instead of bytes")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the requester is told
+        except Exception as error:  # noqa: BLE001 - every exception is reported to the requester
             self.failed += 1
             payload, attributes[ERROR] = b"", _told(error)
-        if given.get(REPLY_TO) == self._producer.topic:  # nobody else's topic: who asks does not say where we write
+        if given.get(REPLY_TO) == self._producer.topic:  # a requester must not choose the topic that we write to
             try:
                 await self._producer.send(payload, key=given.get(REPLY_KEY), attributes=attributes)
-            except InvalidArgumentError as error:  # a reply that is too large, say, will not become smaller
+            except InvalidArgumentError as error:  # a reply that is too large, for example, will not become smaller
                 self.failed += 1
                 await self._refuse(error, given)
         await request.ack()
         self.answered += 1
 
     async def _refuse(self, error: Exception, given: Mapping[str, str]) -> None:
-        """Tell a requester that there is no reply, if there is a way to: what it has given may be at fault."""
+        """Report to a requester that there is no reply, if possible: its attributes may be invalid."""
         attributes = {CORRELATION_ID: given.get(CORRELATION_ID, ""), ERROR: _told(error)}
         try:
             await self._producer.send(b"", key=given.get(REPLY_KEY), attributes=attributes)
@@ -239,8 +239,8 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
 
         Args:
             topic: ``/namespace/topic``.
-            timeout_s: how long a request waits for its reply if it does not say otherwise.
-            max_outstanding: requests that wait at a time; further ones wait for their turn.
+            timeout_s: default timeout of a request.
+            max_outstanding: maximum number of unanswered requests; further ones wait.
 
         Raises:
             InvalidArgumentError, DanubeError: as :meth:`producer` and :meth:`reader`.
@@ -264,17 +264,17 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
     ) -> AsyncIterator[Responder]:
         """Answer the requests of a topic: ``async with client.responder("/default/rpc", handler)``.
 
-        While the block lasts, requests are handed to ``handler``, an asynchronous function that gets the message and
-        returns the payload of the reply. What it raises goes to the requester as RequestFailedError (its type and
+        While the block lasts, requests are passed to ``handler``, an asynchronous function that gets the message and
+        returns the payload of the reply. Its exceptions are raised in the requester as RequestFailedError (type and
         text). Responders with the same subscription share the requests; requests from before the subscription was
-        created are not answered. A handler may run for as long as it likes; when the block is left, the requests at
-        hand are given back and delivered again.
+        created are not answered. A handler may run without a time limit; when the block is left, unfinished requests
+        are given back and delivered again.
 
         Args:
             topic: ``/namespace/topic``; created if it does not exist, as its replies' topic is.
-            handler: what answers.
+            handler: produces the replies.
             subscription: name of the shared subscription.
-            concurrency: handlers that run at a time.
+            concurrency: maximum number of handlers that run at a time.
 
         Raises:
             InvalidArgumentError, DanubeError: as :meth:`consumer` and :meth:`producer`; later on into the block if
@@ -292,7 +292,7 @@ class RequestCalls(ProduceCalls, ConsumeCalls):
                 type=SubscriptionType.SHARED,
                 credit_messages=concurrency,
                 renew_leases=True,
-                policy={"max_redelivery_count": -1},  # the requester's patience ends it, not the number of attempts
+                policy={"max_redelivery_count": -1},  # the requester's timeout ends it, not the number of attempts
             ) as consumer,
             background_tasks() as group,
         ):
@@ -314,5 +314,5 @@ def replies_topic(topic: str) -> str:
 
 def _told(error: Exception) -> str:
     text = error.message if isinstance(error, DanubeError) else str(error)
-    text = text.encode("utf-8", "replace").decode()  # it may repeat halves of characters that the request had
+    text = text.encode("utf-8", "replace").decode()  # it may repeat lone surrogates of the request
     return f"{type(error).__name__}: {text}"[:_MAX_ERROR_CHARS]

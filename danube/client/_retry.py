@@ -1,4 +1,4 @@
-"""What publish and consume streams have in common: opening them, reading replies, and trying again."""
+"""Shared parts of publish and consume streams: opening them, reading replies, and retrying."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["Retry", "ask", "decode_reply", "receive_reply"]
 T = TypeVar("T")
 
 _LEAVE_TIMEOUT_S = 1.0
-"""How long a stream that is left waits for the broker; then it is reset."""
+"""How long a closed stream waits for the broker before it is reset."""
 
 
 class Retry:
-    """When to open a stream again, and when to give up."""
+    """Decides when to open a stream again, and when to give up."""
 
     def __init__(self, options: ClientOptions) -> None:
         self.succeeded_once = False
@@ -42,7 +42,7 @@ class Retry:
 
     @contextmanager
     def opening(self, what: str) -> Iterator[None]:
-        """Bound one attempt by ``request_timeout_s``."""
+        """Limit one attempt to ``request_timeout_s``."""
         limit_s = self._options.request_timeout_s
         with anyio.move_on_after(limit_s) as scope:
             yield
@@ -50,15 +50,15 @@ class Retry:
             raise DeadlineExceededError(f"{what}: no answer within request_timeout_s = {limit_s:g} s")
 
     def succeeded(self) -> None:
-        """The stream is open."""
+        """Record that the stream is open."""
         self.succeeded_once = True
         self._failing_since = None
         self._backoff.reset()
 
     async def wait(self, error: DanubeError) -> bool:
-        """Wait before the next attempt; False if it is time to give up.
+        """Wait before the next attempt; return False if no attempts remain.
 
-        A limit or policy that refuses the first opening is told at once: waiting would hide why.
+        A limit or policy that refuses the first opening is raised at once: waiting would hide the reason.
         """
         if (
             not self.succeeded_once
@@ -81,16 +81,16 @@ class Retry:
         return self._refused_backoff.next_delay_s()
 
     def accepted(self) -> None:
-        """A batch was stored: the next refusal starts from the first delay again."""
+        """Record that a batch was stored: the next refusal starts from the first delay again."""
         self._refused_backoff.reset()
 
 
 @asynccontextmanager
 async def ask(channel: Channel, path: str) -> AsyncIterator[ClientStream]:
-    """Open a stream; at the end tell the broker, and see that it has taken leave.
+    """Open a stream; at the end close it and wait until the broker has closed it, too.
 
-    A reset would do, too, but the broker counts resets as a sign of abuse. And who closes an exclusive consumer and
-    opens the next one must not find the subscription busy.
+    A reset would do, too, but the broker counts resets as a sign of abuse. And a client that closes an exclusive
+    consumer and opens the next one must not find the subscription busy.
     """
     stream = channel.open_stream(path)
     try:
@@ -123,7 +123,7 @@ def decode_reply(data: bytes, decode: Callable[[bytes], T], topic: str) -> T:
     """Decode a reply.
 
     Raises:
-        ProtocolError: it is something else.
+        ProtocolError: the reply does not decode.
     """
     try:
         return decode(data)

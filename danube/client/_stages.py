@@ -1,4 +1,4 @@
-"""Staged publishing: batches that become visible together, once, when somebody commits them.
+"""Staged publishing: batches that become visible together, once, when they are committed.
 
 Tasks stage, the driver commits::
 
@@ -8,8 +8,8 @@ Tasks stage, the driver commits::
     ...
     outcome = await client.commit_stages("orders-job", 7, [staged, ...])
 
-A stage lives on one connection: when that breaks, the stage has failed, and the task stages again. A commit may be
-repeated as often as need be, and the client does so by itself while the broker is away.
+A stage is bound to one connection: when that breaks, the stage has failed, and the task stages again. A commit may be
+repeated any number of times, and the client repeats it by itself while the broker is unreachable.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class Stage:
-    """Messages on their way to the broker's disk, out of sight; made by :meth:`Client.stage`."""
+    """Messages being written to the broker's disk, not visible yet; made by :meth:`Client.stage`."""
 
     def __init__(
         self, stream: ClientStream, topic: str, opened: stage_api.StageOpened, codec: Codec, clock_us: Callable[[], int]
@@ -69,11 +69,11 @@ class Stage:
         """The topic or partition."""
         self.stage_id = opened.stage_id
         self.committed = opened.committed
-        """Whether this batch was committed before: then nothing is sent, and committing it again changes nothing."""
+        """Whether this batch was committed before: then nothing is sent, and another commit has no effect."""
         self.records = 0
-        """How many were added."""
+        """Number of added records."""
         self.size_bytes = 0
-        """Of the parts that were sent."""
+        """Size of the parts that were sent."""
         self._stream = stream
         self._opened = opened
         self._codec = codec
@@ -87,17 +87,17 @@ class Stage:
     async def add(self, records: Sequence[bytes] | Sequence[Record], publish_time_us: int | None = None) -> None:
         """Add messages, many in one call; wait while the broker's disk is behind.
 
-        They are gathered to batches of up to 1 MiB, so some of them may leave with the next call, or :meth:`finish`.
+        They are collected to batches of up to 1 MiB, so some of them may be sent with the next call, or :meth:`finish`.
 
         Args:
             records: payloads, or :class:`danube.model.batch.Record` with keys or attributes; not both in one call.
             publish_time_us: in microseconds since the epoch, the base of the records' ``publish_delta_us``; None: now.
 
         Raises:
-            InvalidArgumentError: something else than bytes or Records.
-            MessageTooLargeError: a message is larger than the broker takes.
+            InvalidArgumentError: neither bytes nor Records.
+            MessageTooLargeError: a message exceeds the broker's limit.
             LimitExceededError: the broker has no room for more (``max_staged_bytes``, or its disk is full).
-            FailedPreconditionError: the batch was committed without this stage, or aborted, meanwhile.
+            FailedPreconditionError: the batch was committed without this stage, or aborted, in the meantime.
             ConnectionLostError, DanubeError: the stage has failed; stage again.
         """
         if self._staged is not None:
@@ -130,9 +130,9 @@ class Stage:
                 await self._send()
 
     async def finish(self) -> StagedBatch:
-        """Send what is left, and return the stage when it is on the broker's disk.
+        """Send the remaining messages, and return the stage when it is on the broker's disk.
 
-        Raises what :meth:`add` raises.
+        Raises as :meth:`add`.
         """
         if self._staged is None:
             self._staged = await self._finish()
@@ -161,7 +161,7 @@ class Stage:
         )
         self.size_bytes += len(part)
         if self._stream.over:
-            # Whatever the broker has said at the end is the reason.
+            # The broker's last reply is the reason.
             await receive_reply(self._stream, _decode, self.topic)
         await self._stream.send(frame_batch(part))
 
@@ -187,19 +187,19 @@ class StageCalls:
 
         Args:
             topic: a plain topic (created if the broker allows that), or one partition of a partitioned one.
-            producer: identity of the job, stable over its restarts; batches are counted for each.
-            batch_id: which of its batches, 0 or more; a batch that is not above the last committed one counts as
+            producer: identity of the job, stable across restarts; batches are numbered for each.
+            batch_id: number of the batch, 0 or more; a batch that is not above the last committed one counts as
                 committed (:attr:`Stage.committed`).
-            attempt: which try of which task, for people who look at stages.
-            write_id: which try of the whole job, a new one for each (:func:`uuid.uuid4`): what
-                :meth:`abort_stages` names to take its stages, also those of tasks that are still at work then.
-                ASCII letters, digits, ``_``, ``-``, ``.``.
+            attempt: the attempt of the task, for people.
+            write_id: the attempt of the whole job, a new one for each (:func:`uuid.uuid4`): :meth:`abort_stages` uses
+                it to drop its stages, also those of tasks that are still running then. ASCII letters, digits, ``_``,
+                ``-``, ``.``.
             compression: of batches.
 
         Raises:
             FailedPreconditionError: the topic has durability ``none``, or the write was aborted.
             LimitExceededError: too much is staged (``max_stages``, ``max_staged_bytes``).
-            DanubeError: the topic cannot be had, or the broker does not answer within ``request_timeout_s``.
+            DanubeError: the topic is unavailable, or the broker does not answer within ``request_timeout_s``.
         """
         validate_topic(topic)
         _check_batch(producer, batch_id, write_id)
@@ -228,22 +228,22 @@ class StageCalls:
     ) -> StageCommit:
         """Make stages visible: all of them or none, once for this batch of this producer.
 
-        Returns when every message is as durable as its topic says. May be repeated, and is repeated here while the
-        broker is away (up to ``reconnect_timeout_s``), until it has said what has become of the batch.
+        Returns when every message has reached the durability of its topic. May be repeated, and is repeated here while
+        the broker is unreachable (up to ``reconnect_timeout_s``), until it has reported the outcome of the batch.
 
         Args:
             producer, batch_id: as the stages were opened with.
-            stages: those that count; perhaps none. All other stages of this batch are dropped.
-            label: names the run of the producer. An answer that nothing was committed has the label of the last batch
-                that was, which tells a repetition from another run that counts its batches from 0 again.
+            stages: the stages to commit; may be empty. All other stages of this batch are dropped.
+            label: names the run of the producer. If nothing was committed, the reply has the label of the last
+                committed batch, which distinguishes a repetition from another run that counts its batches from 0 again.
 
         Raises:
             FailedPreconditionError: a stage is missing, has expired, or belongs to another producer or batch, or its
                 topic was deleted. Nothing is committed.
             InvalidArgumentError: a stage is named twice.
-            UnavailableError: the broker has decided to commit, and cannot finish now (it says why). It goes on by
-                itself; commit again to see the end.
-            DanubeError: see there.
+            UnavailableError: the broker has decided to commit, and cannot finish now (the message says why). It
+                continues by itself; commit again to get the outcome.
+            DanubeError: any other error.
         """
         _check_batch(producer, batch_id)
         stages = _checked_stages(stages)
@@ -262,20 +262,20 @@ class StageCalls:
     async def abort_stages(
         self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = (), *, write_id: str = ""
     ) -> bool:
-        """Drop stages (none named: all of the batch), and return whether the batch is committed after all.
+        """Drop stages (none named: all of the batch), and return whether the batch has been committed already.
 
-        A committed batch stays so: who has lost the answer to a commit may come here.
+        A committed batch remains committed: a client that has lost the reply to a commit may call this.
 
         Args:
             producer, batch_id: as the stages were opened with.
-            stages: those to drop; none: all that there are of the batch, or of the write.
-            write_id: that the stages were opened with: all of them go, and those that its tasks open or finish later
-                are refused, also after a restart of the broker (limits ``max_aborted_writes``,
+            stages: those to drop; empty: all of the batch, or of the write.
+            write_id: as the stages were opened with: all of them are dropped, and those that its tasks open or finish
+                later are refused, also after a restart of the broker (limits ``max_aborted_writes``,
                 ``aborted_write_expiry_s``). Not together with ``stages``.
 
         Raises:
             InvalidArgumentError: stages and a write are named.
-            DanubeError: see there.
+            DanubeError: any other error.
         """
         _check_batch(producer, batch_id, write_id)
         stages = _checked_stages(stages)
@@ -289,23 +289,23 @@ class StageCalls:
         return (await self._stage_call(StageMethod.ABORT, request, stage_api.AbortedStages)).committed
 
     async def last_batch(self, producer: str) -> int | None:
-        """Return the last committed batch of a producer; None if there is none, or it is forgotten."""
+        """Return the last committed batch of a producer; None if there is none, or the broker has forgotten it."""
         _check_batch(producer, 0)
         request = stage_api.LastBatch(producer)
         return (await self._stage_call(StageMethod.LAST_BATCH, request, stage_api.LastBatchIs)).batch_id
 
     async def list_stages(self, producer: str = "") -> list[StageInfo]:
-        """Return what is staged, the oldest first; an empty producer means everybody's."""
+        """Return the stages, the oldest first; an empty producer means all producers."""
         return (await self.describe_stages(producer)).stages
 
     async def describe_stages(self, producer: str = "") -> stage_api.StageList:
-        """Return what is staged, with the totals of the broker."""
+        """Return the stages, with the totals of the broker."""
         return await self._stage_call(StageMethod.LIST, stage_api.ListStages(producer), stage_api.StageList)
 
     async def _stage_call(self, path: str, request: Any, kind: type[T], *, patient: bool = False) -> T:
-        """Make a call that may be repeated: all of these may. A patient one has no deadline of its own."""
+        """Make a call that may be repeated, as all of these may. A patient one has no deadline of its own."""
         retry = Retry(self._options)
-        retry.succeeded_once = True  # there was a connection: it may take reconnect_timeout_s to come back
+        retry.succeeded_once = True  # there was a connection: it may take reconnect_timeout_s to be restored
         limit_s = None if patient else self._options.request_timeout_s
         while True:
             try:
@@ -317,7 +317,7 @@ class StageCalls:
 
 
 def _measured(records: Sequence[Any]) -> tuple[type, list[int], int]:
-    """Return what the messages are, about how many bytes each takes, and the largest payload."""
+    """Return the type of the messages, the approximate size of each in bytes, and the largest payload."""
     kinds = set(map(type, records))
     if kinds == {Record}:
         # `pieces` adds the overhead of the record itself.

@@ -1,7 +1,7 @@
-"""A task group that shows an application only its own exceptions.
+"""A task group that raises only the application's own exceptions.
 
-A plain task group wraps whatever leaves its body in an ``ExceptionGroup``. Here the body's own exception comes out as
-it was raised, and background tasks report through the calls of the application instead of crashing its block.
+A plain task group wraps exceptions of its body in an ``ExceptionGroup``. Here the body's own exception is raised
+unwrapped, and background tasks report through the calls of the application instead of crashing its block.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ async def background_tasks() -> AsyncIterator[TaskGroup]:
 async def start_all(group: TaskGroup, tasks: Sequence[Callable[..., Coroutine[Any, Any, None]]]) -> None:
     """Start tasks in ``group`` and wait until all have called ``started()``; raise the first failure as it is.
 
-    The first task starts alone, because it may have to create what the others use, and the others together: a
-    thousand partitions shall not take a thousand round trips one after the other.
+    The first task starts alone, because it may have to create the topic that the others use, and the others together: a
+    thousand partitions must not take a thousand round trips one after the other.
     """
     await group.start(tasks[0])
     try:

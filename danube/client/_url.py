@@ -17,7 +17,7 @@ DEFAULT_PORT = 6650
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """Host and port of a broker."""
 
     host: str
     port: int

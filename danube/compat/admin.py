@@ -1,6 +1,6 @@
 """The services of the admin port: the package ``danube_admin``, for the command lines and tools of upstream.
 
-``SecurityAdmin`` is not here yet: whoever reaches the ports of this broker may do everything.
+``SecurityAdmin`` is not implemented yet: every client that can reach the ports of this broker may do everything.
 """
 
 from __future__ import annotations

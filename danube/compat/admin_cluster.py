@@ -1,7 +1,7 @@
-"""``danube_admin.BrokerAdmin`` and ``ClusterAdmin``: what there is to say of a cluster of one.
+"""``danube_admin.BrokerAdmin`` and ``ClusterAdmin``: describe a cluster of one broker.
 
-The one broker is the leader, the only voter, and as balanced as can be. It cannot be emptied, since nobody could take
-its topics, and nobody can join it.
+The only broker is the leader, the only voter, and perfectly balanced. It cannot be unloaded, since no other broker
+could take its topics, and no broker can join it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BrokerAdmin:
         return pb.BrokerListResponse(brokers=[one])
 
     async def get_leader_broker(self, _request: pb.Empty, _context: Context) -> pb.BrokerResponse:
-        """Say who leads."""
+        """Return the leader."""
         return pb.BrokerResponse(leader=str(BROKER_ID))
 
     async def list_namespaces(self, _request: pb.Empty, _context: Context) -> pb.NamespaceListResponse:
@@ -68,7 +68,7 @@ class BrokerAdmin:
 
         Raises:
             InvalidArgumentError: no broker is named.
-            FailedPreconditionError: there is no other one.
+            FailedPreconditionError: there is no other broker.
         """
         _check_id(request.broker_id)
         raise FailedPreconditionError(
@@ -77,12 +77,12 @@ class BrokerAdmin:
         )
 
     async def activate_broker(self, request: pb.ActivateBrokerRequest, _context: Context) -> pb.ActivateBrokerResponse:
-        """Agree: the broker is active, unless it is about to end.
+        """Succeed: the broker is active, unless it is shutting down.
 
         Raises:
             InvalidArgumentError: no broker is named.
-            NotFoundError: another one is.
-            FailedPreconditionError: it drains, and there is no way back from that.
+            NotFoundError: another broker is named.
+            FailedPreconditionError: it drains, which cannot be undone.
         """
         _check_id(request.broker_id)
         if request.broker_id != str(BROKER_ID):
@@ -94,7 +94,7 @@ class BrokerAdmin:
     async def get_cluster_balance(
         self, _request: pb.ClusterBalanceRequest, _context: Context
     ) -> pb.ClusterBalanceResponse:
-        """Say how evenly the load, which is the number of topics and partitions, is spread."""
+        """Return the balance of the load, which is the number of topics and partitions."""
         count = sum(len(record.topic_ids) for _, record in self._broker.directory.catalogue.topics())
         return pb.ClusterBalanceResponse(
             mean_load=count,
@@ -106,7 +106,7 @@ class BrokerAdmin:
         )
 
     async def trigger_rebalance(self, _request: pb.RebalanceRequest, _context: Context) -> pb.RebalanceResponse:
-        """Say that there is nothing to move. The field for errors is where upstream puts such texts, too."""
+        """Report that there is nothing to move, in the field for errors, where upstream puts such texts, too."""
         return pb.RebalanceResponse(success=True, error_message=f"nothing to move: {_ALONE}")
 
 
@@ -122,7 +122,7 @@ class ClusterAdmin:
         )
 
     async def cluster_status(self, _request: pb.Empty, _context: Context) -> pb.ClusterStatusResponse:
-        """Say who votes. There are no terms and no log entries, since there is nobody to agree with."""
+        """Return the voters. There are no terms and no log entries, since there is no other voter."""
         return pb.ClusterStatusResponse(leader_id=BROKER_ID, voters=[BROKER_ID], self_node_id=BROKER_ID)
 
 

@@ -1,4 +1,4 @@
-"""What the services of the admin port have in common: their methods by name, and how their failures are told."""
+"""Shared parts of the admin services: methods by name, and the mapping of their failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from danube.wire import Context, Service
 __all__ = ["BROKER_ID", "failures_as_not_found", "methods"]
 
 BROKER_ID: Final = 1
-"""The number of this broker among all brokers. There is one."""
+"""The number of this broker, the only one."""
 
 
 def methods(
@@ -44,9 +44,9 @@ def methods(
 
 @contextmanager
 def failures_as_not_found() -> Iterator[None]:
-    """Tell what cannot be done as NOT_FOUND, whatever the reason: these tools know that from upstream.
+    """Report failures as NOT_FOUND, whatever the reason: these tools expect that from upstream.
 
-    The sentence says what it is. That the broker cannot do it now, or has a bug, is told as such.
+    The message states the reason. Temporary failures and bugs of the broker keep their own status.
     """
     try:
         yield

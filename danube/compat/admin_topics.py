@@ -1,7 +1,7 @@
-"""``danube_admin.NamespaceAdmin`` and ``TopicAdmin``: namespaces, topics, and what subscriptions do with failures.
+"""``danube_admin.NamespaceAdmin`` and ``TopicAdmin``: namespaces, topics, and failure policies of subscriptions.
 
-Upstream knows partitions, not partitioned topics, so lists name each partition. Whatever takes the name of one topic
-takes that of a partitioned topic as well and means all of it. Policies act at once.
+Upstream knows partitions, not partitioned topics, so lists name each partition. Calls that take the name of one topic
+also accept that of a partitioned topic, for all its partitions. Policies apply at once.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class NamespaceAdmin:
         )
 
     async def get_namespace_topics(self, request: pb.NamespaceRequest, _context: Context) -> pb.TopicListResponse:
-        """List the topics of a namespace; one that does not exist has none."""
+        """List the topics of a namespace; empty for one that does not exist."""
         return pb.TopicListResponse(topics=[name for name, _ in _topics(self._broker, request.name)])
 
     async def get_namespace_policies(self, request: pb.NamespaceRequest, _context: Context) -> pb.PolicyResponse:
-        """Return what counts for topics of a namespace that say nothing else, as JSON by upstream's names; 0: no limit.
+        """Return the policies of a namespace, for topics without their own, as JSON by upstream's names; 0: no limit.
 
         Raises:
-            NamespaceNotFoundError: there is none.
+            NamespaceNotFoundError: it does not exist.
         """
         name = request.name
         self._broker.directory.catalogue.namespace_policies(
@@ -153,11 +153,11 @@ class TopicAdmin:
     # --- Topics ---
 
     async def list_namespace_topics(self, request: pb.NamespaceRequest, _context: Context) -> pb.TopicInfoListResponse:
-        """List the topics of a namespace; one that does not exist has none."""
+        """List the topics of a namespace; empty for one that does not exist."""
         return _listed(_topics(self._broker, request.name))
 
     async def list_broker_topics(self, request: pb.BrokerRequest, _context: Context) -> pb.TopicInfoListResponse:
-        """List the topics of a broker; one that does not exist has none."""
+        """List the topics of a broker; empty for one that does not exist."""
         if request.broker_id != str(BROKER_ID):
             return pb.TopicInfoListResponse()
         return _listed(_topics(self._broker))
@@ -166,7 +166,7 @@ class TopicAdmin:
         """Create a topic.
 
         Raises:
-            InvalidArgumentError: the dispatch strategy is none.
+            InvalidArgumentError: the dispatch strategy is invalid.
             NotFoundError: it exists, or cannot be created.
         """
         await self._create(request.name, 0, request)
@@ -175,10 +175,10 @@ class TopicAdmin:
     async def create_partitioned_topic(
         self, request: pb.PartitionedTopicRequest, _context: Context
     ) -> pb.TopicResponse:
-        """Create a topic with all its partitions, or nothing.
+        """Create a topic with all its partitions, or not at all.
 
         Raises:
-            InvalidArgumentError: the dispatch strategy is none.
+            InvalidArgumentError: the dispatch strategy is invalid.
             NotFoundError: it exists, or cannot be created.
         """
         if not request.partitions:
@@ -204,7 +204,7 @@ class TopicAdmin:
             await self._broker.directory.create(name, durability, partitions)
 
     async def delete_topic(self, request: pb.TopicRequest, _context: Context) -> pb.TopicResponse:
-        """Delete a topic with everything in it.
+        """Delete a topic with all its messages and subscriptions.
 
         Raises:
             NotFoundError: it does not exist, or is a partition.
@@ -221,10 +221,10 @@ class TopicAdmin:
         return pb.TopicResponse(success=True)
 
     async def unload_topic(self, request: pb.TopicRequest, _context: Context) -> pb.TopicResponse:
-        """Refuse: unloading is how a topic goes to another broker.
+        """Refuse: unloading would move a topic to another broker.
 
         Raises:
-            FailedPreconditionError: there is no other one.
+            FailedPreconditionError: there is no other broker.
         """
         raise FailedPreconditionError(
             f"topic {request.name!r} cannot be unloaded: this broker is the only one, so nobody could take it; to"
@@ -232,7 +232,7 @@ class TopicAdmin:
         )
 
     async def describe_topic(self, request: pb.DescribeTopicRequest, _context: Context) -> pb.DescribeTopicResponse:
-        """Describe a topic; of one that does not exist there is nothing to say, and that is no error."""
+        """Describe a topic; the reply is empty for one that does not exist, without an error."""
         name = request.name
         try:
             topics = self._broker.directory.resolve(name)
@@ -248,7 +248,7 @@ class TopicAdmin:
     # --- Subscriptions ---
 
     async def list_subscriptions(self, request: pb.TopicRequest, _context: Context) -> pb.SubscriptionListResponse:
-        """List the subscriptions of a topic; one that does not exist has none."""
+        """List the subscriptions of a topic; empty for one that does not exist."""
         try:
             topics = self._broker.directory.resolve(request.name)
         except (TopicNotFoundError, InvalidArgumentError):
@@ -270,15 +270,15 @@ class TopicAdmin:
     async def set_failure_policy(
         self, request: pb.SetSubscriptionFailurePolicyRequest, _context: Context
     ) -> pb.SubscriptionResponse:
-        """Change what a subscription does with messages that fail; it is durable, and acts, when this returns.
+        """Change the failure policy of a subscription; return when that is durable and applied.
 
-        For a subscription that does not exist yet it is kept, and counts from when that is created.
+        For a subscription that does not exist yet it is stored, and applies once that is created.
 
         Raises:
-            InvalidArgumentError: there is no policy, or it is invalid.
+            InvalidArgumentError: the policy is missing or invalid.
             TopicNotFoundError: the topic does not exist.
-            LimitExceededError: too many are kept for subscriptions that do not exist.
-            FailedPreconditionError: the topic keeps no messages.
+            LimitExceededError: policies are stored for too many subscriptions that do not exist.
+            FailedPreconditionError: the topic stores no messages.
         """
         if not request.HasField("failure_policy"):
             raise InvalidArgumentError(f"subscription {request.subscription!r}: failure_policy is missing")
@@ -314,9 +314,9 @@ class TopicAdmin:
     async def get_failure_policy(
         self, request: pb.GetSubscriptionFailurePolicyRequest, _context: Context
     ) -> pb.GetSubscriptionFailurePolicyResponse:
-        """Return what a subscription does with messages that fail, whether that was set or not.
+        """Return the failure policy of a subscription, whether it was set or not.
 
-        Of one that does not exist it is what was set for it; without that there is no policy in the answer.
+        For a subscription that does not exist it is the stored one; without that the reply contains no policy.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
@@ -332,14 +332,14 @@ class TopicAdmin:
     async def set_dispatch_config(
         self, request: pb.SetSubscriptionDispatchConfigRequest, _context: Context
     ) -> pb.SubscriptionResponse:
-        """Change how many messages may be unacknowledged; it is durable, and acts, when this returns.
+        """Change the maximum number of unacknowledged messages; return when that is durable and applied.
 
-        For a subscription that does not exist yet it is kept, and counts from when that is created.
+        For a subscription that does not exist yet it is stored, and applies once that is created.
 
         Raises:
-            InvalidArgumentError: that is not from 1 to 10,000.
+            InvalidArgumentError: the number is not from 1 to 10,000.
             TopicNotFoundError: the topic does not exist.
-            LimitExceededError: too many are kept for subscriptions that do not exist.
+            LimitExceededError: limits are stored for too many subscriptions that do not exist.
         """
         most = request.dispatch_config.max_unacked_messages
         if not 1 <= most <= _MOST_UNACKED:
@@ -350,7 +350,7 @@ class TopicAdmin:
     async def get_dispatch_config(
         self, request: pb.GetSubscriptionDispatchConfigRequest, _context: Context
     ) -> pb.GetSubscriptionDispatchConfigResponse:
-        """Return how many messages of a subscription may be unacknowledged; nothing if it has no limit of its own.
+        """Return the maximum number of unacknowledged messages; empty if the subscription has no limit of its own.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
@@ -361,7 +361,7 @@ class TopicAdmin:
         return pb.GetSubscriptionDispatchConfigResponse(dispatch_config=config)
 
     def _policy_of(self, request: Any) -> tuple[Subscription | None, Topic, SubscriptionPolicy | None]:
-        """Return a subscription that exists, or else what was set for it, with a topic or partition that it is of."""
+        """Return an existing subscription, or else its planned policy, and a topic or partition that it belongs to."""
         name = request.subscription
         validate_topic(request.topic)
         validate_name("subscription", name)

@@ -1,6 +1,6 @@
 """The codec of the upstream protocol: protobuf messages by their generated classes.
 
-``application/grpc`` without a subtype and ``application/grpc+proto`` mean it; the classes come from
+It serves ``application/grpc`` without a subtype and ``application/grpc+proto``; the classes come from
 :mod:`danube.compat.proto`. Native methods cannot be called with it, since their messages have no protobuf form.
 """
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ProtoCodec:
-    """Protobuf. It has no state."""
+    """Encodes and decodes protobuf messages. Stateless."""
 
     subtype = "proto"
 
@@ -31,7 +31,7 @@ class ProtoCodec:
         """Return the message of a generated class in ``data``.
 
         Raises:
-            InvalidArgumentError: it is not one; the error names the class.
+            InvalidArgumentError: the data is invalid; the error names the class.
             UnimplementedError: ``kind`` belongs to a method of the native API.
         """
         parse = getattr(kind, "FromString", None)
@@ -45,4 +45,4 @@ class ProtoCodec:
 
 
 PROTO: Final = ProtoCodec()
-"""One is enough."""
+"""The shared instance."""

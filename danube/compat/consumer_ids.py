@@ -1,14 +1,14 @@
-"""Consumer ids: what an official client holds of its subscription, and comes back with.
+"""Consumer ids: durable ids of consumers, by which official clients open their streams.
 
-Such a client asks for its id once, by topic, subscription and its own name, and opens its stream with nothing but the
-id, as often as it has to. So an id means the same for as long as its subscription exists, also after a restart of the
-broker; the Python client, for one, can go on by nothing else. Ids are in the metadata store::
+Such a client requests its id once, by topic, subscription and its own name, and then opens its stream with the id
+alone, any number of times. So an id keeps its meaning for as long as its subscription exists, also after a restart of
+the broker; the Python client, for example, cannot resume without it. Ids are in the metadata store::
 
     /compat/consumers/{id}      ConsumerRecord
 
-An id goes with its subscription, and when it was not used for a long time. There are at most
-``Limits.max_compat_consumers``; beyond that, the ones that were not used for longest make room: their clients are told
-to subscribe again if they should still come.
+An id is removed with its subscription, and when it was not used for a long time. There are at most
+``Limits.max_compat_consumers``; beyond that, the least recently used ones are removed: if their clients return, they
+are told to subscribe again.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _PREFIX: Final = "/compat/consumers/"
 _DELETES_PER_TRANSACTION: Final = 100
 
 _LOOKS_PER_TURN: Final = 1_000
-"""After so many a sweep lets other tasks run."""
+"""A sweep lets other tasks run after this many ids."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What is stored of a consumer."""
+    """The stored record of a consumer."""
 
     topic_id: int
     topic: str
     subscription: str
     subscription_id: int
-    """0 if its topic keeps nothing: the subscription then has another id in each life of the broker."""
+    """0 if its topic stores no messages: the subscription then has another id after each start of the broker."""
     name: str
     type: SubscriptionType
     key_filters: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ _RECORD = msgspec.msgpack.Decoder(ConsumerRecord)
 
 
 class KnownConsumer:
-    """A consumer that has an id. Whoever changes its record does so by :meth:`ConsumerIds.change`."""
+    """A consumer that has an id. Its record is changed only by :meth:`ConsumerIds.change`."""
 
     __slots__ = ("active", "consumer_id", "expected_until", "record", "stream", "subscription_id", "used")
 
@@ -63,25 +63,25 @@ class KnownConsumer:
         self.consumer_id = consumer_id
         self.record = record
         self.subscription_id = record.subscription_id
-        """Id of its subscription; 0 if it has not been seen in this life of the broker."""
+        """Id of its subscription; 0 if it has not been seen since the broker was started."""
         self.stream: CompatConsumer | None = None
-        """The stream that it has open."""
+        """Its open stream."""
         self.active = True
-        """It is not known to have gone: it has a stream, or has not had one since it subscribed or since the start."""
+        """Not known to have left: it has a stream, or has not had one since it subscribed or since the start."""
         self.expected_until = -math.inf
-        """It has just subscribed, and until then (monotonic seconds) its place is kept for it."""
+        """Its place is reserved until then (monotonic seconds), because it has just subscribed."""
         self.used = now
-        """When it was heard of, in monotonic seconds."""
+        """Time of the last sign of life, in monotonic seconds."""
 
 
 class ConsumerIds:
     """All ids of one broker.
 
     Args:
-        store: where they are kept.
-        limits: how many, and for how long.
+        store: the metadata store.
+        limits: on their number, and on their age.
         new_id: makes a random id.
-        exists: whether the topic and the subscription of a consumer are still there.
+        exists: whether the topic and the subscription of a consumer still exist.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ConsumerIds:
         self._lock = trio.Lock()
         self._known: dict[int, KnownConsumer] = {}
         self._by_topic: dict[int, dict[tuple[str, str], KnownConsumer]] = {}
-        """By topic id, and by subscription and name."""
+        """By topic id, then by subscription and name."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -128,7 +128,7 @@ class ConsumerIds:
         return consumer
 
     def of(self, topic_id: int, subscription: str = "") -> list[KnownConsumer]:
-        """Return the consumers of a subscription, or of a topic: those who are there, or are expected."""
+        """Return the consumers of a subscription, or of a topic, that are connected or expected."""
         now = trio.current_time()
         return [
             consumer
@@ -138,11 +138,11 @@ class ConsumerIds:
         ]
 
     async def register(self, record: ConsumerRecord, subscription_id: int) -> KnownConsumer:
-        """Return the consumer of this name with this record; it gets an id if it has none. Durable on return.
+        """Store a record and return its consumer; a new consumer gets an id. Durable on return.
 
         Args:
-            record: what is known of it.
-            subscription_id: id of its subscription in this life of the broker.
+            record: of the consumer.
+            subscription_id: id of its subscription since the broker was started.
 
         Raises:
             LimitExceededError: there are too many, and all of them are connected.
@@ -153,7 +153,7 @@ class ConsumerIds:
             if consumer is None:
                 former = self._named(*name)
                 if former is not None:
-                    await self._forget([former])  # of a subscription of this name that was deleted
+                    await self._forget([former])  # of a deleted subscription of this name
                 await self._make_room()
                 consumer = KnownConsumer(self._new_id(), record, trio.current_time())
                 await self._store.put(_key(consumer), _encode(record), expected_revision=0)
@@ -178,10 +178,10 @@ class ConsumerIds:
                 " some, or raise it"
             )
         idle.sort(key=lambda consumer: consumer.used)
-        await self._forget(idle[: 1 + most // 100])  # not one by one: looking for them takes its time
+        await self._forget(idle[: 1 + most // 100])  # several at a time: searching for them is slow
 
     async def sweep(self) -> int:
-        """Forget the ids whose subscription is gone or that were not used for too long; return how many."""
+        """Remove the ids whose subscription was deleted or that were not used for too long; return how many."""
         async with self._lock:
             outdated = await self._outdated()
             await self._forget(outdated)

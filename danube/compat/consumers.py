@@ -1,12 +1,12 @@
 """``danube.ConsumerService``: subscriptions by name, streams by id, acknowledgements by offset.
 
 A client subscribes by topic, subscription and its own name, and gets an id, always the same one
-(:mod:`danube.compat.consumer_ids`). With that it opens its stream, and opens it again whenever it breaks; the newest
-stream of an id is the one that counts. Acknowledgements come one by one, in calls of their own, and say which message
-they mean, not who has had it; they are answered when they are durable, many with each commit.
+(:mod:`danube.compat.consumer_ids`). With the id it opens its stream, and opens it again after each loss; the newest
+stream of an id is the valid one. Acknowledgements arrive one at a time, in unary calls, and name the message, not the
+consumer; they are answered when they are durable, many with each commit.
 
-Whatever is gone, or not known, ends a stream with UNAVAILABLE: after that a client looks its topic up and subscribes
-again, or, if it cannot do that either, says so to its application.
+If a topic, subscription or id does not exist, its stream ends with UNAVAILABLE: the client then looks its topic up and
+subscribes again or, if that fails, reports an error to its application.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _TYPES: Final = {
     pb.ConsumerRequest.KeyShared: SubscriptionType.KEY_SHARED,
 }
 _EXPECTED_S: Final = 5.0
-"""For so long after it has subscribed the place of a consumer is kept until it opens its stream."""
+"""How long after subscribing the place of a consumer is reserved until it opens its stream."""
 _PAUSE_S: Final = 0.25
-"""A stream that cannot be opened is refused after this time: the Python client asks again without any pause."""
+"""Delay before a stream is refused: the Python client retries without any pause."""
 _SHORT_S: Final = 1.0
-"""A stream that is displaced after less than this: perhaps two clients of one name take it from each other."""
+"""A stream displaced after less than this may indicate that two clients of one name displace each other."""
 _SWEEP_S: Final = 60.0
-"""How often ids are looked through for those whose subscription is gone."""
+"""Interval of the sweeps for ids whose subscription was deleted."""
 
 
 class Consumers:
@@ -84,7 +84,7 @@ class Consumers:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read the ids that were given out, drop those whose subscription is gone, and go on so until cancelled."""
+        """Load the ids, and remove those whose subscription was deleted, repeatedly until cancelled."""
         await self.ids.load()
         await self._sweep()
         task_status.started()
@@ -99,19 +99,19 @@ class Consumers:
             _log.warning("ids of consumers that are gone cannot be dropped now, which is tried again: %s", error)
 
     def is_known(self, consumer_id: int) -> bool:
-        """Whether an id is known, and its consumer not known to have gone."""
+        """Whether an id is known, and its consumer is not known to have left."""
         consumer = self.ids.find(consumer_id)
         return consumer is not None and consumer.active
 
     def _exists(self, consumer: KnownConsumer) -> bool:
-        """Whether the subscription of a consumer is there, or will be."""
+        """Whether the subscription of a consumer exists, or will exist."""
         record = consumer.record
         try:
             topic = self._broker.directory.find(record.topic)
         except (NotFoundError, InvalidArgumentError):
             return False
         except DanubeError:
-            return True  # its storage does not answer yet, or not as it should: nobody knows
+            return True  # its storage does not answer yet, or fails: it may exist
         if topic.topic_id != record.topic_id or topic.deleted is not None:
             return False
         found = topic.subscriptions.get(record.subscription)
@@ -122,13 +122,13 @@ class Consumers:
     # --- Subscribing ---
 
     async def subscribe(self, request: pb.ConsumerRequest, _context: Context) -> pb.ConsumerResponse:
-        """Return the id of a consumer; create its subscription, which begins with what comes next, if there is none.
+        """Return the id of a consumer; create its subscription, starting with the next message, if it does not exist.
 
-        A consumer of the same name that is there is disconnected, and what it had goes out again.
+        A connected consumer of the same name is disconnected, and its messages are redelivered.
 
         Raises:
-            InvalidArgumentError: a name, the type or a key filter is none.
-            TopicNotFoundError: there is no such topic; consumers create none.
+            InvalidArgumentError: a name, the type or a key filter is invalid.
+            TopicNotFoundError: the topic does not exist; consumers do not create topics.
             UnavailableError: the topic cannot be reached now.
             SubscriptionTypeMismatchError: the subscription has another type.
             PermissionDeniedError: too many subscriptions, or consumers of this one; or it is exclusive and taken.
@@ -160,12 +160,12 @@ class Consumers:
         consumer = await self.ids.register(
             ConsumerRecord(topic.topic_id, topic.name, of, kept_id, name, kind, filters), subscription.subscription_id
         )
-        self._check_room(topic, subscription, name)  # somebody else may have come while this one was stored
+        self._check_room(topic, subscription, name)  # another consumer may have subscribed while this one was stored
         consumer.active = True
         consumer.expected_until = trio.current_time() + _EXPECTED_S
         former = consumer.stream
         if former is not None:
-            consumer.stream = None  # what it does in the end is nothing to this consumer any more
+            consumer.stream = None  # the end of that stream does not concern this consumer any more
             former.end(
                 ConsumerDisplacedError(
                     f"consumer {name!r} of subscription {of!r} has subscribed again; give each consumer a name of its"
@@ -208,10 +208,10 @@ class Consumers:
     # --- Receiving ---
 
     async def receive_messages(self, stream: ServerStream, context: Context) -> None:
-        """Send messages to a consumer until it goes, is displaced, or its topic or subscription is gone.
+        """Send messages to a consumer until it leaves, is displaced, or its topic or subscription is deleted.
 
         Raises:
-            UnavailableError: the id was not given out here, or is forgotten; or somebody else has the subscription.
+            UnavailableError: the id is unknown or forgotten; or another consumer has the subscription.
         """
         message = await stream.receive()
         if message is None:
@@ -244,7 +244,7 @@ class Consumers:
             raise UnavailableError(
                 f"subscription {record.subscription!r} of topic {topic.name!r} was deleted; subscribe again"
             )
-        # Of a topic that keeps nothing it is made anew, once in each life of the broker.
+        # On a topic that stores no messages it is created again after each start of the broker.
         subscription = await topic.subscribe(_open(topic.name, record.subscription, record.name, record.type))
         consumer.subscription_id = subscription.subscription_id
         topic.check_consumer(subscription, record.name)
@@ -268,17 +268,17 @@ class Consumers:
         finally:
             subscription.leave(consumer)
             known.used = trio.current_time()
-            if known.stream is consumer:  # no newer one has taken its place
+            if known.stream is consumer:  # no newer stream has replaced it
                 known.stream, known.active = None, False
                 known.expected_until = 0.0
 
     # --- Acknowledging ---
 
     def ack(self, request: pb.AckRequest, call: UnaryCall) -> None:
-        """Acknowledge a message, and answer when that is durable; one that is unknown, or acknowledged, is as well.
+        """Acknowledge a message, and reply when that is durable; also for unknown or already acknowledged messages.
 
-        One of a key-shared subscription that comes before its turn (an earlier message of its key is not settled) is
-        answered at once: it takes effect, and is stored, with that one, and is forgotten if that is delivered again.
+        An early acknowledgement of a key-shared subscription (an earlier message of its key is not settled) is answered
+        at once: it takes effect, and is stored, with that message, and is dropped if that is delivered again.
 
         Raises:
             InvalidArgumentError: it has no ``msg_id``.
@@ -296,7 +296,7 @@ class Consumers:
         subscription.ack_for(_Pending(call, request.request_id), offset, consumer, generation)
 
     def nack(self, request: pb.NackRequest, call: UnaryCall) -> None:
-        """Have a message delivered again, after the pause that the client asks for if the policy has no longer one.
+        """Redeliver a message after the requested pause, or that of the policy if longer.
 
         Raises:
             InvalidArgumentError, InternalError, UnavailableError: as :meth:`ack`.
@@ -327,7 +327,7 @@ class Consumers:
     @staticmethod
     def _heard(subscription: Subscription, offset: int, generation: int) -> CompatConsumer | None:
         if generation != subscription.generation:
-            return None  # a message from before a seek: it says nothing of what was sent since
+            return None  # a message from before a seek: it is void for later deliveries
         for consumer in subscription.consumers.values():
             if isinstance(consumer, CompatConsumer) and consumer.heard(offset):
                 return consumer
@@ -344,11 +344,11 @@ class _Pending:
         self._request_id = request_id
 
     def send(self, _reply: api.ConsumeReply) -> None:
-        """It is durable."""
+        """Reply: it is durable."""
         self._call.reply(pb.AckResponse(request_id=self._request_id))
 
     def end(self, error: DanubeError) -> None:
-        """It never will be."""
+        """Fail the call: it never will be durable."""
         self._call.fail(for_clients(error))
 
 

@@ -1,8 +1,8 @@
-"""``danube.Discovery``: who serves a topic, and which topics stand behind a name.
+"""``danube.Discovery``: the address of the broker that serves a topic, and the partitions of a topic.
 
-There is one broker, so a lookup of a topic that exists always says "connect to me", under the address by which the
-caller has come: it has just worked, also through a port mapping or a proxy. The addresses are URLs with a scheme and
-without a slash at the end, as the official clients need them.
+There is one broker, so a lookup of an existing topic always returns this broker, under the address that the caller
+used: that has just worked, also through a port mapping or a proxy. The addresses are URLs with a scheme and without a
+slash at the end, as the official clients need them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5
 
 
 def broker_url(broker: Served, context: Context | None = None) -> str:
-    """Return the URL under which a caller is told to reach a broker.
+    """Return the URL under which a caller is to reach a broker.
 
-    As it was configured, else as the caller itself has called it, else where it listens.
+    The configured one; else the address that the caller used; else that on which the broker listens.
 
     Args:
-        broker: which it is.
-        context: of a call to the port of clients; None if there is none.
+        broker: to reach.
+        context: of a call to the client port; None if there is none.
     """
     advertised = broker.runtime.config.advertised_address
     if "://" in advertised:
@@ -61,17 +61,17 @@ class Discovery:
         )
 
     async def topic_lookup(self, request: pb.TopicLookupRequest, context: Context) -> pb.TopicLookupResponse:
-        """Say where a topic is.
+        """Return the address for a topic.
 
         Raises:
-            NotFoundError: there is no such topic; a client may create it by opening a producer.
-            InvalidNameError: it cannot be the name of a topic.
+            NotFoundError: the topic does not exist; a client may create it by opening a producer.
+            InvalidNameError: the name is invalid.
         """
         validate_topic(request.topic)
         try:
             self._broker.directory.catalogue.locate(request.topic)
         except InvalidArgumentError as error:
-            raise NotFoundError(error.message) from error  # the base of a partitioned topic is no topic itself
+            raise NotFoundError(error.message) from error  # the base name of a partitioned topic is not a topic itself
         url = broker_url(self._broker, context)
         return pb.TopicLookupResponse(
             request_id=request.request_id,
@@ -82,10 +82,10 @@ class Discovery:
         )
 
     async def topic_partitions(self, request: pb.TopicLookupRequest, _context: Context) -> pb.TopicPartitionsResponse:
-        """List the partitions of a topic; a plain topic or a partition stands for itself, an unknown name for nothing.
+        """List the partitions of a topic; a plain topic or a partition returns itself, an unknown name an empty list.
 
         Raises:
-            InvalidNameError: it cannot be the name of a topic.
+            InvalidNameError: the name is invalid.
         """
         name = request.topic
         validate_topic(name)

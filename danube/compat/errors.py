@@ -1,8 +1,8 @@
-"""Our errors as the statuses that the official clients understand.
+"""Maps errors of the broker to the statuses that official clients understand.
 
-Those clients look at the number of the status only. Three of them make a client try again, look the topic up, and
-finally create its producer or consumer anew: UNAVAILABLE, DEADLINE_EXCEEDED and RESOURCE_EXHAUSTED. Everything else is
-final. So what may succeed later must be one of the three, whatever the native API calls it.
+Those clients evaluate only the number of the status. Three of them make a client retry, look the topic up, and finally
+create its producer or consumer again: UNAVAILABLE, DEADLINE_EXCEEDED and RESOURCE_EXHAUSTED. All others are final. So
+errors that may be temporary must have one of the three, whatever their status in the native API.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from danube.wire import Context, Method
 __all__ = ["RETRIED", "for_clients", "not_here", "unary"]
 
 RETRIED: Final = frozenset({Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED})
-"""The statuses after which official clients try again."""
+"""The statuses after which official clients retry."""
 
 
 def for_clients(error: DanubeError) -> DanubeError:
-    """Return an error with a status that makes a client do the right thing; its sentence stays."""
+    """Return an error with the status that has the right effect on a client; its message is kept."""
     if error.retryable and error.status not in RETRIED:
         return UnavailableError(error.message)
     return error
@@ -33,7 +33,7 @@ def unary(
     request_type: Any,
     max_request_bytes: int | None = None,
 ) -> tuple[str, Method]:
-    """Return a unary method and its path; what its handler raises goes through :func:`for_clients`."""
+    """Return a unary method and its path; errors of its handler are converted by :func:`for_clients`."""
 
     @wraps(handler)
     async def translated(request: Any, context: Context) -> Any:
@@ -49,7 +49,7 @@ def unary(
 
 
 def not_here(path: str, request_type: Any, why: str) -> tuple[str, Method]:
-    """Return a unary method that answers UNIMPLEMENTED with a sentence, and its path."""
+    """Return a unary method that replies UNIMPLEMENTED with a message, and its path."""
 
     async def refuse(_request: Any, _context: Context) -> Any:
         raise UnimplementedError(why)

@@ -1,4 +1,4 @@
-"""What the face serves: its services on both ports, its codec, and what runs beside the calls."""
+"""The face of the upstream protocol: its services on both ports, its codec, and its background tasks."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class CompatFace:
 
 
 def _with_standard_services(broker: Served, service: Service) -> Service:
-    """Return the methods of a port and those that gRPC defines for every server: its health, and its reflection."""
+    """Return the methods of a port together with gRPC's standard services: health and reflection."""
     names = {path.split("/")[1] for path in service} | {HEALTH, *REFLECTION}
     return {**service, **GrpcHealth(broker, names).service(), **Reflection(names).service()}
 
 
 def face(broker: Served) -> CompatFace:
-    """Return the face of a broker: pass this function as one of its ``faces``."""
+    """Create the face of a broker: pass this function as one of its ``faces``."""
     return CompatFace(broker)

@@ -1,7 +1,7 @@
-"""``grpc.health.v1.Health``: what probes and load balancers ask any gRPC server.
+"""``grpc.health.v1.Health``: gRPC's standard health service, for probes and load balancers.
 
-The broker as a whole (the empty name) and each service of the port are one thing: they serve until the broker drains.
-A broker that has failed does not answer at all.
+The broker as a whole (the empty name) and each service of the port have the same health: serving until the broker
+drains. A broker that has failed does not answer at all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GrpcHealth:
     """Handlers of the service.
 
     Args:
-        broker: whose health it is.
+        broker: whose health is reported.
         names: of all services of the port.
     """
 
@@ -52,19 +52,19 @@ class GrpcHealth:
         """Return the health of the broker or of one service.
 
         Raises:
-            NotFoundError: there is no such service on this port.
+            NotFoundError: the port has no such service.
         """
         if request.service not in self._names:
             raise NotFoundError(f"there is no service {request.service!r} on this port; List names those that are")
         return pb.HealthCheckResponse(status=self._status())
 
     async def list_all(self, _request: pb.HealthListRequest, _context: Context) -> pb.HealthListResponse:
-        """Return the health of everything."""
+        """Return the health of the broker and all services."""
         status = pb.HealthCheckResponse(status=self._status())
         return pb.HealthListResponse(statuses=dict.fromkeys(self._names, status))
 
     async def watch(self, stream: ServerStream, _context: Context) -> None:
-        """Send the health now and when it changes, until the caller or the connection goes."""
+        """Send the health now and when it changes, until the call or the connection ends."""
         message = await stream.receive()
         if message is None:
             raise InvalidArgumentError("Watch needs one request message; it had none")

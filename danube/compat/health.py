@@ -1,7 +1,7 @@
-"""``danube.HealthCheck``: whether a client's producer or consumer is still what it takes itself for.
+"""``danube.HealthCheck``: tells a client whether its producer or consumer is still known to the broker.
 
-Official clients ask every five seconds. CLOSE makes a consumer subscribe again; it is told so when its id is not known,
-or when its stream has ended and it has not opened another one.
+Official clients call it every five seconds. CLOSE makes a consumer subscribe again; it is returned if its id is not
+known, or if its stream has ended and no other one was opened.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class HealthCheck:
         return dict([unary(_PATH, self.health_check, pb.HealthCheckRequest)])
 
     async def health_check(self, request: pb.HealthCheckRequest, _context: Context) -> pb.HealthCheckResponse:
-        """Answer OK or CLOSE.
+        """Return OK or CLOSE.
 
         Raises:
-            InvalidArgumentError: it is neither a producer nor a consumer.
+            InvalidArgumentError: the client is neither a producer nor a consumer.
         """
         match request.client:
             case pb.HealthCheckRequest.Producer:

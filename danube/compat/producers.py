@@ -1,13 +1,13 @@
 """``danube.ProducerService``: producers with a name and an id, and their messages, one unary call each.
 
-A producer is created by its name, as often as it likes, by as many connections as it likes, and always gets the same
-id: nobody is fenced, since these clients know nothing of epochs. The id is in the journal, so a client that was cut
-off by a restart of the broker goes on under it. An id that was never given out, or is forgotten, is answered with
-UNAVAILABLE: after a few attempts the client creates its producer anew, while any other status would be its end.
+A producer may be created by its name any number of times, from any number of connections, and always gets the same
+id: no producer is fenced, since these clients do not know epochs. The id is in the journal, so a client that was
+disconnected by a restart of the broker continues under it. An unknown or forgotten id is answered with UNAVAILABLE:
+after a few attempts the client creates its producer again, while any other status would end it.
 
-A message is answered when it has reached the durability of its topic. Messages are put together to composite batches
-(:mod:`danube.broker.intake.composer`). They have no sequence: a client that sends again gives the message another
-``request_id``, so the broker cannot tell a repeat from another message, and stores both.
+A message is answered when it has reached the durability of its topic. Messages are composed into batches
+(:mod:`danube.broker.intake.composer`). They have no sequence: a client gives a retry another ``request_id``, so the
+broker cannot distinguish it from another message, and stores both.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = ["Producers", "durability_of"]
 _SERVICE: Final = "/danube.ProducerService/"
 _STRATEGIES: Final = frozenset(pb.DispatchStrategy.values())
 _DELIVERY_BYTES: Final = 256
-"""At most so much does a message grow on its way to a consumer: by its offset, and another address of the broker."""
+"""Upper bound of the growth of a message on its way to a consumer: its offset, and another address of the broker."""
 _ATTRIBUTE_BYTES: Final = 10
-"""At most so many bytes of an attribute are neither its name nor its value."""
+"""Upper bound of the bytes of an attribute beside its name and value."""
 _LATEST_MS: Final = 253_402_300_799_999
-"""The last one of the year 9999: later times have no date."""
+"""The last millisecond of the year 9999: later times have no date."""
 _SWEEP_INTERVAL_S: Final = 60.0
 _LARGEST_U32: Final = 2**32 - 1
 
@@ -60,10 +60,10 @@ def durability_of(broker: Served, reliable: bool) -> Durability:
 
 
 class Producers:
-    """Handlers of the service, and the ids that are known.
+    """Handlers of the service, and the known ids.
 
     Attributes:
-        topics: the topic of each id. That a topic or a producer is gone is found out when its id is used, or in time.
+        topics: the topic of each id. Deleted topics and producers are detected when an id is used, or by a sweep.
     """
 
     def __init__(self, broker: Served) -> None:
@@ -87,7 +87,7 @@ class Producers:
         return dict([unary(f"{_SERVICE}CreateProducer", self.create_producer, pb.ProducerRequest), (path, send)])
 
     def is_known(self, producer_id: int) -> bool:
-        """Whether messages may be sent under an id; asking counts as a sign of life of its producer."""
+        """Whether messages may be sent under an id; the call counts as a sign of life of its producer."""
         topic = self.topics.get(producer_id)
         if topic is None:
             return False
@@ -97,25 +97,25 @@ class Producers:
         return True
 
     async def run(self) -> None:
-        """Forget the ids of topics and producers that are gone, now and then, until cancelled."""
+        """Remove the ids of deleted topics and producers from time to time, until cancelled."""
         while True:
             await trio.sleep(_SWEEP_INTERVAL_S)
             self.sweep()
 
     def sweep(self) -> None:
-        """Forget the ids of topics and producers that are gone."""
+        """Remove the ids of deleted topics and producers."""
         gone = [number for number, topic in self.topics.items() if topic.gone or not topic.producers.name_of(number)]
         for number in gone:
             del self.topics[number]
 
     async def create_producer(self, request: pb.ProducerRequest, _context: Context) -> pb.ProducerResponse:
-        """Return the id of a producer; create it, and its topic if that is allowed, if there is none.
+        """Return the id of a producer; create it, and its topic if permitted, if they do not exist.
 
         Raises:
-            InvalidArgumentError: a name or the dispatch strategy is none.
-            FailedPreconditionError: the topic has the other dispatch strategy, or a schema is asked for.
+            InvalidArgumentError: a name or the dispatch strategy is invalid.
+            FailedPreconditionError: the topic has the other dispatch strategy, or a schema is requested.
             AlreadyExistsError: a plain and a partitioned topic of one name.
-            TopicNotFoundError, NamespaceNotFoundError: there is no topic, and none is created.
+            TopicNotFoundError, NamespaceNotFoundError: the topic does not exist, and may not be created.
             LimitExceededError: too many producers or topics.
         """
         broker, name = self._broker, request.producer_name
@@ -144,11 +144,11 @@ class Producers:
         return pb.ProducerResponse(request_id=request.request_id, producer_id=producer_id, producer_name=name)
 
     def send_message(self, request: pb.StreamMessage, call: UnaryCall) -> None:
-        """Take a message, and answer when it has reached its topic's durability.
+        """Accept a message, and reply when it has reached its topic's durability.
 
         Raises:
-            InvalidArgumentError: it has no ``msg_id``, is too large, or has a field that cannot be.
-            UnavailableError: the topic, or the producer's id, is not known: look up and create the producer again.
+            InvalidArgumentError: it has no ``msg_id``, is too large, or has an invalid field.
+            UnavailableError: the topic, or the producer's id, is unknown: look up and create the producer again.
             DataLossError: the topic has stopped because stored data is damaged.
         """
         if not request.HasField("msg_id"):
@@ -190,7 +190,7 @@ class Producers:
         )
 
     def _look_again(self, producer_id: int, topic_name: str) -> tuple[Topic, str]:
-        """Find out why there is no topic for an id: it came to life late, or there is none."""
+        """Find the topic of an id that has none: it was loaded late, or does not exist."""
         try:
             topic = self._broker.directory.find(topic_name)
         except TopicNotFoundError as error:
@@ -220,6 +220,6 @@ def _answer(call: UnaryCall, request_id: int, error: DanubeError | None) -> None
     if error is None:
         call.reply(pb.MessageResponse(request_id=request_id))
     elif isinstance(error, TopicNotFoundError):
-        call.fail(UnavailableError(error.message))  # deleted meanwhile: the client finds that out when it looks up
+        call.fail(UnavailableError(error.message))  # deleted meanwhile: the client's next lookup shows it
     else:
         call.fail(for_clients(error))

@@ -1,18 +1,17 @@
-"""The stream of one official client's consumer: messages go out as fast as it reads them.
+"""The stream of one official client's consumer: sends messages as fast as the client reads them.
 
-These clients grant no credit; all that is known of them is how much of what was sent they have taken. So the credit of
-such a consumer is a small window, and what it has used of it comes back when its messages have been passed on to the
-connection::
+These clients grant no credit; the broker only knows how many of the sent bytes they have read. So the credit of such a
+consumer is a small window, and used credit is returned when its messages have been passed on to the connection::
 
     subscription ──▶ window (messages, bytes) ──▶ send buffer (_BUFFER_BYTES) ──▶ HTTP/2 window ──▶ the client's queue
                      of batches: not encoded yet    encoded, one by one           the peer's own
 
-A client that does not read holds no more than that; whatever comes later goes to somebody else, or waits in the log.
+A client that does not read holds no more than that; later messages go to other consumers, or wait in the log.
 
-Nor do these clients extend leases, though they take in more messages than they work on. So the broker does it: an
-acknowledgement shows that a client has got as far as that message, and what was sent to it later gets a full ack
-timeout from then on. What was sent before keeps its time. So a slow client keeps what waits in its queue, and a message
-that it has forgotten times out.
+These clients do not extend leases either, though they receive more messages than they process. So the broker does it:
+an acknowledgement shows that a client has reached that message, and messages sent to it later get a full ack timeout
+from then on. Messages sent earlier keep their time. So a slow client keeps the messages in its queue, and a message
+that it has lost times out.
 """
 
 from __future__ import annotations
@@ -39,26 +38,26 @@ if TYPE_CHECKING:
 __all__ = ["CompatConsumer", "for_receivers"]
 
 _BUFFER_BYTES: Final = 64 * KIB
-"""How much is encoded ahead of a client that does not read. More is not faster."""
+"""Bytes encoded ahead of a client that does not read. Larger values are not faster."""
 _LOSSY_BYTES: Final = 4 * MIB
-"""The byte window of a consumer that loses what finds no credit."""
+"""The byte window of a consumer on a topic where messages without credit are lost."""
 _PREFIX_BYTES: Final = 5
-"""Of each message in gRPC."""
+"""Length of gRPC's prefix of each message."""
 _SENT_RANGES: Final = 10_000
-"""So many ranges are remembered to know what a client has taken in."""
+"""Number of ranges that are tracked to know which messages a client has received."""
 _MISSED_PAUSE_S: Final = 0.1
-"""After an acknowledgement of something that was sent long ago the next ones are not looked at for this long."""
+"""After an acknowledgement of a message sent long ago, further ones are not evaluated for this long."""
 
 
 def for_receivers(error: DanubeError) -> DanubeError:
-    """Return an error as it ends a stream: what is gone may come back, so the client is to look it up again."""
+    """Convert an error that ends a stream: a deleted object may be created again, so the client has to look it up."""
     if isinstance(error, NotFoundError):
         return UnavailableError(error.message)
     return for_clients(error)
 
 
 class _Parcel(NamedTuple):
-    """A delivery on its way."""
+    """A delivery that is not completely sent."""
 
     messages: Iterator[tuple[int, bytes]]
     message_count: int
@@ -69,11 +68,11 @@ class CompatConsumer:
     """One connected consumer of a subscription; a :class:`danube.broker.delivery.receiver.Receiver`.
 
     Args:
-        subscription: whose messages it gets.
-        consumer_id: as the broker counts connected consumers; the client's own id is another.
+        subscription: the source of its messages.
+        consumer_id: of the connected consumer at the broker; not the client's own id.
         name, key_filters: of the consumer.
-        stream: which leads to it.
-        url: where the broker is, for the messages.
+        stream: its call.
+        url: of the broker, for the messages.
         limits: of the broker.
     """
 
@@ -121,19 +120,19 @@ class CompatConsumer:
         self._max_bytes = limits.compat_max_message_bytes
         self._parcels: deque[_Parcel] = deque()
         self._blocked = trio.Event()
-        """The send buffer is full; the task goes on when it is not any more."""
+        """Set when the send buffer has room again; until then the task waits."""
         self._earned_messages = self._earned_bytes = 0
         self._sent: deque[list[int]] = deque(maxlen=_SENT_RANGES)
-        """What was delivered and is not known to have been taken in, in that order."""
+        """Delivered ranges that the client is not known to have received, in order of delivery."""
         self._heard_again = 0.0
-        """When the next acknowledgement is looked at."""
+        """Time from which acknowledgements are evaluated again."""
 
     async def run(self) -> None:
         """Deliver until cancelled. The consumer has joined its subscription."""
         limits = self._limits
         messages, size_bytes = limits.compat_prefetch_messages, limits.compat_prefetch_bytes
         if self._subscription.topic.lossy:
-            # What finds no credit there is lost: as much as one batch may hold, as long as the client reads.
+            # Messages without credit are lost there: grant as much as one batch may hold, as long as the client reads.
             messages, size_bytes = limits.max_batch_records, _LOSSY_BYTES
         self._subscription.credit(self, messages, size_bytes)
         while True:
@@ -144,9 +143,9 @@ class CompatConsumer:
             self._subscription.credit(self, *self._take_earned())
 
     def heard(self, offset: int) -> bool:
-        """An acknowledgement or a nack has come: if this consumer had the message, it has taken in all before it.
+        """Handle an acknowledgement or a nack: if this consumer had the message, it has received all before it.
 
-        Not every one is looked at: several in an ack timeout are enough.
+        Not every one is evaluated: a few in an ack timeout are sufficient.
 
         Returns:
             Whether it is known to be from this consumer.
@@ -175,7 +174,7 @@ class CompatConsumer:
     # --- What the pump asks ---
 
     def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, _sliced: bool) -> None:
-        """Take messages of a batch, and send them, at once if the client reads.
+        """Accept messages of a batch, and send them, at once if the client reads.
 
         Raises:
             InvalidArgumentError: the batch cannot be opened.
@@ -192,10 +191,10 @@ class CompatConsumer:
         self._parcels.append(_Parcel(messages, delivery.messages, delivery.size_bytes))
         if not self._blocked.is_set():
             self._pass_on()
-            self._subscription.machine.credit(self.consumer_id, *self._take_earned())  # the pump is at work already
+            self._subscription.machine.credit(self.consumer_id, *self._take_earned())  # the pump is running already
 
     def send(self, reply: api.ConsumeReply) -> None:
-        """Drop what waits here after a seek; there is no way to tell the client anything but messages."""
+        """Drop waiting messages after a seek; other replies cannot be expressed in this protocol."""
         if isinstance(reply, api.Sought):
             for parcel in self._parcels:
                 self._earned_messages += parcel.message_count
@@ -210,26 +209,26 @@ class CompatConsumer:
 
     @property
     def holds(self) -> bool:
-        """False: credit comes back only when there is room for it."""
+        """False: credit is returned only when there is room for it."""
         return False
 
     def crowded(self, _lossy: bool) -> bool:
-        """Return False: what waits here is bounded by the window."""
+        """Return False: the window bounds the waiting messages."""
         return False
 
     def hold(self, _pump: Feeding, _messages: int, _size_bytes: int) -> None:
-        """Do nothing: see :attr:`holds`."""
+        """No-op: see :attr:`holds`."""
 
     def resume(self, _pump: Feeding, _lossy: bool) -> None:
-        """Do nothing: see :attr:`holds`."""
+        """No-op: see :attr:`holds`."""
 
     def resumed(self) -> None:
-        """Do nothing: see :attr:`holds`."""
+        """No-op: see :attr:`holds`."""
 
     # --- Sending ---
 
     def _pass_on(self) -> None:
-        """Encode and send what fits into the send buffer."""
+        """Encode and send the messages that fit into the send buffer."""
         stream, parcels, most = self._stream, self._parcels, self._max_bytes
         send = stream.send_nowait
         room = _BUFFER_BYTES - stream.send_buffered
@@ -255,7 +254,7 @@ class CompatConsumer:
         return earned
 
     def _refuse(self, offset: int, size: int) -> None:
-        # A client that gets it cannot receive it: its stream would break, and break again whenever it comes back.
+        # The client cannot receive this message: its stream would break, and break again after each reconnect.
         self._subscription.refuse(
             self,
             offset,

@@ -1,8 +1,8 @@
-"""``grpc.reflection``: the services of a port and their messages, for tools that know none of our ``.proto`` files.
+"""``grpc.reflection``: describes the services of a port and their messages, for tools without our ``.proto`` files.
 
-Both versions, v1 and v1alpha, are the same but for their name. Only what is served on the port, and what that needs,
-can be asked for. What cannot be answered is an error in the answer; the stream goes on. Native services are not listed:
-their messages are no protocol buffers.
+The versions v1 and v1alpha differ only in their name. Only services of the port, and the messages that they need, can
+be requested. A failure is reported in the reply, and the stream continues. Native services are not listed: their
+messages are not protocol buffers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Reflection:
             self._files[file.name] = file
             messages = [*file.message_types_by_name.values()]
             enums = [*file.enum_types_by_name.values()]
-            for message in messages:  # grows
+            for message in messages:  # it grows during the loop
                 messages += message.nested_types
                 enums += message.enum_types
             self._messages.update(message.full_name for message in messages)
@@ -105,7 +105,7 @@ class Reflection:
 
     @staticmethod
     def _tell(file: Any, response: Any) -> None:
-        """Answer with a file and all that it needs, each once."""
+        """Reply with a file and all its dependencies, each once."""
         told: dict[str, bytes] = {}
         files = [file]
         while files:
@@ -122,7 +122,7 @@ def _names_in(messages: Iterable[Any], enums: Iterable[Any], services: Iterable[
         yield from (f"{message.full_name}.{inner.name}" for inner in (*message.fields, *message.oneofs))
     for enum in enums:
         yield enum.full_name
-        # A value belongs to whatever its enum belongs to, as in C++.
+        # An enum value is in the scope of its enum's parent, as in C++.
         outside = enum.full_name.rpartition(".")[0]
         yield from (f"{outside}.{value.name}" for value in enum.values)
     for service in services:

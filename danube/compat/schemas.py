@@ -1,7 +1,7 @@
-"""``danube_schema.SchemaRegistry``: there is none yet, and every method says so.
+"""``danube_schema.SchemaRegistry``: not implemented yet; every method says so.
 
-Producers that name a schema subject are refused for the same reason (see :mod:`danube.compat.producers`): a subject
-that nobody can register is not registered.
+Producers that name a schema subject are refused for the same reason (see :mod:`danube.compat.producers`): without a
+registry no subject is registered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""``danube.StorageService``: where a topic's segments are, for those who read them past the broker.
+"""``danube.StorageService``: locations of a topic's segments, for direct readers; refused by this broker.
 
-Its one caller upstream fetches the objects itself and reads them as the upstream broker's frames. Ours are something
-else, and such a reader would take them for damaged or, worse, for messages. So it gets a sentence and no address.
+Its only caller upstream fetches the objects itself and reads them as frames of the upstream broker. Our format differs,
+and such a reader would take our segments for damaged or, worse, for messages. So it gets an error message and no
+address.
 """
 
 from __future__ import annotations

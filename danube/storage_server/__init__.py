@@ -1,7 +1,7 @@
-"""The storage server: a storage backend of one machine, served to brokers on others over Danube's own wire.
+"""The storage server: serves a storage backend of one machine to brokers on others over Danube's own wire.
 
 ``danube storage-server disk:///data`` is the command; ``remote://host:port/space`` (package ``danube-storage-remote``)
-is the backend that talks to it, in the messages of :mod:`danube.model.storage_api`.
+is the backend that uses it, with the messages of :mod:`danube.model.storage_api`.
 """
 
 from __future__ import annotations

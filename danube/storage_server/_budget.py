@@ -1,4 +1,4 @@
-"""A budget of bytes: whoever wants to hold an object in memory waits in line for its size."""
+"""A budget of bytes: calls that hold an object in memory queue for its size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ByteBudget"]
 
 
 class ByteBudget:
-    """So many bytes, given out first come, first served: a large request is not overtaken for ever by small ones."""
+    """A number of bytes, granted first come, first served: small requests cannot overtake a large one forever."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
@@ -21,7 +21,7 @@ class ByteBudget:
 
     @property
     def waiting(self) -> int:
-        """How many wait in line."""
+        """Number of waiting requests."""
         return len(self._line)
 
     @asynccontextmanager

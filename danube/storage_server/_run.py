@@ -1,4 +1,4 @@
-"""The process of a storage server: open the backend, listen, say so in one line, drain on a signal."""
+"""The process of a storage server: opens the backend, listens, prints the ready line, drains on a signal."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from danube.wire import Server, serve
 __all__ = ["StorageServerConfig", "run_storage_server"]
 
 DRAIN_S = 10.0
-"""How long calls that are under way may take to end after the first signal."""
+"""How long running calls may take to end after the first signal."""
 
 _log = logging.getLogger("danube.storage_server")
 
 
 class StorageServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a storage server serves, where, and to whom."""
+    """Configuration of a storage server: backend, addresses, access."""
 
     url: str
     """URL of the storage backend."""
     listen: Sequence[tuple[str, int]]
     """Hosts and ports; port 0 takes a free one."""
     token: str | None = None
-    """What callers must present; None lets everybody in."""
+    """Token that callers must present; None accepts every caller."""
     tls_certificate: Path | None = None
     """PEM file of the certificate chain; None serves without TLS."""
     tls_key: Path | None = None
@@ -51,7 +51,7 @@ def run_storage_server(config: StorageServerConfig, *, log_level: str = "info") 
     """Serve until SIGTERM or SIGINT, then drain. Blocks; main thread only. A second signal ends the process at once.
 
     Raises:
-        ConfigurationError: the URL, an address or the certificate is wrong.
+        ConfigurationError: the URL, an address or the certificate is invalid.
         StorageError: the backend cannot be opened.
     """
     logging.basicConfig(
@@ -69,7 +69,7 @@ async def _main(config: StorageServerConfig) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 server: Server = await nursery.start(serve, listeners, [service.service()], config.limits)
-                print(_ready_line(backend, listeners), flush=True)  # noqa: T201 - what scripts wait for
+                print(_ready_line(backend, listeners), flush=True)  # noqa: T201 - scripts wait for this line
                 nursery.start_soon(_drain_on_signal, signals, server, nursery.cancel_scope)
 
 

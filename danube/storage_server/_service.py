@@ -1,9 +1,9 @@
-"""The calls of a storage server: a storage backend, one attempt each, with limits in front of it.
+"""The calls of a storage server: a storage backend, one attempt each, protected by limits.
 
-The server adds nothing to what the backend promises. Deadlines and retries are the clients'; a call whose caller has
-reset it, or whose connection is gone, is cancelled; and a put is handed to the backend only once it is here, whole.
-What is added is protection: objects that are held in memory count against one budget, and a peer that stops
-sending or reading does not keep its share of it for ever.
+The server adds no guarantees to those of the backend. Deadlines and retries are up to the clients; a call that its
+caller has reset, or whose connection is gone, is cancelled; and a put is passed to the backend only after it was
+received completely. The server adds protection: objects held in memory count against one budget, and a peer that stops
+sending or reading does not keep its share of it forever.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REQUEST_BYTES = api.PIECE_BYTES + 64 * 1024
 
 
 class StorageService:
-    """Handlers of the storage API over one backend. ``token``: what callers must present; None lets everybody in."""
+    """Handlers of the storage API over one backend. ``token``: required from callers; None accepts every caller."""
 
     def __init__(self, backend: StorageBackend, limits: Limits, token: str | None = None) -> None:
         self._backend = backend
@@ -66,7 +66,7 @@ class StorageService:
     # --- Without bytes ---
 
     async def describe(self, _request: api.Describe, context: Context) -> api.StorageDescription:
-        """Say what is served."""
+        """Return the description of the backend."""
         self._admit(context)
         trusted = self._backend.capabilities
         return api.StorageDescription(
@@ -79,7 +79,7 @@ class StorageService:
         )
 
     async def head(self, request: api.HeadObject, context: Context) -> api.Object:
-        """Return what is known of an object."""
+        """Return the metadata of an object."""
         self._admit(context)
         key = _key(request.space, request.key)
         async with self._calls:
@@ -114,7 +114,7 @@ class StorageService:
         return api.Done()
 
     async def abandon_uploads(self, request: api.AbandonUploads, context: Context) -> api.Count:
-        """Remove what interrupted uploads have left behind."""
+        """Remove the remains of interrupted uploads."""
         self._admit(context)
         prefix = _root(request.space) + validate_prefix(request.prefix)
         async with self._calls:
@@ -123,7 +123,7 @@ class StorageService:
     # --- With bytes ---
 
     async def put(self, stream: ServerStream, context: Context) -> None:
-        """Receive an object, whole, then store it."""
+        """Receive an object completely, then store it."""
         self._admit(context)
         request = await self._request(stream, api.PutObject)
         key = _key(request.space, request.key)
@@ -155,7 +155,7 @@ class StorageService:
         _check_range(request.start, request.end)
         end = request.end
         if end is None:
-            # Only to know how much memory it will take; what the object is, the one get below says.
+            # Only to know how much memory it will take; the get below returns the object itself.
             async with self._calls:
                 end = max(request.start, (await self._backend.head(key)).size_bytes)
         async with self._memory.reserve(end - request.start):
@@ -164,7 +164,7 @@ class StorageService:
             await self._send(stream, [data])
 
     async def get_ranges(self, stream: ServerStream, context: Context) -> None:
-        """Send several parts of an object, behind each other."""
+        """Send several parts of an object, one after the other."""
         self._admit(context)
         request = await self._request(stream, api.GetRanges)
         key = _key(request.space, request.key)
@@ -208,7 +208,7 @@ class StorageService:
         raise self._stalled("sent")
 
     async def _send(self, stream: ServerStream, parts: Sequence[bytes]) -> None:
-        """Send the bytes of an answer; small parts share a message."""
+        """Send the bytes of a reply; small parts share a message."""
         stream.send_nowait(stream.encode(api.ObjectBytes(sum(map(len, parts)))))
         gathered: list[bytes] = []
         room = api.PIECE_BYTES

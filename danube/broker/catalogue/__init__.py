@@ -1,1 +1,1 @@
-"""The records of namespaces, topics and subscriptions in the metadata store, and the policies in them."""
+"""The records of namespaces, topics and subscriptions in the metadata store, including their policies."""

@@ -1,4 +1,4 @@
-"""The catalogue: which namespaces, topics and subscriptions exist, kept in the metadata store.
+"""The catalogue: records of the existing namespaces, topics and subscriptions, in the metadata store.
 
 Keys::
 
@@ -9,10 +9,10 @@ Keys::
     /storages/{storage}                        identity of the marker by which it is recognized (text)
     /snapshots/...                             see danube.broker.catalogue.snapshots
 
-A topic incarnation has an id of its own: what is deleted and created again never meets its old data or cursors.
-The store is the truth; the dictionaries here are the copy that every lookup uses. All changes pass through one lock,
-so that a check and the change that follows it cannot be torn apart by another task. What is stored is always known
-here as well: who waits for a change may go away, but not between the two.
+A topic incarnation has an id of its own: a topic that is deleted and created again never meets its old data or cursors.
+The store is the source of truth; the dictionaries here are the copy for all lookups. All changes pass through one lock,
+so that a check and the change that follows it are atomic for other tasks. Stored changes are always applied here as
+well: a caller may be cancelled while it waits for a change, but not between the two.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def _subscription_key(topic_id: int, subscription: str) -> str:
 
 
 def _together() -> trio.CancelScope:
-    """Return a scope for a change of the store and the change of memory that goes with it.
+    """Return a scope for a change of the store together with the corresponding change in memory.
 
-    Shielded, and bounded by what the store takes for one change. If it fails with a doubt (an answer was lost), memory
-    counts: the record may be stored, but nothing was ever served from it, so the next attempt writes over it.
+    Shielded, and bounded by the store's timeout for one change. If the outcome is unknown (a reply was lost), memory
+    decides: the record may be stored, but it was never served, so the next attempt overwrites it.
     """
     return trio.CancelScope(shield=True)
 
@@ -88,20 +88,20 @@ class Catalogue:
         self._clock_us = clock_us
         self._lock = trio.Lock()
         self.snapshots = Snapshots(store)
-        """What checkpoints of the journal have stored."""
+        """Stored by checkpoints of the journal."""
         self._namespaces: dict[str, NamespaceRecord] = {}
         self.unknown: Callable[[str], DanubeError | None] = lambda topic: None
-        """Returns why it is not known whether a topic exists that is not here; None if it does not."""
+        """Returns why it is unknown whether a topic without a record exists; None if it does not."""
         self._topics: dict[str, TopicRecord] = {}
         self._storages: dict[str, str] = {}
         self.broker_policies = TopicPolicies()
-        """Of the whole broker, as set by command; those of the configuration come after them."""
+        """Policies of the whole broker, as set by command; those of the configuration come after them."""
 
     @classmethod
     async def load(
         cls, store: MetadataStore, limits: Limits, rng: random.Random, clock_us: Callable[[], int]
     ) -> Catalogue:
-        """Read everything from the store, and create the built-in namespaces if they are missing."""
+        """Load everything from the store, and create the built-in namespaces if they are missing."""
         self = cls(store, limits, rng, clock_us)
         for item in (await store.list("/namespaces/"))[0]:
             self._namespaces[item.key.removeprefix("/namespaces/")] = _NAMESPACE.decode(item.value)
@@ -119,7 +119,7 @@ class Catalogue:
 
     @property
     def store(self) -> MetadataStore:
-        """Where all of it is kept. A face may keep something there, too, under a prefix of its own."""
+        """The metadata store. A face may store its own keys there, under a prefix of its own."""
         return self._store
 
     # --- Storages ---
@@ -158,7 +158,7 @@ class Catalogue:
                 self._namespaces[name] = record
 
     async def delete_namespace(self, name: str) -> None:
-        """Delete a namespace that holds no topic."""
+        """Delete a namespace without topics."""
         validate_namespace(name)
         async with self._lock:
             if name not in self._namespaces:
@@ -188,12 +188,12 @@ class Catalogue:
         return self._topics.get(topic)
 
     def locate(self, topic: str) -> tuple[TopicRecord, int]:
-        """Return the record that holds a plain topic or one partition, and that topic's id.
+        """Return the record of a plain topic or of one partition, and that topic's id.
 
         Raises:
-            TopicNotFoundError: no such topic or partition.
+            TopicNotFoundError: the topic or partition does not exist.
             InvalidArgumentError: a partitioned base name, which holds no messages itself.
-            StorageUnavailableError: it is not known yet whether there is; see :attr:`unknown`.
+            StorageUnavailableError: it is not known yet whether it exists; see :attr:`unknown`.
         """
         record = self._topics.get(topic)
         if record is not None:
@@ -257,8 +257,8 @@ class Catalogue:
         """Give a partitioned topic more partitions, and return its new record.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
-            InvalidArgumentError, LimitExceededError: these are too many.
+            TopicNotFoundError: the topic does not exist.
+            InvalidArgumentError, LimitExceededError: too many partitions.
         """
         async with self._lock:
             record = self._topics.get(topic)
@@ -289,15 +289,15 @@ class Catalogue:
         record: TopicRecord,
         subscriptions: Mapping[int, Mapping[str, tuple[SubscriptionRecord, bytes]]],
     ) -> None:
-        """Enter a topic that existed elsewhere, with its ids and subscriptions. May be repeated after it was cut off.
+        """Enter a topic that existed elsewhere, with its ids and subscriptions. May be repeated after an interruption.
 
         Args:
             topic: its name; a namespace that is missing is created.
-            record: what it was.
+            record: its former record.
             subscriptions: by topic id and name: the record, and the snapshot of the cursor.
 
         Raises:
-            AlreadyExistsError: there is another topic of this name.
+            AlreadyExistsError: another topic of this name exists.
             LimitExceededError: there are too many topics or namespaces.
         """
         name = validate_topic(topic)
@@ -315,11 +315,11 @@ class Catalogue:
                 for subscription, (entry, cursor) in subscriptions.get(topic_id, {}).items():
                     await self.snapshots.save([("cursors", entry.subscription_id, cursor)])
                     await self._store.put(_subscription_key(topic_id, subscription), _encode(entry))
-            # The record comes last: until then nothing of this counts.
+            # The record comes last: until then nothing of this is visible.
             await self._put_topic(topic, record)
 
     async def delete_topic(self, topic: str) -> TopicRecord:
-        """Delete a plain or partitioned topic with all that hangs on it, and return what its record was."""
+        """Delete a plain or partitioned topic with all records of its ids, and return its last record."""
         validate_topic(topic)
         async with self._lock:
             record = self._topics.get(topic)
@@ -330,8 +330,8 @@ class Catalogue:
                         f"topic {topic!r} is a partition; only {split[0]!r} as a whole can be deleted"
                     )
                 raise TopicNotFoundError(f"topic {topic!r} does not exist")
-            # The record goes first: what hangs on its ids is unreachable from then on, and swept at the next start
-            # if the broker dies in between.
+            # The record is deleted first: the records of its ids are unreachable from then on, and removed at the next
+            # start if the broker crashes in between.
             with _together():
                 await self._store.delete(f"/topics{topic}")
                 del self._topics[topic]
@@ -350,7 +350,7 @@ class Catalogue:
         await self.snapshots.delete("topics", topic_id)
 
     async def sweep_orphans(self) -> int:
-        """Delete what belongs to topics and subscriptions that are gone (a deletion was cut short); return how many."""
+        """Delete records of topics and subscriptions that were deleted (an interrupted deletion); return how many."""
         alive = {topic_id for record in self._topics.values() for topic_id in record.topic_ids}
         orphans = {int(item.key.split("/")[2], 16) for item in (await self._store.list("/subscriptions/"))[0]} - alive
         orphans |= await self.snapshots.ids("topics") - alive
@@ -365,7 +365,7 @@ class Catalogue:
     # --- Policies ---
 
     def namespace_policies(self, name: str) -> TopicPolicies:
-        """Return what a namespace says.
+        """Return the policies of a namespace.
 
         Raises:
             NamespaceNotFoundError: it does not exist.
@@ -379,14 +379,14 @@ class Catalogue:
         return record
 
     async def change_broker_policies(self, changes: Mapping[str, Any]) -> None:
-        """Change what the broker says; ``changes`` as in :func:`danube.model.change_policy`."""
+        """Change the policies of the broker; ``changes`` as in :func:`danube.model.change_policy`."""
         async with self._lock:
             policies = change_policy(self.broker_policies, changes)
             await self._store.put("/policies", _encode(policies))
             self.broker_policies = policies
 
     async def change_namespace_policies(self, name: str, changes: Mapping[str, Any]) -> None:
-        """Change what a namespace says.
+        """Change the policies of a namespace.
 
         Raises:
             NamespaceNotFoundError: it does not exist.
@@ -402,7 +402,7 @@ class Catalogue:
     def records_above(self, topic: str) -> dict[str, bytes]:
         """Return the record of a topic's namespace by its name, and the policies of the broker under an empty one.
 
-        As manifests have them beside the topic's own.
+        Manifests store them beside the topic's own record.
         """
         namespace = topic.split("/", 2)[1]
         found = {"": _encode(self.broker_policies)}
@@ -411,13 +411,13 @@ class Catalogue:
         return found
 
     async def restore_policies(self, records: Mapping[str, bytes]) -> list[str]:
-        """Enter what namespaces and the broker said elsewhere; what is said here already stays as it is.
+        """Enter policies of namespaces and the broker from elsewhere; existing ones remain unchanged.
 
         Args:
-            records: as :meth:`records_above` gives them.
+            records: as returned by :meth:`records_above`.
 
         Returns:
-            The names for which something was entered.
+            The names for which policies were entered.
         """
         restored: list[str] = []
         for name, encoded in sorted(records.items()):
@@ -443,7 +443,7 @@ class Catalogue:
         return restored
 
     async def change_topic_policies(self, topic: str, changes: Mapping[str, Any]) -> TopicRecord:
-        """Change what a plain or partitioned topic says, and return its new record.
+        """Change the policies of a plain or partitioned topic, and return its new record.
 
         Raises:
             TopicNotFoundError: it does not exist.
@@ -463,18 +463,18 @@ class Catalogue:
     async def plan_subscription(
         self, topic: str, topic_id: int, subscription: str, changes: Mapping[str, Any], existing: Container[str] = ()
     ) -> TopicRecord:
-        """Keep what the policy of a subscription changes that does not exist yet, and return the topic's new record.
+        """Store planned policy changes of a subscription that does not exist yet, and return the topic's new record.
 
         Args:
             topic: plain or partitioned.
             topic_id: of the one partition that this is for; 0: for all of them, and the plain topic.
             subscription: its name.
-            changes: names and plain values, as in :func:`danube.model.change_policy`; added to what is kept already.
-            existing: subscriptions for which nothing has to be kept any more.
+            changes: names and plain values, as in :func:`danube.model.change_policy`; added to the stored ones.
+            existing: subscriptions whose planned changes are not needed any more.
 
         Raises:
             TopicNotFoundError: the topic was deleted.
-            LimitExceededError: too many are kept.
+            LimitExceededError: too many are stored.
         """
         async with self._lock:
             record = self._existing(topic)
@@ -484,7 +484,7 @@ class Catalogue:
                     del names[name]
             if not topic_id:
                 for each, names in planned.items():
-                    if each and subscription in names:  # what is said of the whole topic counts in each partition
+                    if each and subscription in names:  # changes for the whole topic apply in each partition
                         names[subscription] = {**names[subscription], **changes}
             known = planned.setdefault(topic_id, {})
             known[subscription] = {**known.get(subscription, {}), **changes}
@@ -497,7 +497,7 @@ class Catalogue:
             return await self._put_planned(topic, record, planned)
 
     async def forget_planned(self, topic: str, topic_id: int, subscription: str) -> TopicRecord | None:
-        """Drop what is kept for a subscription, and return the topic's new record; None if nothing was kept.
+        """Remove the planned changes of a subscription, and return the topic's new record; None if there were none.
 
         Args:
             topic: plain or partitioned.
@@ -529,7 +529,7 @@ class Catalogue:
         return record
 
     async def replace_topic(self, topic: str, record: TopicRecord) -> None:
-        """Let an existing topic be what a copy of its record says that counts for more."""
+        """Replace the record of an existing topic by a copy that takes precedence."""
         async with self._lock:
             await self._put_topic(topic, record)
 
@@ -543,7 +543,7 @@ class Catalogue:
         """Replace the record of a subscription.
 
         Raises:
-            SubscriptionNotFoundError: it was deleted meanwhile.
+            SubscriptionNotFoundError: it was deleted in the meantime.
         """
         async with self._lock:
             key = _subscription_key(topic_id, name)
@@ -570,14 +570,14 @@ class Catalogue:
         start_offset: int,
         policy: SubscriptionPolicy,
     ) -> SubscriptionRecord:
-        """Store a new subscription; there is no checkpoint after that, so that the caller can bring it to life."""
+        """Store a new subscription; there is no checkpoint after that, so that the caller can create it."""
         record = SubscriptionRecord(self.new_id(), kind, start_offset, self._clock_us(), policy)
         with _together():
             await self._store.put(_subscription_key(topic_id, name), _encode(record))
         return record
 
     async def delete_subscription(self, topic_id: int, name: str, subscription_id: int) -> None:
-        """Forget a subscription and its cursor."""
+        """Delete the records of a subscription and its cursor."""
         await self._store.delete(_subscription_key(topic_id, name))
         try:
             await self.snapshots.delete("cursors", subscription_id)
@@ -586,17 +586,17 @@ class Catalogue:
 
     @staticmethod
     def encode(record: TopicRecord | SubscriptionRecord) -> bytes:
-        """Return a record as it is stored, for whoever keeps a copy of it."""
+        """Return the stored form of a record, for copies of it."""
         return _encode(record)
 
     @staticmethod
     def decode_topic(record: bytes) -> TopicRecord:
-        """Read a topic's record that was kept elsewhere."""
+        """Decode a copy of a topic's record."""
         return _TOPIC.decode(record)
 
     @staticmethod
     def decode_subscription(record: bytes) -> SubscriptionRecord:
-        """Read a subscription's record that was kept elsewhere."""
+        """Decode a copy of a subscription's record."""
         return _SUBSCRIPTION.decode(record)
 
     def new_id(self) -> int:

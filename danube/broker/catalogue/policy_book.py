@@ -1,14 +1,14 @@
-"""Policies of topics: which level says what.
+"""Policies of topics: combines those of all levels.
 
-Four places speak about a topic, the nearest first::
+Policies of a topic come from four places, the nearest first::
 
     topic        TopicRecord.policies          /topics/{namespace}/{topic}
     namespace    NamespaceRecord.policies      /namespaces/{namespace}
     broker       set by command                /policies
     broker       the configuration             [policies]
 
-Each says something about some policies and nothing about the others; a policy is what the nearest one says. A
-partitioned topic has one record, and so do its partitions.
+Each sets some policies and not the others; the nearest one that sets a policy applies. A partitioned topic and its
+partitions share one record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PolicyBook:
     """The policies of all levels.
 
     Args:
-        catalogue: which has the stored ones.
+        catalogue: has the stored ones.
         configured: those of the configuration.
     """
 
@@ -40,7 +40,7 @@ class PolicyBook:
         self._configured = configured
 
     def of_topic(self, name: str, record: TopicRecord) -> EffectivePolicies:
-        """Return what counts for a topic (or a partition of it) with this record."""
+        """Return the effective policies of a topic (or a partition of it) with this record."""
         return stack([("topic", record.policies), *self._above(name)])
 
     def _above(self, name: str) -> list[tuple[str, TopicPolicies]]:
@@ -53,7 +53,7 @@ class PolicyBook:
         """Return the policies of the broker (``""``), a namespace or a topic; of a partition, those of its topic.
 
         Raises:
-            NamespaceNotFoundError, TopicNotFoundError: there is no such target.
+            NamespaceNotFoundError, TopicNotFoundError: the target does not exist.
         """
         if target.startswith("/"):
             own, levels = self._topic_levels(target)

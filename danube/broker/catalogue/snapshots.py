@@ -1,4 +1,4 @@
-"""Snapshots in the metadata store: what control entries have said up to a checkpoint of the journal.
+"""Snapshots in the metadata store: the state described by control entries up to a checkpoint of the journal.
 
 Keys::
 
@@ -6,13 +6,13 @@ Keys::
     /snapshots/cursors/{subscription id}                a cursor
     /snapshot-parts/{kind}/{id}/{generation}/{number}   a part of one that is too large for one value
 
-A value begins with a byte that says what follows::
+A value begins with a byte that states its content::
 
     0   the snapshot
     1   generation and number of the parts that it is cut into (msgpack)
 
 The parts of a generation are stored before the value that names it, and those of the one before are deleted after it.
-So whatever is cut off in between, a snapshot is the old one or the new one, and nothing that is not named counts.
+So an interruption leaves either the old snapshot or the new one, and parts that are not named do not count.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Snapshots:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._parts: dict[_Snapshot, _Parts] = {}
-        """Of those that are stored in parts, or were and may have left some."""
+        """Parts of snapshots that are stored in parts, or were and may have left some."""
 
     async def load(self, kind: str) -> dict[int, bytes]:
         """Return the snapshots of a kind, by id.
@@ -116,12 +116,12 @@ class Snapshots:
             await self._store.transact((), operations)
         for snapshot, parts in former:
             await self._delete_parts(snapshot, parts)
-            if self._parts[snapshot] is parts:  # it is whole now
+            if self._parts[snapshot] is parts:  # the snapshot is complete now
                 self._parts[snapshot] = _Parts(parts.generation, 0)
 
     async def _save_parts(self, snapshot: _Snapshot, generation: int, value: bytes) -> _Parts:
         parts = _Parts(generation, -(-len(value) // _PART_BYTES))
-        # Noted first: a generation is not used twice, also if this comes to nothing.
+        # Recorded first: a generation is not used twice, even if this fails.
         self._parts[snapshot] = parts
         for number, key in enumerate(snapshot.part_keys(parts)):
             await self._store.put(key, value[number * _PART_BYTES : (number + 1) * _PART_BYTES])
@@ -144,7 +144,7 @@ class Snapshots:
         return {int(item.key.rpartition("/")[2], 16) for item in (await self._store.list(f"/snapshots/{kind}/"))[0]}
 
     async def sweep(self, kind: str, alive: Container[int]) -> int:
-        """Delete the snapshots of what is gone, and parts that no snapshot names; return how many snapshots it were."""
+        """Delete the snapshots of deleted objects, and parts that no snapshot names; return the number of snapshots."""
         gone = [number for number in await self.ids(kind) if number not in alive]
         for number in gone:
             await self.delete(kind, number)

@@ -1,12 +1,12 @@
-"""Writes that were given up: what tasks of theirs stage afterwards is refused.
+"""Aborted writes: refuses stages that tasks of an aborted job open or finish later.
 
-A driver that gives a job up does not wait for its tasks. One that is still at work would open or finish a stage behind
-the abort, and nothing would ever name that stage again. So an abort names the write, and the write is remembered::
+A driver that gives a job up does not wait for its tasks. A task that is still running would open or finish a stage
+after the abort, and that stage would never be named again. So an abort names the write, and the write is stored::
 
     /stages/aborted/{quoted producer}/{batch id}/{write id}     AbortedWrite
 
-The memory is bounded in time and number (``aborted_write_expiry_s``, ``max_aborted_writes``); a stage that comes after
-that expires as any other does. It is in the metadata store, so that it survives a restart: a task that waits for the
+The records are bounded in time and number (``aborted_write_expiry_s``, ``max_aborted_writes``); a stage that is created
+after that expires like any other. They are in the metadata store, to survive a restart: a task that waits for the
 broker to come back stages as soon as it is there.
 """
 
@@ -38,20 +38,20 @@ class Write(NamedTuple):
 
 
 class AbortedWrite(msgspec.Struct, array_like=True, frozen=True):
-    """The value of a key: the key says which write it is."""
+    """The value of a key; the key names the write."""
 
     time_us: int
-    """When it was aborted last."""
+    """When it was last aborted."""
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(AbortedWrite)
 
 
 class AbortedWrites:
-    """The writes that are remembered.
+    """The aborted writes of a broker.
 
     Args:
-        store: where they are.
+        store: the metadata store.
         limits: ``max_aborted_writes`` and ``aborted_write_expiry_s``.
         clock_us: microseconds since the epoch.
     """
@@ -63,9 +63,9 @@ class AbortedWrites:
         self._times: dict[Write, int] = {}
         """When each of them was aborted, the oldest first."""
         self._forgotten: dict[Write, None] = {}
-        """Those whose keys are still in the store."""
+        """Expired writes whose keys are still in the store."""
         self._lock = trio.Lock()
-        """Of the store: a write that is aborted while its key is being deleted is written after that."""
+        """Serializes changes of the store: a write aborted during the deletion of its key is stored after it."""
 
     def __contains__(self, write: Write) -> bool:
         return write in self._times
@@ -74,15 +74,15 @@ class AbortedWrites:
         return len(self._times)
 
     async def load(self) -> None:
-        """Read what earlier lives have remembered."""
+        """Load the stored writes."""
         found = [(_write(item.key), _DECODER.decode(item.value)) for item in (await self._store.list(_PREFIX))[0]]
         self._times = {write: value.time_us for write, value in sorted(found, key=lambda each: each[1].time_us)}
 
     async def remember(self, write: Write) -> None:
-        """Remember a write, at once; return when that survives a restart.
+        """Refuse stages of a write from now on; return when that survives a restart.
 
         Raises:
-            DanubeError: it may not survive a restart; to be said again.
+            DanubeError: it may not survive a restart; the call has to be repeated.
         """
         self._times.pop(write, None)
         self._forgotten.pop(write, None)
@@ -94,10 +94,10 @@ class AbortedWrites:
         await self._clean()
 
     async def expire(self) -> None:
-        """Forget what is too old.
+        """Remove expired writes.
 
         Raises:
-            DanubeError: the metadata cannot be written now; the next call goes on.
+            DanubeError: the metadata cannot be written now; the next call continues.
         """
         before_us = self._clock_us() - int(self._limits.aborted_write_expiry_s * 1e6)
         for write in [write for write, time_us in self._times.items() if time_us < before_us]:

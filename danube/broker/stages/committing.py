@@ -1,11 +1,12 @@
-"""Commits of staged batches: the decision, and carrying it out, however often that is cut short.
+"""Commits of staged batches: makes the decision, and executes it, across any number of interruptions.
 
-Why the journal decides nothing here. A commit touches topics of every durability, some of which are not in the journal
-at all, and it must be known to be decided before its first batch is appended. One conditional metadata write is all
-that; the rest is what any producer does: batches with a session and sequences, and retries that the topics recognise.
+The journal cannot hold the decision. A commit touches topics of every durability, some of which are not in the journal
+at all, and it must be decided before its first batch is appended. One conditional metadata write is sufficient for
+that; the rest is done like any producer does it: batches with a session and sequences, and retries that the topics
+recognise.
 
-The producer of a staged batch in its topics is ``staged/{name}``. No client can have that name (a ``/`` is refused), so
-nobody else ever moves its sequences, and the sequence that a decision has written down stays right.
+The producer of a staged batch in its topics is ``staged/{name}``. A client cannot have that name (a ``/`` is refused),
+so no other sender advances its sequences, and the sequence that a decision has recorded stays right.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = ["Committer"]
 _log = logging.getLogger("danube.broker")
 
 _AT_ONCE: Final = 8
-"""Topics that one commit works on at a time."""
+"""Number of topics that one commit works on at a time."""
 _MOST_NAMES: Final = 10
 _IN_FLIGHT_BYTES: Final = 16 * MIB
 
@@ -57,11 +58,11 @@ class _Sender:
         self.in_flight = 0
         self.in_flight_bytes = 0
         self.error: DanubeError | None = None
-        """Why it does not go on."""
+        """Why it cannot continue."""
         self.start: int | None = None
         self.end_offset = 0
         self.forgotten = False
-        """Whether it is not known where the first batches are, only that they are there."""
+        """Whether the offsets of the first batches are unknown, although the batches are stored."""
         self._changed = trio.Event()
 
     @property
@@ -70,13 +71,13 @@ class _Sender:
         return self._session
 
     def landed(self, base_offset: int, records: int) -> None:
-        """A batch is durable at this offset."""
+        """Record that a batch is durable at this offset."""
         if self.start is None or base_offset < self.start:
             self.start = base_offset
         self.end_offset = max(self.end_offset, base_offset + records)
 
     def settled(self, size: int, batch: StoredBatch, error: DanubeError | None, /) -> None:
-        """A batch has reached its durability, or will not, or not soon."""
+        """A batch has reached its durability, or will not, or is delayed."""
         self.in_flight_bytes -= size
         if error is None:
             self.landed(batch.base_offset, batch.header.record_count)
@@ -85,14 +86,14 @@ class _Sender:
         self._changed.set()
 
     def end(self, error: DanubeError | None, /) -> None:
-        """The topic is gone, or somebody has taken it for himself."""
+        """Handle that the topic was deleted, or has an exclusive producer."""
         self.error = self.error or error or UnavailableError("another commit of this producer goes on")
 
     async def room(self, limit: int) -> None:
-        """Wait until no more than ``limit`` bytes are on their way.
+        """Wait until no more than ``limit`` bytes are in flight.
 
         Raises:
-            DanubeError: it does not go on.
+            DanubeError: it cannot continue.
         """
         while self.in_flight_bytes > limit and self.error is None:
             self._changed = trio.Event()
@@ -102,12 +103,12 @@ class _Sender:
 
 
 class Committer:
-    """See the module.
+    """Decides and executes the commits of staged batches; see the module.
 
     Args:
-        broker: whose topics they go to.
+        broker: of the topics.
         store: the stages.
-        ledger: what was decided.
+        ledger: the decisions.
     """
 
     def __init__(self, directory: Directory, store: StageStore, ledger: Ledger) -> None:
@@ -115,17 +116,17 @@ class Committer:
         self._store = store
         self._ledger = ledger
         self.held: frozenset[int] = frozenset()
-        """Ids of producers that their topics must not forget: sequences of theirs are written in a decision."""
+        """Ids of producers that their topics must not forget: a decision has recorded sequences of theirs."""
 
     def load(self) -> None:
-        """Start: find what was decided and not done, and drop what no later commit can name."""
+        """Start: find decided commits that are not complete, and drop stages that no later commit can name."""
         for known in self._ledger:
             self._claim(known)
             self._drop_losers(known)
         self._hold()
 
     def _claim(self, known: Known) -> None:
-        """Mark the stages of a decided batch, and let those go that were marked for one that was not decided."""
+        """Mark the stages of a decided batch, and release those that were marked for one that was not decided."""
         record = known.record
         decided = {number for share in record.shares for number in share.stage_ids} if record is not None else set()
         for stage in self._store:
@@ -134,7 +135,7 @@ class Committer:
                 stage.state = StageState.COMMITTING if claimed else StageState.STAGED
 
     def _drop_losers(self, known: Known) -> None:
-        """Drop the stages of batches that are decided, except those that are on their way."""
+        """Drop the stages of decided batches, except those being appended."""
         last = known.last_batch
         if last is None or not known.certain:
             return
@@ -160,7 +161,7 @@ class Committer:
     # --- Deciding ---
 
     async def commit(self, known: Known, batch_id: int, stage_ids: Sequence[int], label: str = "") -> StageCommit:
-        """Commit a batch; the caller holds the producer's lock. Raises as :meth:`Client.commit_stages` says."""
+        """Commit a batch; the caller holds the producer's lock. Raises as :meth:`Client.commit_stages`."""
         await self.settle(known)
         record = known.record
         if record is not None and batch_id <= record.last_batch:
@@ -172,7 +173,7 @@ class Committer:
         try:
             sessions = await self._decide(known, batch_id, stages, label)
         except BaseException:
-            if known.certain:  # and so it is not decided
+            if known.certain:  # and therefore it is not decided
                 self._claim(known)
             raise
         await self._carry_out(known, sessions)
@@ -247,7 +248,7 @@ class Committer:
         """Return a topic, or None if it was deleted (and perhaps created again).
 
         Raises:
-            DanubeError: it is not known, or not there yet.
+            DanubeError: that is unknown, or the topic is unavailable.
         """
         catalogue = self._directory.catalogue
         try:
@@ -263,7 +264,7 @@ class Committer:
     # --- Carrying out ---
 
     async def refresh(self, known: Known) -> None:
-        """Find out what is decided, if that is not known; the caller holds the lock.
+        """Determine the decision, if it is unknown; the caller holds the lock.
 
         Raises:
             DanubeError: the metadata cannot be read now.
@@ -274,11 +275,11 @@ class Committer:
             self._hold()
 
     async def settle(self, known: Known) -> None:
-        """Bring what is decided to its end; the caller holds the lock.
+        """Complete a decided commit; the caller holds the lock.
 
         Raises:
             DataLossError: a stage of it is damaged.
-            UnavailableError: it cannot be done now; it is tried again.
+            UnavailableError: it cannot be completed now; it is retried.
         """
         await self.refresh(known)
         if known.pending:
@@ -320,8 +321,8 @@ class Committer:
                 opened[share.topic_id] = await self._open(topic, known.name)
 
         await _all(*[partial(resume, share) for share in shares if share.topic_id not in opened])
-        # A topic of durability 'os' may have lost, with the power, what other batches had stored before this one was
-        # decided. Then none of this one is there either, and it continues what there is.
+        # After a power loss, a topic of durability 'os' may have lost what other batches had stored before this one was
+        # decided. Then none of this one is stored either, and it continues from the present sequence.
         moved = [_continued(share, opened.get(share.topic_id)) for share in shares]
         if moved != shares:
             await self._ledger.write(known, msgspec.structs.replace(known.record, shares=moved))
@@ -341,7 +342,7 @@ class Committer:
         return {share.topic: offsets[share.topic] for share in moved if share.topic in offsets}
 
     async def _append(self, topic: Topic, session: ProducerSession, share: Share) -> tuple[int, int] | None:
-        """Append a share, or what is missing of it; return when all of it is durable, with its offsets."""
+        """Append a share, or the missing part of it; return when all of it is durable, with its offsets."""
         sender = _Sender(session)
         intake = topic.intake
         try:
@@ -355,7 +356,7 @@ class Committer:
                 intake.detach(sender)
         except DanubeError:
             if self._topic(share.topic, share.topic_id) is None:
-                return None  # deleted under way
+                return None  # deleted in the meantime
             raise
         assert sender.start is not None  # the latest batches of a producer are always known
         return (share.start_offset if sender.forgotten else sender.start), sender.end_offset
@@ -373,13 +374,13 @@ class Committer:
                 sequence += header.record_count
                 await sender.room(_IN_FLIGHT_BYTES)
                 await intake.admit(len(part), paid=True)
-                await sender.room(_IN_FLIGHT_BYTES)  # it may have ended meanwhile
+                await sender.room(_IN_FLIGHT_BYTES)  # the sender may have ended meanwhile
                 try:
                     sender.in_flight_bytes += len(part)
                     known = intake.take(sender, len(part), part, header, paid=True)
                 except DuplicateSequenceError:
                     sender.in_flight_bytes -= len(part)
-                    sender.forgotten = True  # appended before a crash, with many others behind it
+                    sender.forgotten = True  # appended before a crash, with many others after it
                 except DanubeError:
                     sender.in_flight_bytes -= len(part)
                     raise
@@ -391,19 +392,19 @@ class Committer:
 
 
 def _continued(share: Share, session: ProducerSession | None) -> Share:
-    """Return a share that begins where its producer stands now, if that is before where it stood."""
+    """Return a share that begins at its producer's present sequence, if that is lower than the decided one."""
     if session is None or session.next_sequence >= share.base_sequence:
         return share
     return msgspec.structs.replace(share, producer_id=session.producer_id, base_sequence=session.next_sequence)
 
 
 def _addressed(header: BatchHeader, session: ProducerSession, sequence: int) -> BatchHeader:
-    """Return the header of a staged part with the sender filled in. Its records stay as they are, unopened."""
+    """Return the header of a staged part with the sender filled in. Its records stay unopened."""
     return header._replace(producer_id=session.producer_id, producer_epoch=session.epoch, base_sequence=sequence)
 
 
 async def _all(*calls: Callable[[], Awaitable[None]]) -> None:
-    """Do several things, a few at a time; when one fails the others are cancelled, and its error raised."""
+    """Run several calls, a few at a time; when one fails, the others are cancelled and its error is raised."""
     if len(calls) == 1:
         await calls[0]()
         return

@@ -1,10 +1,10 @@
-"""The bytes of a stage file.
+"""The file format of a stage.
 
 All numbers are little-endian, checksums CRC32C::
 
     0        4         8           12               ..     +4
     +--------+---------+-----------+----------------+------+
-    | "DNG1" | version | head size | StageHead      | CRC  |     the head: whose stage this is
+    | "DNG1" | version | head size | StageHead      | CRC  |     the head: identifies the stage
     |        | u32 = 1 | u32       | (msgpack)      | u32, over everything before it
     +--------+---------+-----------+----------------+------+
     +-----------+---------------------------+
@@ -17,8 +17,8 @@ All numbers are little-endian, checksums CRC32C::
     +------+--------+-------+---------+------------+-------+------+
 
 ``part bytes`` is the sum of the parts' sizes, and ``chain`` the CRC32C of the parts' own checksums, one after the
-other: so the end proves that every part is there, and in its place. A file without a valid end at its very end is a
-stage that was not finished, and is removed by the next start.
+other: so the end proves that every part is present, and in its place. A file without a valid end at its very end is an
+unfinished stage, and is removed by the next start.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class StageHead(msgspec.Struct, array_like=True, frozen=True):
-    """Whose stage this is. New fields come at the end, with a default."""
+    """Identifies a stage. New fields come at the end, with a default."""
 
     stage_id: int
     topic: str
@@ -76,7 +76,7 @@ class StageHead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StageEnd(NamedTuple):
-    """What a finished stage holds."""
+    """Totals of a finished stage."""
 
     parts: int
     records: int
@@ -88,7 +88,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(StageHead)
 
 
 def encode_head(head: StageHead) -> bytes:
-    """Return the bytes that a stage file begins with."""
+    """Return the first bytes of a stage file."""
     body = _encode(head)
     data = _HEAD.pack(_MAGIC, _VERSION, len(body)) + body
     return data + _CRC.pack(crc32c(data))
@@ -98,7 +98,7 @@ def read_head(data: bytes) -> tuple[StageHead, int]:
     """Read the head at the start of ``data``, and return it with its size.
 
     Raises:
-        CorruptBatchError: these are not the bytes of a stage.
+        CorruptBatchError: the bytes are not those of a stage.
     """
     if len(data) >= _HEAD.size:
         magic, version, size = _HEAD.unpack_from(data)
@@ -114,7 +114,7 @@ def frame_part(part: bytes) -> tuple[bytes, bytes]:
 
 
 def chain_part(chain: int, part: bytes) -> int:
-    """Return the chain with one more part."""
+    """Return the chain checksum extended by one part."""
     return int(google_crc32c.extend(chain, part[-4:]))
 
 
@@ -125,7 +125,7 @@ def encode_end(end: StageEnd) -> bytes:
 
 
 def read_end(data: bytes) -> StageEnd | None:
-    """Return the end that ``data`` is, or None if it is something else."""
+    """Decode the end of a stage; return None if ``data`` is not one."""
     if len(data) != END_SIZE or crc32c(data) != CRC_RESIDUE:
         return None
     zero, magic, *fields = _END.unpack_from(data)
@@ -133,7 +133,7 @@ def read_end(data: bytes) -> StageEnd | None:
 
 
 def cut_parts(data: bytes) -> Iterator[bytes]:
-    """Cut the parts that ``data`` begins with, as far as they are whole. Nothing but sizes is looked at."""
+    """Cut the complete parts at the beginning of ``data``. Only their sizes are read."""
     position, size = 0, len(data)
     while position + _SIZE.size <= size:
         (length,) = _SIZE.unpack_from(data, position)

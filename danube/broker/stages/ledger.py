@@ -1,12 +1,12 @@
-"""What is decided about staged batches: one record for each producer, in the metadata store.
+"""The ledger of staged batches: the decisions, one record for each producer, in the metadata store.
 
 ::
 
     /stages/producers/{quoted name}     ProducerRecord
 
-A record is written when a batch is decided (``shares`` say what goes where) and again when it is done (``shares`` are
-empty, ``offsets`` known). Each write is conditional on the revision before it, so two deciders cannot both win; and a
-write whose answer was lost is read back before anything else happens to that producer.
+A record is written when a batch is decided (``shares`` assign its stages to topics) and again when it is complete
+(``shares`` are empty, ``offsets`` known). Each write is conditional on the revision before it, so two deciders cannot
+both win; and after a write whose reply was lost, the record is read back before anything else happens to that producer.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Share(msgspec.Struct, array_like=True, frozen=True):
-    """What one topic or partition gets of a decided batch."""
+    """The part of a decided batch for one topic or partition."""
 
     topic: str
     topic_id: int
     producer_id: int
     base_sequence: int
-    """Of the first message of the first stage; the others follow without a gap."""
+    """Sequence of the first message of the first stage; the others follow without a gap."""
     start_offset: int
-    """The topic's end when the batch was decided: nothing of the batch is before it."""
+    """The topic's end when the batch was decided: all messages of the batch are after it."""
     stage_ids: list[int]
 
 
 class ProducerRecord(msgspec.Struct, array_like=True, frozen=True):
-    """Where a producer of staged batches stands."""
+    """The state of a producer of staged batches."""
 
     last_batch: int
     time_us: int
     """When it was written."""
     committing: bool
-    """Whether the last batch is still on its way into its topics."""
+    """Whether the last batch is still being appended to its topics."""
     shares: list[Share]
-    """Of a batch that is on its way."""
+    """Shares of a batch that is being appended."""
     offsets: dict[str, tuple[int, int]]
-    """Of a batch that is done, as in :class:`danube.model.stage_api.StageCommit`."""
+    """Offsets of a completed batch, as in :class:`danube.model.stage_api.StageCommit`."""
     label: str = ""
-    """That the last batch was committed with."""
+    """Label of the last commit."""
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(ProducerRecord)
 
 
 class Known:
-    """One producer, as far as it is known. Whoever holds :attr:`lock` decides for it."""
+    """One producer with its last known record. A decision for it requires :attr:`lock`."""
 
     __slots__ = ("certain", "lock", "name", "problem", "record", "revision")
 
@@ -72,9 +72,9 @@ class Known:
         self.record: ProducerRecord | None = None
         self.revision = 0
         self.certain = True
-        """False after a write whose outcome is not known."""
+        """False after a write whose outcome is unknown."""
         self.problem: DanubeError | None = None
-        """Why a decided batch is not done yet."""
+        """Why a decided batch is not complete yet."""
 
     @property
     def last_batch(self) -> int | None:
@@ -83,7 +83,7 @@ class Known:
 
     @property
     def pending(self) -> bool:
-        """Whether a decided batch is not done, or it is not known."""
+        """Whether a decided batch is not complete, or that is unknown."""
         return not self.certain or (self.record is not None and self.record.committing)
 
 
@@ -91,7 +91,7 @@ class Ledger:
     """The records of all producers.
 
     Args:
-        store: where they are.
+        store: the metadata store.
         limits: ``max_stage_producers`` and ``stage_producer_expiry_s``.
         clock_us: microseconds since the epoch.
     """
@@ -113,11 +113,11 @@ class Ledger:
             self._known[known.name] = known
 
     def find(self, name: str) -> Known | None:
-        """Return a producer that has committed something, or None."""
+        """Return a producer that has committed a batch, or None."""
         return self._known.get(name)
 
     async def known(self, name: str) -> Known:
-        """Return a producer that is about to commit something.
+        """Return a producer that is about to commit a batch.
 
         Raises:
             LimitExceededError: there are too many.
@@ -132,7 +132,7 @@ class Ledger:
         return self._known.setdefault(name, Known(name))
 
     def forget_unused(self, known: Known) -> None:
-        """Give up the place of a producer that has not committed anything after all."""
+        """Release the place of a producer that has not committed a batch after all."""
         if known.record is None and known.certain and not known.lock.locked() and known.name in self._known:
             del self._known[known.name]
 
@@ -140,7 +140,7 @@ class Ledger:
         """Replace a record; the caller holds the lock.
 
         Raises:
-            DanubeError: it was not written; or, if ``known.certain`` is False then, it may have been.
+            DanubeError: it was not written; or, if ``known.certain`` is False afterwards, it may have been.
         """
         value = _encode(record)
         known.certain = False
@@ -153,14 +153,14 @@ class Ledger:
         known.record, known.certain = record, True
 
     async def reload(self, known: Known) -> None:
-        """Read a record back, to know what has become of a write; the caller holds the lock."""
+        """Read a record back, to find the outcome of a write; the caller holds the lock."""
         item = await self._store.get(_key(known.name))
         known.record = None if item is None else _DECODER.decode(item.value)
         known.revision = 0 if item is None else item.mod_revision
         known.certain = True
 
     async def expire(self) -> None:
-        """Forget producers that have not committed anything for long."""
+        """Forget producers that have not committed a batch for a long time."""
         before_us = self._clock_us() - int(self._limits.stage_producer_expiry_s * 1e6)
         for known in list(self._known.values()):
             self.forget_unused(known)
@@ -169,7 +169,7 @@ class Ledger:
                 continue
             async with known.lock:
                 await self._store.delete(_key(known.name), expected_revision=known.revision)
-                # Whoever waits for the lock now goes on with an empty record.
+                # Callers that wait for the lock now continue with an empty record.
                 known.record, known.revision = None, 0
             self.forget_unused(known)
 

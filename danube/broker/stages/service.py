@@ -1,8 +1,8 @@
-"""The calls of staged publishing, and the task that keeps it in order.
+"""The calls of staged publishing, and the task that completes, removes and expires stages.
 
-A Stage stream takes what has arrived, checks it as a publish stream would, writes it with one synced write, and gives
-the credit back: the more there is, the larger the writes, and a disk that is behind holds back who stages, and nobody
-else. A stream that ends before it has finished leaves nothing behind.
+A Stage stream takes the batches that have arrived, checks them like a publish stream, writes them with one synced
+write, and returns the credit: the more there are, the larger the writes, and a slow disk slows down only the staging
+clients. A stream that ends before it has finished leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Stages:
-    """Everything that is staged in a broker. Load it once the topics are there, and run it beside them."""
+    """All stages of a broker. Load it once the topics are loaded, and run it beside them."""
 
     def __init__(self, directory: Directory, disk: StageDisk) -> None:
         self._directory = directory
@@ -83,7 +83,7 @@ class Stages:
         return self._committer.held
 
     async def load(self) -> None:
-        """Find what earlier lives have left.
+        """Load the stages that exist on the disk.
 
         Raises:
             DataDirectoryError: the disk cannot be read.
@@ -99,7 +99,7 @@ class Stages:
         await self._aborted.load()
         self._committer.load()
         for stage in self._store:
-            # The files of what was dropped go some time later, and a task may have finished while the broker died.
+            # The files of dropped stages are removed later, and a task may have finished one while the broker crashed.
             if stage.state != StageState.COMMITTING and _write_of(stage.head) in self._aborted:
                 self._store.drop(stage)
 
@@ -168,7 +168,7 @@ class Stages:
             opened.stage_id = head.stage_id
             stream.send_nowait(_encode(opened))
             if await self._write(stage, topic.intake, stream):
-                refusal = stage.refusal  # the last write may have come to its end although its stream was ended
+                refusal = stage.refusal  # the last write may have completed although its stream was ended
                 if self._is_decided(request.producer, request.batch_id):
                     refusal = FailedPreconditionError(f"{stage}: the batch was committed without it meanwhile")
                 if refusal is not None:
@@ -180,7 +180,7 @@ class Stages:
                 self._store.drop(stage)
 
     async def _write(self, stage: StoredStage, intake: Intake, stream: ServerStream) -> bool:
-        """Write what arrives; return whether the stage is finished."""
+        """Write batches as they arrive; return whether the stage is finished."""
         while (message := await stream.receive()) is not None:
             messages = [message, *stream.receive_nowait()]
             parts: list[tuple[bytes, BatchHeader]] = []
@@ -219,7 +219,7 @@ class Stages:
     # --- Deciding ---
 
     async def commit(self, request: CommitStages, _context: Context) -> StageCommit:
-        """Make stages visible, all or none, once. What has begun goes on when the caller goes away."""
+        """Make stages visible, all or none, once. A commit that has begun continues if the caller disconnects."""
         _check_batch(request.producer, request.batch_id)
         twice = [number for number, count in Counter(request.stage_ids).items() if count > 1]
         if twice:
@@ -244,7 +244,7 @@ class Stages:
         return outcome[0]
 
     async def abort(self, request: AbortStages, _context: Context) -> AbortedStages:
-        """Drop stages of a batch that was not committed, of a write also those that come later."""
+        """Drop stages of a batch that was not committed; of a write also stages that are created later."""
         _check_batch(request.producer, request.batch_id, request.write_id)
         if request.write_id and request.stage_ids:
             raise InvalidArgumentError(
@@ -258,7 +258,7 @@ class Stages:
                 await self._committer.refresh(known)
                 dropped = self._drop(request)
         if request.write_id and not self._is_decided(request.producer, request.batch_id):
-            # It is refused from here on: nothing has run since its stages were dropped.
+            # It is refused from here on: there was no await since its stages were dropped.
             await self._aborted.remember(Write(request.producer, request.batch_id, request.write_id))
         return AbortedStages(dropped, self._is_decided(request.producer, request.batch_id))
 
@@ -278,7 +278,7 @@ class Stages:
         return dropped
 
     def _end(self, stage: StoredStage, why: str) -> None:
-        """Drop a stage that is not on its way into its topic."""
+        """Drop a stage that is not being appended to its topic."""
         if stage.fail is None:
             self._store.drop(stage)
         else:
@@ -296,7 +296,7 @@ class Stages:
         return LastBatchIs(known.last_batch)
 
     async def list(self, request: ListStages, _context: Context) -> StageList:
-        """List what is staged."""
+        """List the stages."""
         now_us = self._clock_us()
         found = [stage for stage in self._store if request.producer in ("", stage.head.producer)]
         found.sort(key=lambda stage: (stage.head.created_us, stage.head.stage_id))
@@ -310,7 +310,7 @@ class Stages:
     # --- Upkeep ---
 
     async def run(self) -> None:
-        """Carry out what is decided, remove what was dropped, and let what is old expire; until cancelled."""
+        """Complete decided commits, remove dropped stages, and expire old ones; until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._store.sweep)
             nursery.start_soon(self._expire)
@@ -323,7 +323,7 @@ class Stages:
             pending = [known for known in self._ledger if known.pending]
             async with trio.open_nursery() as nursery:
                 for known in pending:
-                    if not known.lock.locked():  # else somebody does it
+                    if not known.lock.locked():  # else another task completes it
                         nursery.start_soon(self._settle, known)
             if any(known.pending for known in self._ledger):
                 await trio.sleep(pause_s)

@@ -1,8 +1,8 @@
-"""The stages of a broker, and their files.
+"""The store of stages: the table of a broker's stages, and their files.
 
 A stage is written from front to back by one task, finished (or dropped), and read at most twice: to check it before a
-commit is decided, and to append it. What is dropped is out of the table at once; its file goes when :meth:`StageStore.
-sweep` gets there, so that nobody waits for an unlink, and its bytes count until then.
+commit is decided, and to append it. A dropped stage leaves the table at once; its file is removed by the next
+:meth:`StageStore.sweep`, so that no caller waits for an unlink, and its bytes count until then.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_END: Final = StageEnd(0, 0, 0, 0)
 
 
 class StoredStage:
-    """One stage: its head, what is in it so far, and what it is (see :class:`StageState`)."""
+    """One stage: its head, its totals so far, and its state (see :class:`StageState`)."""
 
     __slots__ = ("end", "fail", "head", "head_size", "name", "refusal", "size", "state")
 
@@ -56,22 +56,22 @@ class StoredStage:
         self.size = 0
         """Bytes of the file."""
         self.end = _NO_END
-        """What is in it; the sums so far as long as it is open."""
+        """Totals of the stage; those so far while it is open."""
         self.fail: Callable[[DanubeError], None] | None = None
         """Ends the stream that writes it."""
         self.refusal: DanubeError | None = None
-        """Why it is not to be finished any more."""
+        """Why it must not be finished any more."""
 
     def __str__(self) -> str:
         head = self.head
         return f"stage {head.stage_id:016x} ({head.topic}, batch {head.batch_id} of {head.producer!r})"
 
     def staged(self, broker: str) -> StagedBatch:
-        """Return what its task is told."""
+        """Return the description for its task."""
         return StagedBatch(self.head.stage_id, self.head.topic, self.end.records, self.end.part_bytes, broker)
 
     def info(self, now_us: int) -> StageInfo:
-        """Return what people are told."""
+        """Return the description for people."""
         head, end = self.head, self.end
         return StageInfo(
             head.stage_id,
@@ -87,10 +87,10 @@ class StoredStage:
 
 
 class StageStore:
-    """See the module.
+    """The stages of a broker and their files; see the module.
 
     Args:
-        disk: where the files are.
+        disk: of the files.
         limits: ``max_staged_bytes`` and ``max_stages``.
     """
 
@@ -101,7 +101,7 @@ class StageStore:
         self._doomed: list[tuple[str, int]] = []
         self._swept = trio.Event()
         self.used_bytes = 0
-        """Of all files, those that are to be removed included."""
+        """Bytes of all files, including those that are to be removed."""
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -116,7 +116,7 @@ class StageStore:
     # --- Start ---
 
     async def load(self) -> None:
-        """Find the finished stages of earlier lives; what else there is will be removed.
+        """Load the finished stages from the disk; unfinished ones will be removed.
 
         Raises:
             OSError: the disk cannot be read.
@@ -147,7 +147,7 @@ class StageStore:
     # --- Writing ---
 
     def create(self, head: StageHead) -> StoredStage:
-        """Begin a stage; its file comes with its first bytes.
+        """Create a stage; its file is created with its first bytes.
 
         Raises:
             LimitExceededError: there are too many.
@@ -163,13 +163,13 @@ class StageStore:
     async def append(
         self, stage: StoredStage, parts: Sequence[tuple[bytes, BatchHeader]], *, finish: bool = False
     ) -> None:
-        """Write parts behind those that are there, and perhaps the end; return when they are durable.
+        """Append parts, and the end with ``finish``; return when they are durable.
 
-        One task at a time. A stage that is finished survives a crash.
+        One task at a time. A finished stage survives a crash.
 
         Raises:
-            LimitExceededError: too much is staged, or the disk is full. The stage is of no use then.
-            UnavailableError: the disk has failed. The same.
+            LimitExceededError: too much is staged, or the disk is full. The stage is unusable then.
+            UnavailableError: the disk has failed. The stage is unusable then.
         """
         buffers: list[bytes] = []
         if not stage.size:
@@ -203,7 +203,7 @@ class StageStore:
         position = stage.size
         if not position:
             await self._attempt(stage, self._disk.create, stage.name, 0)
-        # Counted first, and kept when it fails: some of it may be there.
+        # Count first, and keep the count on failure: some bytes may have been written.
         self.used_bytes += size
         stage.size += size
         await self._attempt(stage, self._disk.write, stage.name, position, buffers, sync=True)
@@ -227,7 +227,7 @@ class StageStore:
     # --- Dropping ---
 
     def drop(self, stage: StoredStage) -> None:
-        """Forget a stage; nobody may be writing it. It may be gone already."""
+        """Drop a stage that is not being written. No-op if it was dropped before."""
         if self._stages.pop(stage.head.stage_id, None) is not None and stage.size:
             self._doom(stage.name, stage.size)
 
@@ -236,7 +236,7 @@ class StageStore:
         self._swept.set()
 
     async def sweep(self) -> None:
-        """Remove the files of what was dropped, for ever."""
+        """Remove the files of dropped stages; runs forever."""
         while True:
             while self._doomed:
                 name, size = self._doomed[-1]
@@ -264,10 +264,10 @@ class StageReader:
         self._chain = 0
 
     async def next_parts(self) -> list[tuple[bytes, BatchHeader]]:
-        """Return the next parts, about 4 MiB of them, with their headers; none at the end.
+        """Return the next parts, about 4 MiB of them, with their headers; an empty list at the end.
 
         Raises:
-            DataLossError: the file is damaged, or gone.
+            DataLossError: the file is damaged or missing.
             UnavailableError: the disk cannot be read now.
         """
         stage = self._stage

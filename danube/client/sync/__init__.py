@@ -11,9 +11,9 @@
             for message in consumer:
                 message.ack()
 
-The asynchronous client runs in an event loop in a thread of its own; every call hands over to it and waits, so the
+The asynchronous client runs in an event loop in a thread of its own; every call is passed to it and waits, so the
 rules about order, errors and reconnects are those of :mod:`danube.client`. All objects may be used from several
-threads. Acknowledgements do not wait: they are gathered here and handed over together.
+threads. Acknowledgements do not wait: they are collected here and passed on together.
 """
 
 from __future__ import annotations

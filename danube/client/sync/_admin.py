@@ -1,4 +1,4 @@
-"""The calls that manage a broker, blocking. What they do and raise is said at :class:`danube.client.Client`."""
+"""Blocking forms of the administrative calls; behaviour and errors as in :class:`danube.client.Client`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["AdminCalls"]
 
 
 class AdminCalls:
-    """The administrative half of :class:`Client`."""
+    """The part of :class:`Client` for administration."""
 
     _client: Client
     _loop: Loop
 
     def info(self) -> api.BrokerInfo:
-        """Return what the broker says about itself."""
+        """Return the status of the broker."""
         return self._loop.run(self._client.info)
 
     def lookup_topic(self, topic: str) -> api.TopicPartitions:
-        """Return where the messages of a topic are."""
+        """Return the topics that hold the messages of a topic."""
         return self._loop.run(self._client.lookup_topic, topic)
 
     def create_topic(
@@ -78,7 +78,7 @@ class AdminCalls:
         return self._loop.run(self._client.list_subscriptions, topic)
 
     def describe_subscription(self, topic: str, subscription: str) -> list[api.SubscriptionInfo]:
-        """Return a subscription as it stands, one row for each partition."""
+        """Return the state of a subscription, one row for each partition."""
         return self._loop.run(self._client.describe_subscription, topic, subscription)
 
     def explain_subscription(self, topic: str, subscription: str) -> api.Explanation:
@@ -94,11 +94,11 @@ class AdminCalls:
         self._loop.run(self._client.delete_subscription, topic, subscription)
 
     def seal_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
-        """Seal everything that a topic has."""
+        """Seal all messages of a topic."""
         return self._loop.run(self._client.seal_topic, topic, timeout_s=timeout_s)
 
     def unload_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
-        """Disconnect everybody from a topic, and seal all of it."""
+        """Disconnect all clients from a topic, and seal all its messages."""
         return self._loop.run(self._client.unload_topic, topic, timeout_s=timeout_s)
 
     def change_retention(
@@ -110,7 +110,7 @@ class AdminCalls:
         now: bool = False,
         timeout_s: float | None = None,
     ) -> history_api.RetentionPlans:
-        """Give a topic other retention rules, apply them, or ask what they would do."""
+        """Change the retention rules of a topic, apply them, or report their effect."""
         return self._loop.run(
             self._client.change_retention, topic, retention, dry_run=dry_run, now=now, timeout_s=timeout_s
         )
@@ -128,7 +128,7 @@ class AdminCalls:
     def repair_storage(
         self, storage: str = "default", *, adopt: bool = False, timeout_s: float | None = None
     ) -> history_api.StorageFindings:
-        """Check a storage, and remove what nothing refers to."""
+        """Check a storage, and remove unreferenced data."""
         return self._loop.run(self._client.repair_storage, storage, adopt=adopt, timeout_s=timeout_s)
 
     def restore_topics(
@@ -142,7 +142,7 @@ class AdminCalls:
         dry_run: bool = False,
         timeout_s: float | None = None,
     ) -> history_api.RestoreReport:
-        """Bring back the topics whose history is in a bucket."""
+        """Restore the topics whose history is in a bucket."""
         return self._loop.run(
             self._client.restore_topics,
             url,

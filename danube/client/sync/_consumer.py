@@ -17,7 +17,7 @@ __all__ = ["Consumer"]
 
 
 class _SafeFeed:
-    """What messages and batches see of their feed: acknowledging from any thread."""
+    """The feed of messages and batches, for acknowledging from any thread."""
 
     __slots__ = ("_consumer", "feed", "ledger", "ledger_moves", "partition", "topic")
 
@@ -27,25 +27,25 @@ class _SafeFeed:
         self.partition = feed.partition
         self.ledger = AckLedger()
         self.ledger_moves = 0
-        """After how many moves what is in the ledger was delivered; what is said of earlier deliveries is void."""
+        """Number of seeks before the collected acknowledgements; those of earlier deliveries are void."""
         self._consumer = consumer
 
     @property
     def generation(self) -> int:
-        """Counts the streams: what was delivered on an older one may come again."""
+        """Number of the stream: messages delivered on an older one may be delivered again."""
         return self.feed.generation
 
     @property
     def moves(self) -> int:
-        """Counts the seeks of the subscription that were noticed: what was delivered before one is void after it."""
+        """Number of observed seeks of the subscription: messages delivered before a seek are void after it."""
         return self.feed.moves
 
     def ack(self, start: int, end: int, moves: int) -> None:
-        """Acknowledge ``[start, end)``, delivered after so many moves, soon."""
+        """Acknowledge ``[start, end)``, delivered after ``moves`` seeks, soon."""
         self._consumer._tell(self, start, end, moves)
 
     def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
-        """Say that ranges have failed."""
+        """Refuse ranges."""
         self._consumer._loop.call(self.feed.nack, ranges, delay_s, reason, moves)
 
     def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
@@ -66,7 +66,7 @@ class Consumer(Receiver[Feed]):
 
     @property
     def active(self) -> bool:
-        """False for a failover consumer that stands by."""
+        """False for a failover consumer on standby."""
         return self._consumer.active
 
     def ack_cumulative(self, message: Message) -> None:
@@ -96,7 +96,7 @@ class Consumer(Receiver[Feed]):
             safe.ledger.add(start, end)
             first, self._told = not self._told, True
         if first:
-            # While the loop's thread gets round to it, further acknowledgements gather.
+            # Until the loop's thread runs this, further acknowledgements are collected.
             self._loop.soon(self._hand_over)
 
     def _hand_over(self) -> None:

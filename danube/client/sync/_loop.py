@@ -1,4 +1,4 @@
-"""The event loop in a thread of its own, as blocking objects see it."""
+"""The event loop of the blocking client, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["Loop", "run_block"]
 T = TypeVar("T")
 
 EXIT_LINGER_S = 5.0
-"""How long a thread that waits for the loop goes on waiting when the process ends, before it is told so.
+"""How long a thread that waits for the loop keeps waiting when the process ends, before it gets an error.
 
-Only daemons are left by then. One that was told at once would run into the interpreter's end with its exception in
-hand, and Python aborts a process whose daemon prints at that moment. One that was never told would hold up the end if
-something joins it (an ``atexit`` handler older than the connection).
+Only daemon threads are left by then. A thread that got the error at once would still be handling it when the
+interpreter ends, and Python aborts a process whose daemon prints at that moment. A thread that never got it would
+block the exit if it is joined (by an ``atexit`` handler older than the connection).
 """
 
 
@@ -61,30 +61,30 @@ def run_block(block: AbstractAsyncContextManager[T], backend: Literal["asyncio",
 
 
 class Loop:
-    """An event loop in a thread, which runs from the beginning; to be stopped."""
+    """An event loop in a thread, started on creation; to be stopped."""
 
     def __init__(self, backend: Literal["asyncio", "trio"]) -> None:
         started: Future[BlockingPortal] = Future()
-        # A daemon: the interpreter would otherwise wait for it before anything at exit is called that could end it.
+        # A daemon: otherwise the interpreter would wait for it before calling the exit handlers that could end it.
         self._thread = threading.Thread(target=self._run, args=(backend, started), name="danube-client", daemon=True)
         self._thread.start()
         self._portal = started.result()
         self._ended_by: int | None = None
-        """The thread that ended the loop because the process ends (the one that runs what is left to do at exit)."""
+        """The thread that ended the loop because the process ends (the one that runs the exit handlers)."""
         self._forked = False
         _loops.add(self)
 
     @property
     def over(self) -> bool:
-        """Whether the loop has ended with the process, or was left behind in the one that this was forked from."""
+        """Whether the loop has ended with the process, or belongs to the parent of a forked process."""
         return self._forked or self._ended_by is not None
 
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], /, *args: object, **options: object) -> T:
         """Run an asynchronous call in the loop; if the waiting thread is interrupted, the call is cancelled.
 
         Raises:
-            ClosedError: the process is ending (threads other than the one that ends it hear of it only after
-                EXIT_LINGER_S), or was forked; what else the call itself raises.
+            ClosedError: the process is ending (threads other than the one that ends it get this only after
+                EXIT_LINGER_S), or was forked; and the errors of the call itself.
         """
 
         async def call() -> T:
@@ -108,13 +108,13 @@ class Loop:
             return self._portal.start_task_soon(call).result()
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Have a plain function run in the loop, without waiting for it."""
+        """Schedule a plain function in the loop, without waiting for it."""
         with self._until_it_is_over():
             self._portal.start_task_soon(function)
 
     @contextmanager
     def enter(self, block: AbstractAsyncContextManager[T]) -> Iterator[T]:
-        """Be the blocking form of an asynchronous ``with`` block. When the loop is over it has been left already."""
+        """Run an asynchronous ``with`` block. When the loop is over, the block has been left already."""
         with ExitStack() as stack:
             try:
                 with self._until_it_is_over():
@@ -125,8 +125,8 @@ class Loop:
                     stack.pop_all()
 
     def stop(self, *, cancel: bool) -> None:
-        """End the loop and its thread, when all that runs in it has ended or, with ``cancel``, was cancelled."""
-        with suppress(RuntimeError):  # it has ended by itself, and its thread has told why
+        """End the loop and its thread, when all its tasks have ended or, with ``cancel``, were cancelled."""
+        with suppress(RuntimeError):  # it has ended by itself, and its thread has reported why
             self._portal.call(self._portal.stop, cancel)
         self._thread.join()
 
@@ -137,7 +137,7 @@ class Loop:
             self.stop(cancel=True)
 
     def forked(self) -> None:
-        """Take note that this is another process, without the thread."""
+        """Record that this is a forked process, without the thread."""
         self._forked = True
 
     @staticmethod

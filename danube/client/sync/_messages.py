@@ -1,4 +1,4 @@
-"""What blocking consumers and readers hand out."""
+"""Messages and batches of blocking consumers and readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Message(BareMessage, gc=False, eq=False):
         self.ack_nowait()
 
     def nack(self, delay_s: float | None = None, reason: str = "") -> None:
-        """Say that the message could not be handled; see :meth:`danube.client.Message.nack`."""
+        """Refuse the message; see :meth:`danube.client.Message.nack`."""
         self._batch.feed.nack([self.offset, self.offset + 1], delay_s, reason, self._batch.moves)
 
     def extend_lease(self, lease_s: float | None = None) -> None:
@@ -48,7 +48,7 @@ class Batch(DeliveredBatch, Sequence[Message]):
         self.ack_nowait()
 
     def nack(self, delay_s: float | None = None, reason: str = "") -> None:
-        """Say that no message of the batch could be handled; as :meth:`Message.nack`."""
+        """Refuse all messages of the batch; as :meth:`Message.nack`."""
         self.feed.nack(self.ranges, delay_s, reason, self.moves)
 
     def extend_lease(self, lease_s: float | None = None) -> None:

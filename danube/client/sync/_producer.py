@@ -14,7 +14,7 @@ __all__ = ["Pending", "Producer"]
 
 
 class Pending:
-    """A message that was given to :meth:`Producer.send_nowait`."""
+    """A message that was passed to :meth:`Producer.send_nowait`."""
 
     __slots__ = ("_loop", "_pending")
 
@@ -28,7 +28,7 @@ class Pending:
         return self._pending.done
 
     def result(self) -> receipts.Receipt:
-        """Wait for the receipt, or raise what the message failed with."""
+        """Wait for the receipt; raise the error if the message has failed."""
         return self._loop.run(self._pending.receipt)
 
 
@@ -39,9 +39,9 @@ class Producer:
         self._producer = producer
         self._loop = loop
         self.topic = producer.topic
-        """The topic as it was asked for."""
+        """The topic as requested."""
         self.name = producer.name
-        """Identity towards the broker."""
+        """Name by which the broker identifies it."""
 
     @property
     def partitions(self) -> int:
@@ -112,5 +112,5 @@ class Producer:
         return Pending(self._loop.call(accept), self._loop)
 
     def flush(self) -> None:
-        """Wait until every message accepted so far is settled; raise the first failure that nobody has seen."""
+        """Wait until every message accepted so far is settled; raise the first failure that was not reported before."""
         self._loop.run(self._producer.flush)

@@ -1,4 +1,4 @@
-"""The calls for engines, blocking. What they do and raise is said at :class:`danube.client.Client`."""
+"""Blocking forms of the calls for query engines; behaviour and errors as in :class:`danube.client.Client`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["QueryCalls"]
 
 
 class QueryCalls:
-    """The part of :class:`Client` for engines."""
+    """The part of :class:`Client` for query engines."""
 
     _client: Client
     _loop: Loop
@@ -30,11 +30,11 @@ class QueryCalls:
         beyond: Mapping[str, int] | None = None,
         timeout_s: float = 0,
     ) -> list[LogState]:
-        """Return how far logs reach; with ``beyond``, wait until one reaches further."""
+        """Return the ends of logs; with ``beyond``, wait until one grows beyond its known end."""
         return self._loop.run(self._client.log_state, topics, pattern=pattern, beyond=beyond, timeout_s=timeout_s)
 
     def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
-        """Return where the sealed batches of a range of offsets are."""
+        """Return the places of the sealed batches of a range of offsets."""
         return self._loop.run(self._client.log_parts, topic, start, end)
 
     def offsets_at(self, topic: str, time: int | datetime) -> int:
@@ -46,8 +46,8 @@ class QueryCalls:
     ) -> Iterator[RawBatch]:
         """Yield the stored batches of a range of a log, from the broker; arguments as of the asynchronous call.
 
-        What has arrived meanwhile comes with one visit to the event loop. An iterator that is dropped half-way takes
-        leave of the broker when it is closed (``close()``, or the end of its life).
+        Batches that have arrived are fetched from the event loop together. An iterator that is not exhausted closes its
+        stream when it is closed (``close()``, or its deletion).
         """
         opening = self._client.read_log(topic, start, end, topic_id=topic_id, credit_bytes=credit_bytes)
         with self._loop.enter(opening) as reading:

@@ -12,7 +12,7 @@ __all__ = ["Reader"]
 
 
 class Reader(Receiver[ReaderFeed]):
-    """Reads a topic from some place on; made by :meth:`Client.reader`. Iterate over it for messages."""
+    """Reads a topic from a given position on; made by :meth:`Client.reader`. Iterate over it for messages."""
 
     def __init__(self, reader: _reader.Reader, loop: Loop) -> None:
         super().__init__(reader, loop)
@@ -20,9 +20,9 @@ class Reader(Receiver[ReaderFeed]):
 
     @property
     def position(self) -> dict[int, int]:
-        """For each partition the offset of the next message that you will get."""
+        """For each partition the offset of the next message to be handed out."""
         return self._loop.call(lambda: self._reader.position)
 
     def seek(self, start: Start) -> None:
-        """Go on at another place; see :meth:`danube.client.Reader.seek`."""
+        """Move to another position; see :meth:`danube.client.Reader.seek`."""
         self._loop.run(self._reader.seek, start)

@@ -1,4 +1,4 @@
-"""What blocking consumers and readers have in common: taking messages and batches."""
+"""Shared base of blocking consumers and readers: taking messages and batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Receiver(Generic[F]):
-    """The receiving half of :class:`Consumer` and :class:`Reader`. Iterate over it for messages."""
+    """Common base of :class:`Consumer` and :class:`Reader`. Iterate over it for messages."""
 
     def __init__(self, receiver: AsyncReceiver[F], loop: Loop) -> None:
         self._receiver = receiver
@@ -32,13 +32,13 @@ class Receiver(Generic[F]):
         self._open: OpenBatch[Message] | None = None
         self._open_lock = threading.Lock()
         self.topic = receiver.topic
-        """The topic as it was asked for."""
+        """The topic as requested."""
         self.name = receiver.name
         """Name of this consumer within the subscription; a reader may have none."""
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything that was in the topic has been taken from here."""
+        """Whether all messages that were in the topic have been taken."""
         return self._receiver.caught_up
 
     @property
@@ -53,7 +53,7 @@ class Receiver(Generic[F]):
         return self.receive()
 
     def receive(self, timeout_s: float | None = None) -> Message:
-        """Return the next message; wait for one if need be.
+        """Return the next message; wait for one if necessary.
 
         Raises:
             DeadlineExceededError: none came within ``timeout_s`` seconds.
@@ -65,7 +65,8 @@ class Receiver(Generic[F]):
                 message = None if self._open is None else next(self._open.messages, None)
                 if message is not None:
                     return message
-                # What is handed out one by one is opened at the inflow, which keeps the rest from timing out.
+                # Batches handed out one by one are opened at the inflow, which keeps the other messages from timing
+                # out.
                 self._open = self._take(lambda feed, batch: feed.open(batch, Message), timeout_s=timeout_s)
 
     def receive_batch(self, timeout_s: float | None = None) -> Batch:
@@ -75,12 +76,12 @@ class Receiver(Generic[F]):
         return batch
 
     def batches(self, *, until_caught_up: bool = False) -> Iterator[Batch]:
-        """Iterate over batches; with ``until_caught_up``, end when everything that was there has been taken."""
+        """Iterate over batches; with ``until_caught_up``, end when the backlog has been taken."""
         while (batch := self._take(_whole, until_caught_up=until_caught_up)) is not None:
             yield batch
 
     def _source(self, feed: F) -> Source:
-        """Return who is told, from this thread, what the application says about messages of ``feed``."""
+        """Return the thread-safe receiver of acknowledgements, refusals and lease extensions for ``feed``."""
         return feed
 
     def _take(

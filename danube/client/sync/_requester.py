@@ -22,7 +22,7 @@ class Requester:
 
     @property
     def outstanding(self) -> int:
-        """Requests that wait for their replies."""
+        """Number of requests that wait for their replies."""
         return self._requester.outstanding
 
     def request(

@@ -1,4 +1,4 @@
-"""Staged publishing, blocking. What it does and raises is said at :class:`danube.client.Client`."""
+"""Blocking form of staged publishing; behaviour and errors as in :class:`danube.client.Client`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Stage", "StageCalls"]
 
 
 class Stage:
-    """Messages on their way to the broker's disk, out of sight; made by :meth:`Client.stage`."""
+    """Messages being written to the broker's disk, not visible yet; made by :meth:`Client.stage`."""
 
     def __init__(self, stage: _stages.Stage, loop: Loop) -> None:
         self._stage = stage
@@ -31,12 +31,12 @@ class Stage:
 
     @property
     def records(self) -> int:
-        """How many were added."""
+        """Number of added records."""
         return self._stage.records
 
     @property
     def size_bytes(self) -> int:
-        """Of the parts that were sent."""
+        """Size of the parts that were sent."""
         return self._stage.size_bytes
 
     def add(self, records: Sequence[bytes] | Sequence[Record], publish_time_us: int | None = None) -> None:
@@ -44,7 +44,7 @@ class Stage:
         self._loop.run(self._stage.add, records, publish_time_us)
 
     def finish(self) -> StagedBatch:
-        """Send what is left, and return the stage when it is on the broker's disk."""
+        """Send the remaining messages, and return the stage when it is on the broker's disk."""
         return self._loop.run(self._stage.finish)
 
 
@@ -90,9 +90,9 @@ class StageCalls:
         return self._loop.run(self._client.abort_stages, producer, batch_id, stages, write_id=write_id)
 
     def last_batch(self, producer: str) -> int | None:
-        """Return the last committed batch of a producer; None if there is none, or it is forgotten."""
+        """Return the last committed batch of a producer; None if there is none, or the broker has forgotten it."""
         return self._loop.run(self._client.last_batch, producer)
 
     def list_stages(self, producer: str = "") -> list[StageInfo]:
-        """Return what is staged, the oldest first."""
+        """Return the stages, the oldest first."""
         return self._loop.run(self._client.list_stages, producer)
