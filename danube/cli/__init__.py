@@ -1,15 +1,15 @@
-"""The faces of Danube on the command line: ``danube serve | doctor | produce | consume | topics | bench | ...``.
+"""The command line: ``danube serve | doctor | produce | consume | topics | bench | ...``.
 
-Every command is a small module that registers itself with the application in :mod:`danube.cli.app`. What a command
-needs to do its work (the client, the broker, Rich) is imported when the command runs, not before: ``danube --help``
-answers at once, and a broker does not carry the client or a terminal library in its memory.
+Every command is a small module that registers itself with the application in :mod:`danube.cli.app`. The dependencies
+of a command (the client, the broker, Rich) are imported when the command runs, not before: ``danube --help`` answers
+at once, and a broker does not carry the client or a terminal library in its memory.
 """
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line of this process and leave with its exit code."""
+    """Run the command line of this process and exit with its exit code."""
     from danube.cli._interrupts import arm
 
     arm()

@@ -1,4 +1,4 @@
-"""The work of ``danube bench``. Every result says which durability it was measured with."""
+"""Implements ``danube bench``. Every result states the durability with which it was measured."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Plan", "consume", "latency", "percentiles", "publish", "run"]
 
 _FILL_RECORDS: Final = 5_000
 _DRAIN_S: Final = 30.0
-"""How long the last messages of a latency run may take."""
+"""Maximum time to wait for the last messages of a latency run."""
 
 _INDEX: Final = struct.Struct("<Q")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options of a command ask for."""
+    """The options of a command."""
 
     topic: str | None
     size: int
@@ -98,7 +98,7 @@ async def publish(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
     left = plan.count
 
     async with client.producer(topic, durability=plan.durability) as producer:
-        await producer.send(payloads[0])  # warm: the connection, the journal file, the code
+        await producer.send(payloads[0])  # warm up the connection, the journal file, the code
 
         async def caller() -> None:
             nonlocal left
@@ -126,7 +126,7 @@ async def publish(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
 
 
 async def consume(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
-    """Read a topic to its end under a subscription of its own."""
+    """Read a topic to its end under a new subscription."""
     if plan.topic is None:
         payloads = _payloads(plan.size, _FILL_RECORDS)
         async with client.producer(topic) as producer:
@@ -154,7 +154,7 @@ async def consume(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
 
 
 async def latency(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
-    """Send at ``plan.rate`` and take the times from when each message was due."""
+    """Send at ``plan.rate`` and measure the times from the moment when each message was due."""
     receipts: list[float] = []
     arrivals: list[float] = []
     subscription = f"bench-{time.time_ns():x}"
@@ -162,7 +162,7 @@ async def latency(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
         client.producer(topic, durability=plan.durability) as producer,
         client.consumer(topic, subscription=subscription) as consumer,
     ):
-        await producer.send(_INDEX.pack(plan.count).ljust(plan.size, b"."))  # warm, and not counted
+        await producer.send(_INDEX.pack(plan.count).ljust(plan.size, b"."))  # warm-up, not counted
         await consumer.receive()
         sender, receiver = trio.open_memory_channel[tuple["Pending", float]](plan.count)
         async with trio.open_nursery() as nursery:

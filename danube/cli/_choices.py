@@ -1,4 +1,4 @@
-"""Options whose value is one of a few words of the API: shown as the API spells them, understood with dashes, too."""
+"""Options for enumerations of the API: shown in the spelling of the API, accepted with dashes, too."""
 
 from __future__ import annotations
 

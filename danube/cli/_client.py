@@ -1,4 +1,4 @@
-"""Running a piece of client work from a command, and turning its results into plain data."""
+"""Runs client calls for a command, and converts their results to plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["run_with_client", "to_plain"]
 T = TypeVar("T")
 
 _ADMIN_RECONNECT_S = 5.0
-"""A person waits at the prompt: a command that only asks or changes something gives up after this long."""
+"""Commands that only query or change something give up after this long, since a person waits at the prompt."""
 
 
 def run_with_client(
@@ -33,7 +33,7 @@ def run_with_client(
         work: an async function of a connected client.
         url: ``--url`` of the command, or None.
         context: ``--context`` of the command, or None.
-        reconnect_timeout_s: how long a lost connection is waited for; None for ever.
+        reconnect_timeout_s: how long to wait for a lost connection; None means forever.
     """
     import trio
 
@@ -49,7 +49,7 @@ def run_with_client(
 
 
 def to_plain(value: Any) -> Any:
-    """Turn API messages (which encode as arrays) into dicts that JSON output can name the fields of."""
+    """Convert API messages (which encode as arrays) to dicts, so that JSON output has field names."""
     if isinstance(value, msgspec.Struct):
         return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""The work of ``danube consume`` and ``read``: batches in, bytes out, acknowledgements after the bytes have left.
+"""Implements ``danube consume`` and ``read``: prints batches, and acknowledges them after they were written.
 
-A batch is turned into one piece of output, written with as few system calls as the pipe allows, and only then
-acknowledged: a message that was not printed is delivered again, to whoever comes next.
+A batch is converted to one piece of output, written with as few system calls as the pipe allows, and only then
+acknowledged: a message that was not printed is delivered again, to the next consumer.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["ConsumePlan", "ReadPlan", "run"]
 
 _RECONNECT_S: Final = 60.0
 _GRACE_S: Final = 1.0
-"""How long, after a signal, the output that is under way may take: then it can still be acknowledged."""
+"""Time that output under way may take after a signal: then it can still be acknowledged."""
 
 _FEW_MESSAGES: Final = 2_000
 """A smaller ``--count`` is also the read-ahead; a larger one leaves the read-ahead to the client."""
 
 
 class _Plan(Protocol):
-    """What the options of a command ask for."""
+    """Options common to both commands."""
 
     @property
     def count(self) -> int | None: ...
@@ -50,7 +50,7 @@ class _Plan(Protocol):
 
 
 class ConsumePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options of ``danube consume`` ask for."""
+    """The options of ``danube consume``."""
 
     topic: str
     subscription: str
@@ -72,7 +72,7 @@ class ConsumePlan(msgspec.Struct, frozen=True, kw_only=True):
             type=self.type,
             start=self.start,
             name=self.name,
-            # Of a shared subscription, take no messages away from others that will not be printed here.
+            # On a shared subscription, do not take messages from other consumers that will not be printed here.
             credit_messages=_narrow(self.count),
             key_filters=self.key_filters,
             renew_leases=self.renew_leases,
@@ -80,7 +80,7 @@ class ConsumePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options of ``danube read`` ask for."""
+    """The options of ``danube read``."""
 
     topic: str
     start: str | int | datetime.datetime = EARLIEST
@@ -90,7 +90,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ack(self) -> bool:
-        """A reader acknowledges nothing."""
+        """False: a reader acknowledges nothing."""
         return False
 
     def open(self, client: Client) -> AbstractAsyncContextManager[Reader]:
@@ -106,11 +106,11 @@ def _narrow(count: int | None) -> int | None:
 
 
 def run(plan: ConsumePlan | ReadPlan, url: str | None, context: str | None, output: Output) -> None:
-    """Receive and print until the count, the end, a signal, or the reader of the output ends it.
+    """Receive and print until the count, the end of the topic, a signal, or the end of the output's reader.
 
     Raises:
-        InvalidArgumentError: the format means nothing.
-        DanubeError: the broker refused, or did not come back within a minute.
+        InvalidArgumentError: the format is invalid.
+        DanubeError: the broker refused, or was unreachable for more than a minute.
     """
     printer = make_printer(plan.format, output)
     if plan.format is None and output is Output.TABLE:
@@ -133,13 +133,13 @@ class _Job:
         """Open the consumer or reader, and print."""
         async with self._plan.open(self._client) as source, trio.open_nursery() as nursery:
             await nursery.start(self._watch_signals, nursery.cancel_scope)
-            # A closed pipe is the normal end of `danube consume ... | head`: whoever read has seen enough.
+            # A closed pipe is the normal end of `danube consume ... | head`: its reader has finished.
             with contextlib.suppress(BrokenPipeError):
                 await self._print_batches(source)
             nursery.cancel_scope.cancel()
 
     async def _watch_signals(self, everything: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-        """On a signal, receive no more; what is being printed may end, unless nobody reads it any longer."""
+        """On a signal, stop receiving; output under way may complete, unless it is not read any longer."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:

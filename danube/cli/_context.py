@@ -1,7 +1,7 @@
-"""Which broker a command talks to, and the file of named contexts.
+"""Selects the address of the broker for a command, and manages the file of named contexts.
 
 The address is, first match wins: ``--url``; ``--context NAME``; ``DANUBE_URL`` in the environment; the current context;
-``danube://127.0.0.1:6650``. Contexts live in ``$XDG_CONFIG_HOME/danube/contexts.toml`` (``~/.config`` without the
+``danube://127.0.0.1:6650``. Contexts are stored in ``$XDG_CONFIG_HOME/danube/contexts.toml`` (``~/.config`` without the
 variable)::
 
     current = "staging"
@@ -62,14 +62,14 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
     """The file of contexts."""
 
     current: str = ""
-    """The context that is used when nothing else says which; empty for none."""
+    """The context that is used by default; empty for none."""
     contexts: dict[str, Context] = {}
 
     def find(self, name: str) -> Context:
         """Return a context.
 
         Raises:
-            NotFoundError: there is none of this name; the message names the nearest.
+            NotFoundError: there is no context of this name; the message names the nearest one.
         """
         if name in self.contexts:
             return self.contexts[name]
@@ -79,19 +79,19 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Defaults:
-    """Address options that stand before the command: ``danube --url URL topics list``."""
+    """Address options given before the command: ``danube --url URL topics list``."""
 
     url: str | None = None
     context: str | None = None
 
 
 def set_defaults(url: str | None, context: str | None) -> None:
-    """Remember the options of the root command for :func:`resolve_url`."""
+    """Store the options of the root command for :func:`resolve_url`."""
     _Defaults.url, _Defaults.context = url, context
 
 
 def resolve_url(url: str | None, context: str | None) -> str:
-    """Return the address to talk to, given a command's own ``--url`` and ``--context``.
+    """Return the address of the broker, given a command's own ``--url`` and ``--context``.
 
     Raises:
         NotFoundError: the context does not exist.
@@ -116,10 +116,10 @@ def contexts_path() -> Path:
 
 
 def load_contexts() -> Contexts:
-    """Read the file of contexts; a missing file has none.
+    """Load the file of contexts; empty if the file is missing.
 
     Raises:
-        ConfigurationError: the file cannot be read or is not what it should be.
+        ConfigurationError: the file cannot be read or is invalid.
     """
     path = contexts_path()
     try:
@@ -132,15 +132,15 @@ def load_contexts() -> Contexts:
 
 @contextmanager
 def changing_contexts() -> Iterator[Contexts]:
-    """Give the contexts to change, and store them afterwards; other processes that change them wait meanwhile.
+    """Yield the contexts for a change, and store them afterwards; concurrent changes of other processes wait.
 
     Raises:
-        ConfigurationError: the file cannot be read, or is not what it should be.
+        ConfigurationError: the file cannot be read, or is invalid.
         OSError: it, or the lock beside it, cannot be written.
     """
     path = contexts_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The file itself is replaced by each change, so it cannot be what is locked. The lock goes with the process.
+    # Each change replaces the file itself, so it cannot serve as the lock. The process's end releases the lock.
     with open(path.with_suffix(".lock"), "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stored = load_contexts()
@@ -149,7 +149,7 @@ def changing_contexts() -> Iterator[Contexts]:
 
 
 def save_contexts(stored: Contexts) -> None:
-    """Write the file of contexts, whole or not at all; only its owner may read it."""
+    """Write the file of contexts atomically; only its owner may read it."""
     path = contexts_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"current = {_quoted(stored.current)}"]
@@ -164,7 +164,7 @@ def save_contexts(stored: Contexts) -> None:
 
 
 def check_text(text: str) -> None:
-    """Raise ConfigurationError for an argument that is not in the terminal's encoding: no file could hold it."""
+    """Raise ConfigurationError for an argument that is not in the terminal's encoding: no file could store it."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -172,5 +172,5 @@ def check_text(text: str) -> None:
 
 
 def _quoted(text: str) -> str:
-    # A JSON text is a TOML basic string, but for DEL, which TOML wants escaped.
+    # A JSON text is a TOML basic string, except for DEL, which TOML requires to be escaped.
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")

@@ -1,6 +1,6 @@
-"""Dead letters as they are shown: what the attributes of a copy say about the failure of its original.
+"""Displays dead letters: decodes the attributes of a copy that describe the failure of its original.
 
-The broker's half, which makes the copies, is :mod:`danube.broker.delivery.dead_letters`.
+The broker makes the copies in :mod:`danube.broker.delivery.dead_letters`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COLUMNS: Final = [
 
 
 def own_attributes(attributes: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return the attributes that a message had before it failed; None if there were none."""
+    """Return the attributes of the original message; None if there were none."""
     return {name: value for name, value in (attributes or {}).items() if not name.startswith(_PREFIXES)} or None
 
 
@@ -45,7 +45,7 @@ async def collect(
     """Read the first ``limit`` dead letters from ``start`` on; return a row for each, and whether there are more.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
+        TopicNotFoundError: the topic does not exist.
     """
     await client.lookup_topic(topic)
     rows: list[dict[str, Any]] = []
@@ -82,7 +82,7 @@ def _number(text: str | None) -> int | str | None:
 
 
 def show(rows: Sequence[dict[str, Any]], output: Output) -> None:
-    """Print dead letters; other forms than JSON show the beginning of each payload."""
+    """Print dead letters; forms other than JSON show the beginning of each payload."""
     if output is not Output.JSON:
         rows = [
             row | {name: _head(row[name]) for name in ("reason", "key", "payload") if row[name] is not None}
@@ -92,5 +92,5 @@ def show(rows: Sequence[dict[str, Any]], output: Output) -> None:
 
 
 def _head(text: str) -> str:
-    """Return a text as one short piece of a line."""
+    """Return the beginning of a text, as a part of a line."""
     return visible(text if len(text) <= _HEAD_CHARACTERS else text[: _HEAD_CHARACTERS - 1] + "…")

@@ -1,4 +1,4 @@
-"""Lengths of time, as people write them: ``90``, ``45s``, ``30m``, ``12h``, ``7d``, ``2w``."""
+"""Durations in the notation of the command line: ``90``, ``45s``, ``30m``, ``12h``, ``7d``, ``2w``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def parse_duration(text: str) -> float:
-    """Turn ``7d``, ``90`` or ``1.5h`` into seconds.
+    """Convert ``7d``, ``90`` or ``1.5h`` to seconds.
 
     Raises:
-        InvalidArgumentError: it is something else.
+        InvalidArgumentError: the text is not a duration.
     """
     match = _DURATION.fullmatch(text)
     if not match:
@@ -26,7 +26,7 @@ def parse_duration(text: str) -> float:
 
 
 def human_duration(seconds: float) -> str:
-    """Write seconds with the largest unit that leaves at least 1: ``2.5h``."""
+    """Format seconds with the largest unit that leaves at least 1: ``2.5h``."""
     for unit in ("d", "h", "m"):
         if seconds >= _UNITS[unit]:
             return f"{seconds / _UNITS[unit]:.3g}{unit}"

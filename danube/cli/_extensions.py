@@ -1,9 +1,9 @@
-"""Commands that other packages bring: entry points of the group ``danube.commands``.
+"""Commands of other packages: entry points of the group ``danube.commands``.
 
-The name of the entry point is the name of the command; what it points to is a Typer application, whose module must be
-light to import, because ``danube --help`` shows it. Entry points are looked at only when a command is asked for that
-is not built in, or when all are listed. Commands of packages that are known but not installed are there too, and say
-what to install.
+The name of the entry point is the name of the command; its target is a Typer application, whose module must be light to
+import, because ``danube --help`` shows it. Entry points are loaded only when a command is requested that is not built
+in, or when all are listed. Commands of known packages that are not installed are included, too, and state what to
+install.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["GROUP", "extension_names", "find_extension"]
 GROUP: Final = "danube.commands"
 
 _KNOWN: Final = {"pipeline": "pip install 'pyspark-danube[pipeline]'"}
-"""Commands of packages that may be missing, and how to get them."""
+"""Commands of optional packages, and how to install these."""
 
 
 def extension_names() -> list[str]:
@@ -27,7 +27,7 @@ def extension_names() -> list[str]:
 
 
 def find_extension(name: str) -> Any:
-    """Return the command of this name, None if nobody brings it.
+    """Return the command of this name, None if no package has it.
 
     If its package is not installed, or cannot be imported, the command raises ConfigurationError when it is run.
     """

@@ -24,7 +24,7 @@ __all__ = ["Formatter", "Shown", "compile_format", "iso_time"]
 
 
 class Shown(Protocol):
-    """What a format needs to know of a message."""
+    """The fields of a message that a format uses."""
 
     @property
     def topic(self) -> str: ...
@@ -47,18 +47,18 @@ class Shown(Protocol):
 
 
 Formatter = Callable[[Shown], bytes]
-"""Turns a message into the bytes to print, newline included."""
+"""Converts a message to the bytes to print, newline included."""
 
 
 def iso_time(time_us: int) -> str:
-    """Write microseconds since the epoch as ``2026-01-31T12:00:00.000000Z``."""
+    """Format microseconds since the epoch as ``2026-01-31T12:00:00.000000Z``."""
     seconds, rest_us = divmod(time_us, 1_000_000)
     return f"{_iso_second(seconds)}.{rest_us:06d}Z"
 
 
 @functools.lru_cache(maxsize=256)
 def _iso_second(seconds: int) -> str:
-    # Messages come in the order of their times: formatting a date for each would cost more than all the rest.
+    # Messages arrive in the order of their times: formatting a date for each would dominate the cost.
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -81,7 +81,7 @@ def compile_format(text: str) -> Formatter:
     r"""Compile a format once, so that each message costs a few calls and one join.
 
     Raises:
-        InvalidArgumentError: unknown ``%`` or ``\\`` sequence, or one that is cut off.
+        InvalidArgumentError: unknown or incomplete ``%`` or ``\\`` sequence.
     """
     pieces: list[bytes | Formatter] = []
     newline = True

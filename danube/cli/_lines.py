@@ -1,7 +1,7 @@
-"""Where ``danube produce`` gets its messages: lines of a file or of standard input, or texts from the command line.
+"""The messages of ``danube produce``: lines of a file or of standard input, or texts from the command line.
 
-A line is a message; the newline is not part of it, and neither is the nothing after the last newline. Blocks of many
-lines travel together, because everything downstream costs per block, not per line.
+A line is a message, without its newline; a newline at the end of the input starts no further message. Lines are
+processed in large blocks, because all later steps cost per block, not per line.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from danube.model.errors import InvalidArgumentError
 __all__ = ["BLOCK_BYTES", "KeyField", "repeat_texts", "split_blocks"]
 
 BLOCK_BYTES = 4 * 1024 * 1024
-"""Most bytes that are read at once."""
+"""Maximum number of bytes read at once."""
 
 _REPEAT_RECORDS = 10_000
 
 
 def split_blocks(descriptor: int, block_bytes: int = BLOCK_BYTES) -> Iterator[list[bytes]]:
-    """Yield the lines of a file or pipe in blocks; each read of a pipe gives what there is, so that nothing lingers.
+    """Yield the lines of a file or pipe in blocks; a read of a pipe returns the available data, without delay.
 
     Raises:
         OSError: the file cannot be read.
     """
-    pieces: list[bytes] = []  # of a line that goes on in the next block
+    pieces: list[bytes] = []  # of a line that continues in the next block
     while block := os.read(descriptor, block_bytes):
         lines = block.split(b"\n")
         rest = lines.pop()
@@ -45,7 +45,7 @@ def split_blocks(descriptor: int, block_bytes: int = BLOCK_BYTES) -> Iterator[li
 
 
 def repeat_texts(texts: Sequence[bytes], count: int) -> Iterator[list[bytes]]:
-    """Yield ``count`` messages that go round the given texts."""
+    """Yield ``count`` messages by repeating the given texts in turn."""
     whole_rounds = max(1, _REPEAT_RECORDS // len(texts))
     block = list(texts) * whole_rounds
     while count > 0:
@@ -54,16 +54,16 @@ def repeat_texts(texts: Sequence[bytes], count: int) -> Iterator[list[bytes]]:
 
 
 class KeyField:
-    """Takes the key of a message from a field of its JSON object."""
+    """Extracts the key of a message from a field of its JSON object."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        # Decoding into a Struct of one field skips over all the others without building objects for them.
+        # Decoding into a Struct of one field skips all the others without creating objects for them.
         holder = msgspec.defstruct("Line", [("key", str | int | float | bool | None, None)], rename={"key": name})
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(holder)
 
     def keys(self, lines: Sequence[bytes], first_line: int) -> list[str | None]:
-        """Return the key of each line; None where the field is missing or null. Numbers become their text.
+        """Return the key of each line; None where the field is missing or null. Numbers are converted to text.
 
         Args:
             lines: one JSON object each.

@@ -1,4 +1,4 @@
-"""How results are shown: a table for people, JSON for programs, tab-separated text for shell pipes.
+"""Formats results: a table for people, JSON for programs, tab-separated text for shell pipes.
 
 Results go to standard output, everything else (progress, summaries beside data, errors) to standard error.
 """
@@ -41,7 +41,7 @@ def print_json(value: Any, indent: int = 2) -> None:
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: Output) -> None:
-    """Print rows: ``columns`` picks what a table and raw lines show; JSON is a list with every field."""
+    """Print rows: ``columns`` selects the fields of a table and of raw lines; JSON is a list with every field."""
     if output is Output.JSON:
         print_json(list(rows))
     elif output is Output.RAW:
@@ -52,7 +52,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output:
 
 
 def show_record(record: Mapping[str, Any], output: Output) -> None:
-    """Print one thing: a line for each field, or one JSON object."""
+    """Print one record: a line for each field, or one JSON object."""
     if output is Output.JSON:
         print_json(record)
     elif output is Output.RAW:
@@ -65,7 +65,7 @@ def show_record(record: Mapping[str, Any], output: Output) -> None:
 
 
 def human_bytes(size: float) -> str:
-    """Write a number of bytes with a binary unit: ``1.5 MiB``."""
+    """Format a number of bytes with a binary unit: ``1.5 MiB``."""
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -74,7 +74,7 @@ def human_bytes(size: float) -> str:
 
 
 def human_rate(count: float, seconds: float, unit: str) -> str:
-    """Write a rate: ``12,345 messages/s``."""
+    """Format a rate: ``12,345 messages/s``."""
     return f"{count / seconds if seconds > 0 else 0:,.0f} {unit}/s"
 
 
@@ -101,7 +101,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
     from rich.table import Table
     from rich.text import Text
 
-    # As wide as the cells need: a row stays one line, for eyes and for grep; a narrow terminal wraps it by itself.
+    # As wide as the cells need: a row stays one line, for people and for grep; a narrow terminal wraps it by itself.
     console = Console(file=sys.stdout, width=100_000, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:

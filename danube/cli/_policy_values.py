@@ -1,7 +1,7 @@
-"""Policies as people write and read them: ``publish_rate=100/s,1MiB/s``, ``message_ttl=7d``, ``retention=none``.
+"""Policies in the notation of the command line: ``publish_rate=100/s,1MiB/s``, ``message_ttl=7d``, ``retention=none``.
 
-What is shown can be typed again and means the same. A name may be written with dashes, and without the unit at its end
-(``message_ttl`` for ``message_ttl_s``); the API's own name is what is shown.
+Output can be used as input, with the same meaning. A name may be written with dashes, and without the unit at its end
+(``message_ttl`` for ``message_ttl_s``); the output shows the API's own name.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _NONE: Final = "none"
 _SIZES: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _DURATIONS: Final = (("d", 86400), ("h", 3600), ("m", 60))
 _MOST_DIGITS: Final = 18
-"""Of a count: what fits into 64 bits."""
+"""Maximum digits of a count, which has to fit into 64 bits."""
 
 
 class Kind(NamedTuple):
-    """How the values of a policy are written."""
+    """The notation of the values of a policy."""
 
     parse: Callable[[str], Any]
-    """Text to plain value; raises InvalidArgumentError or ConfigurationError."""
+    """Converts text to a plain value; raises InvalidArgumentError or ConfigurationError."""
     show: Callable[[Any], str]
-    """Value to text."""
+    """Converts a value to text."""
 
 
 # --- Numbers, sizes, times -------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def _parse_count(text: str) -> int:
 
 
 def _digits(number: float) -> str:
-    """Write all of a number, without an exponent: whoever reads it again wants the same one."""
+    """Format a number with all its digits, without an exponent, so that it reads back unchanged."""
     return str(int(number)) if number == int(number) else f"{Decimal(repr(number)):f}"
 
 
@@ -71,7 +71,7 @@ def _show_size(size: float) -> str:
 
 
 def _parse_duration(text: str) -> float:
-    """Read a length of time of which 0 means that there is none."""
+    """Parse a duration; ``none`` is 0."""
     return 0.0 if text == _NONE else parse_duration(text)
 
 
@@ -86,12 +86,12 @@ def _show_duration(seconds: float) -> str:
 
 
 def parse_rate(text: str) -> dict[str, float]:
-    """Read ``100/s``, ``1MiB/s``, both with a comma between them, or ``none``; return the fields of a Rate.
+    """Parse ``100/s``, ``1MiB/s``, both with a comma between them, or ``none``; return the fields of a Rate.
 
     A number is messages, a number with a unit (``B``, ``KiB``, ``MB`` ...) is bytes.
 
     Raises:
-        InvalidArgumentError: it is something else.
+        InvalidArgumentError: the text is not a rate.
     """
     rate: dict[str, float] = {}
     for part in [] if text == _NONE else text.split(","):
@@ -125,7 +125,7 @@ def _show_rate(rate: Rate) -> str:
 
 
 def _parse_retention(text: str) -> dict[str, Any]:
-    """Read ``7d``, ``10GiB``, ``acknowledged``, several with commas between them, or ``none`` (which keeps all)."""
+    """Parse ``7d``, ``10GiB``, ``acknowledged``, several with commas between them, or ``none`` (which keeps all)."""
     rules: dict[str, Any] = {}
     for part in [] if text == _NONE else text.split(","):
         word = part.strip()
@@ -193,14 +193,14 @@ SUBSCRIPTION_POLICIES: Final[Mapping[str, Callable[[Any], str]]] = {
     "unmatched": str,
     "dispatch_rate": _show_rate,
 }
-"""How every field of :class:`danube.model.SubscriptionPolicy` is shown."""
+"""The format of every field of :class:`danube.model.SubscriptionPolicy`."""
 
 
 def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
-    """Read ``name=value`` texts; return plain values by the API's names.
+    """Parse ``name=value`` texts; return plain values by the API's names.
 
     Raises:
-        InvalidArgumentError: an unknown name (the message names the nearest), one twice, or a value that is none.
+        InvalidArgumentError: an unknown name (the message names the nearest), a repeated one, or an invalid value.
     """
     changes: dict[str, Any] = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""Places in a topic, as people write them: ``earliest``, ``latest``, an offset, or a time."""
+"""Positions in a topic, in the notation of the command line: ``earliest``, ``latest``, an offset, or a time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["parse_position", "parse_time"]
 
 
 _MOST_DIGITS: Final = 19
-"""Of an offset: all of 64 bits."""
+"""Maximum digits of an offset, which has 64 bits."""
 
 
 def parse_position(text: str) -> str | int | datetime.datetime:
-    """Read a position; a time without a zone is UTC.
+    """Parse a position; a time without a zone is UTC.
 
     Raises:
-        InvalidArgumentError: it is none of the four.
+        InvalidArgumentError: the text is not a position.
     """
     if text in (EARLIEST, LATEST):
         return text
@@ -34,10 +34,10 @@ def parse_position(text: str) -> str | int | datetime.datetime:
 
 
 def parse_time(text: str) -> datetime.datetime:
-    """Read an ISO 8601 time; one without a zone is UTC.
+    """Parse an ISO 8601 time; one without a zone is UTC.
 
     Raises:
-        InvalidArgumentError: it is something else.
+        InvalidArgumentError: the text is not a time.
     """
     try:
         return _moment(text)

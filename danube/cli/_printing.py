@@ -1,4 +1,4 @@
-"""Messages as output: payloads, rows, JSON objects, or a format of the user's; and the way to standard output.
+"""Formats messages as payloads, rows, JSON objects, or in a format of the user, and writes them to standard output.
 
 Writing happens in a thread, because a pipe whose reader sleeps (``| less``) would otherwise keep the client from
 answering its broker's PINGs.
@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 Printer: TypeAlias = Callable[[Sequence[Shown]], bytes]
-"""Turns messages into the bytes to print."""
+"""Converts messages to the bytes to print."""
 
 
 def make_printer(format: str | None, output: Output) -> Printer:
-    """Return what turns messages into output.
+    """Return the function that formats messages.
 
     Raises:
-        InvalidArgumentError: the format means nothing.
+        InvalidArgumentError: the format is invalid.
     """
     if format is not None:
         show = compile_format(format)
@@ -62,7 +62,7 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 def json_lines(messages: Sequence[Shown]) -> bytes:
-    """Return one JSON object a line. A payload that is not UTF-8 is base64, and ``encoding`` says so."""
+    """Return one JSON object a line. A payload that is not UTF-8 is base64, as stated in ``encoding``."""
     return _encode_lines([_json_object(message) for message in messages])
 
 
@@ -93,12 +93,12 @@ _ROW: Final = "{:>9}  {:>12}  {:<27}  {:<16}  {}\n"
 
 
 def table_head() -> bytes:
-    """Return the line above the rows of :func:`table_lines`."""
+    """Return the header line of :func:`table_lines`."""
     return _ROW.format("partition", "offset", "publish time", "key", "payload").encode()
 
 
 def table_lines(messages: Sequence[Shown]) -> bytes:
-    """Return one row a line; control characters of keys and payloads are escaped, so that a row stays a row."""
+    """Return one row a line; control characters of keys and payloads are escaped, so that a row stays one line."""
     return "".join(
         _ROW.format(
             message.partition,
@@ -121,12 +121,12 @@ def visible(text: str) -> str:
 
 
 async def write(data: bytes) -> None:
-    """Write everything to standard output. Cancelling leaves the thread that writes behind."""
+    """Write all bytes to standard output. Cancelling abandons the thread that writes."""
     await trio.to_thread.run_sync(write_now, data, abandon_on_cancel=True)
 
 
 def write_now(data: bytes) -> None:
-    """Write everything to standard output, past Python's buffer: when this returns, the operating system has it."""
+    """Write all bytes to standard output, unbuffered: when this returns, the operating system has them."""
     try:
         descriptor = sys.stdout.fileno()
     except io.UnsupportedOperation:  # standard output was replaced by an object in memory

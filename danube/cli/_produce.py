@@ -1,16 +1,16 @@
-"""The work of ``danube produce``: read blocks of lines, route them, keep a few sends in flight, tally the receipts.
+"""Implements ``danube produce``: reads blocks of lines, routes them, keeps a few sends in flight, sums up the receipts.
 
 ::
 
     file or pipe --thread--> blocks of lines --count, rate, keys, skip--> send_many ... a few in flight --> tally
 
-Order is kept: a send is started only after the one before it has handed all its messages to the producer, which it
+Order is kept: a send is started only after the previous one has passed all its messages to the producer, which it
 does without waiting as long as the producer's buffer has room; :data:`_IN_FLIGHT` blocks are far below that buffer.
 
-**Resuming.** The n-th message of a named producer on a partition has sequence n, and the broker remembers how many it
-has. The same input is routed the same way again, so the first that many messages of each partition are skipped. For
-this, messages without a key must not be routed by what is in flight at the moment, as the client does: a named producer
-is opened once for each partition, and they take turns message by message.
+**Resuming.** The n-th message of a named producer on a partition has sequence n, and the broker knows how many it
+has. The same input is routed in the same way again, so that number of messages of each partition is skipped. This
+requires that messages without a key are not routed by the present load, as the client does: a named producer is opened
+once for each partition, and they are used in turn, message by message.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "run"]
 
 _IN_FLIGHT: Final = 3
-"""Blocks that may wait for their receipts at the same time."""
+"""Maximum number of blocks that wait for their receipts at the same time."""
 
 _BLOCK_RECORDS: Final = 100_000
-"""Most messages that are sent in one go."""
+"""Maximum number of messages that are sent in one call."""
 
 _PIPE_READ_BYTES: Final = 64 * 1024
 _RECONNECT_S: Final = 60.0
 _MAX_CACHED_KEYS: Final = 65_536
 _STEPS_PER_SECOND: Final = 20
-"""With a rate: how often a second a group of messages is sent, if the rate asks for more than that."""
+"""With a rate: maximum number of groups of messages sent per second."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options of the command ask for."""
+    """The options of the command."""
 
     topic: str
     file: Path | None = None
@@ -78,7 +78,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Lane:
-    """A producer, and how many messages it still has to skip."""
+    """A producer, and the number of messages that it still has to skip."""
 
     def __init__(self, producer: Producer, skip: int) -> None:
         self.producer = producer
@@ -86,10 +86,10 @@ class _Lane:
 
 
 def run(plan: Plan, url: str | None, context: str | None, output: Output) -> bool:
-    """Produce, print the summary; False if a signal ended it early.
+    """Produce, and print the summary; return False if a signal ended it early.
 
     Raises:
-        DanubeError: the broker refused, or did not come back; what was acknowledged is said on standard error.
+        DanubeError: the broker refused, or was unreachable; acknowledged messages are reported on standard error.
         OSError: the input cannot be read.
     """
     tally = Tally()
@@ -138,7 +138,7 @@ class _Job:
                 nursery.cancel_scope.cancel()
 
     async def _watch_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """First signal: read no more, finish what is under way. Second: leave at once."""
+        """First signal: stop reading, finish sends under way. Second: exit at once."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
@@ -182,7 +182,7 @@ class _Job:
     # --- Input -------------------------------------------------------------------------------------------------------
 
     async def _feed(self, sends: trio.Nursery) -> None:
-        """Read, cut, pace and send until the input ends, the count is reached, or the user has had enough."""
+        """Read, cut, pace and send until the input ends, the count is reached, or a signal arrives."""
         plan = self._plan
         left = math.inf if plan.count is None else plan.count
         done = 0
@@ -251,8 +251,8 @@ class _Job:
             if not payloads:
                 return
         await self._slots.acquire()
-        # start() returns when the task has said "started"; the task then goes on to hand its messages to the producer
-        # without a pause, so that the next one cannot overtake it.
+        # start() returns when the task has called started(); the task then passes its messages to the producer without
+        # an await, so that the next one cannot overtake it.
         await sends.start(self._send, lane.producer, payloads, keys)
 
     async def _send(
@@ -281,7 +281,7 @@ class _Job:
 
 @contextmanager
 def _open_input(plan: Plan) -> Iterator[tuple[Iterator[list[bytes]], int]]:
-    """Give the blocks of the input, and how many of them may wait to be sent."""
+    """Yield the blocks of the input, and the number of them that may wait to be sent."""
     if plan.texts:
         yield repeat_texts(plan.texts, len(plan.texts) if plan.count is None else plan.count), 1
         return
@@ -304,7 +304,7 @@ def _open_input(plan: Plan) -> Iterator[tuple[Iterator[list[bytes]], int]]:
 def _blocks_of(descriptor: int) -> tuple[Iterator[list[bytes]], int]:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return split_blocks(descriptor, BLOCK_BYTES), 1
-    # A pipe gives small pieces, each as soon as it is there; what has queued up meanwhile is sent together.
+    # A pipe gives small pieces, each as soon as it is available; pieces that have queued up are sent together.
     return split_blocks(descriptor, _PIPE_READ_BYTES), BLOCK_BYTES // _PIPE_READ_BYTES
 
 
@@ -316,7 +316,7 @@ async def _read(blocks: Iterator[list[bytes]], sender: trio.MemorySendChannel[li
 
 
 async def _gather(receiver: trio.MemoryReceiveChannel[list[bytes]]) -> list[bytes]:
-    """Return the lines of all blocks that are there, at least one; an empty list at the end of the input."""
+    """Return the lines of all available blocks, at least one; an empty list at the end of the input."""
     lines: list[bytes] = []
     try:
         lines = await receiver.receive()

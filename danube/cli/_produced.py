@@ -1,4 +1,4 @@
-"""What ``danube produce`` says of its work: a bar while it goes on, and the sums at its end."""
+"""Progress and results of ``danube produce``: a bar while it runs, and the sums at its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Progress", "Tally", "show_summary"]
 
 
 class Tally:
-    """What has been acknowledged."""
+    """Sums of acknowledged messages."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -31,7 +31,7 @@ class Tally:
         for part in receipt.ranges:
             self.messages += part.count
             count, first, last = self._topics.get(part.topic, (0, None, None))
-            if part.start >= 0:  # else the broker has it, but no longer knows where
+            if part.start >= 0:  # else the broker has it, but no longer knows its offset
                 first = part.start if first is None else min(first, part.start)
                 last = part.end - 1 if last is None else max(last, part.end - 1)
             self._topics[part.topic] = (count + part.count, first, last)
@@ -54,11 +54,11 @@ class Tally:
 
 
 class Progress:
-    """A progress bar on standard error, for a person who watches; otherwise nothing.
+    """A progress bar on standard error, for interactive use; otherwise nothing.
 
     Args:
-        total_bytes: of the input; None if nobody knows.
-        output: of the command; programs that read it get no bar.
+        total_bytes: of the input; None if unknown.
+        output: of the command; forms for programs show no bar.
     """
 
     def __init__(self, total_bytes: int | None, output: Output) -> None:
@@ -81,7 +81,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, size_bytes: int) -> None:
-        """Bytes of the input are acknowledged."""
+        """Advance by bytes of the input that are acknowledged."""
         if self._bar is not None:
             self._bar.advance(self._task, size_bytes)
 

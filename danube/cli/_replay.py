@@ -1,11 +1,11 @@
-"""The work of ``danube dlq replay``: from a dead-letter topic back to where the messages failed.
+"""Implements ``danube dlq replay``: sends dead letters back to the topics in which they failed.
 
 ::
 
     subscription "dlq-replay" --batch--> send_nowait ... all of the batch --receipts--> acknowledge each
 
-Batch by batch: a message is acknowledged in the dead-letter topic only when its copy is durable, so that a command that
-is killed anywhere loses nothing; what it had sent and not acknowledged is sent again by the next run.
+Batch by batch: a message is acknowledged in the dead-letter topic only when its copy is durable, so that killing the
+command at any point loses nothing; messages that were sent and not acknowledged are sent again by the next run.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _RECONNECT_S: Final = 60.0
 _LEFT: Final = 1
 _INTERRUPTED: Final = 130
 _MAX_REASONS: Final = 10
-"""So many messages that were left are named; the rest are counted."""
+"""Number of messages left in place whose reasons are listed; the others are counted."""
 
 _PATIENT: Final = SubscriptionPolicy(ack_timeout_s=0, max_redelivery_count=-1)
-"""Of the subscription that remembers what was replayed: here nothing times out and nothing is poison."""
+"""Policy of the subscription that tracks replayed messages: they do not time out or become poison."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options of the command ask for."""
+    """The options of the command."""
 
     topic: str
     to: str | None = None
@@ -56,8 +56,8 @@ def run(plan: Plan, url: str | None, context: str | None, output: Output) -> int
 
     Raises:
         InvalidArgumentError: ``--to`` is the dead-letter topic itself.
-        TopicNotFoundError: there is no such dead-letter topic, or ``--to`` does not exist.
-        DanubeError: the broker refused, or did not come back; what was replayed until then is said on standard error.
+        TopicNotFoundError: the dead-letter topic, or ``--to``, does not exist.
+        DanubeError: the broker refused, or was unreachable; messages replayed before are reported on standard error.
     """
     if plan.to is not None:
         validate_topic(plan.to)
@@ -84,7 +84,7 @@ def run(plan: Plan, url: str | None, context: str | None, output: Output) -> int
 
 
 def _base(topic: str) -> str:
-    """Return the topic that a partition belongs to; a plain topic is its own."""
+    """Return the topic that a partition belongs to; a plain topic is returned unchanged."""
     split = split_partition(topic)
     return split[0] if split else topic
 
@@ -96,28 +96,28 @@ class _Replay:
         self._client = client
         self._plan = plan
         self._targets: dict[str, Producer | str | None] = {}
-        """For each topic its producer, or why there is none; in a dry run None for one that could have one."""
+        """For each topic its producer, or the reason why it has none; in a dry run None for a possible producer."""
         self._receiving = trio.CancelScope()
         self.sent: Counter[str] = Counter()
-        """Messages by the topic that they went to, or would go to."""
+        """Messages by their (possible) target topic."""
         self.left = 0
         self.reasons: list[str] = []
-        """Why messages were left, of the first few."""
+        """Reasons why messages were left in place, of the first few."""
         self.interrupted = False
 
     @property
     def count(self) -> int:
-        """Messages replayed, or that would be."""
+        """Number of messages that were, or would be, replayed."""
         return self.sent.total()
 
     async def run(self) -> None:
-        """Replay what the dead-letter topic holds at this moment, or as much as was asked for."""
+        """Replay the present contents of the dead-letter topic, or as many messages as requested."""
         await self._client.lookup_topic(self._plan.topic)
         if self._plan.to is not None:
             await self._client.lookup_topic(self._plan.to)
         async with await self._open() as source, trio.open_nursery() as nursery:
             await nursery.start(self._watch_signals)
-            async with AsyncExitStack() as producers:  # innermost: it is entered bit by bit
+            async with AsyncExitStack() as producers:  # innermost: it is entered step by step
                 await self._replay_batches(source, producers)
             nursery.cancel_scope.cancel()
 
@@ -132,7 +132,7 @@ class _Replay:
         )
 
     async def _watch_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """First signal: finish the batch under way and sum up. Second: leave at once."""
+        """First signal: finish the batch under way and print the sums. Second: exit at once."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
@@ -172,7 +172,7 @@ class _Replay:
             self.sent[topic] += 1
 
     async def _target(self, topic: str, producers: AsyncExitStack) -> Producer | str | None:
-        """Return the producer of a topic, or why messages cannot go there."""
+        """Return the producer of a topic, or the reason why messages cannot be sent there."""
         if topic in self._targets:
             return self._targets[topic]
         target: Producer | str | None = None
@@ -180,7 +180,7 @@ class _Replay:
             target = f"it has no attribute {ORIGINAL_TOPIC}"
         else:
             try:
-                # Opening a producer would create the topic; one that was deleted must not come back by itself.
+                # Opening a producer would create the topic; a deleted one must not be recreated by accident.
                 await self._client.lookup_topic(topic)
             except (NotFoundError, InvalidArgumentError) as error:
                 target = str(error)

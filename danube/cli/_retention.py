@@ -1,4 +1,4 @@
-"""The options that make up a retention, and a retention in words."""
+"""Options for the rules of a retention, and their description in words."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DeleteAcknowledgedOption = Annotated[
 
 
 def read_retention(max_age: str | None, max_bytes: str | None, delete_acknowledged: bool) -> Retention | None:
-    """Return the rules that the options give; None if they give none.
+    """Return the rules given by the options; None if there are none.
 
     Raises:
-        InvalidArgumentError: an age that is none, or a rule of 0.
-        ConfigurationError: a size that is none.
+        InvalidArgumentError: an invalid age, or a rule of 0.
+        ConfigurationError: an invalid size.
     """
     from danube.broker.runtime.config import parse_size
     from danube.model.errors import InvalidArgumentError
@@ -43,7 +43,7 @@ def read_retention(max_age: str | None, max_bytes: str | None, delete_acknowledg
 
 
 def describe_retention(rules: Retention) -> str:
-    """Say in a few words what goes."""
+    """Describe in a few words which messages are deleted."""
     words = []
     if rules.max_age_s:
         words.append(f"what is older than {human_duration(rules.max_age_s)} goes")

@@ -1,7 +1,7 @@
-"""The root of the command tree: options for every command, and the one place where errors become exit codes.
+"""The root of the command tree: options for every command, and the mapping of errors to exit codes.
 
 An error is one line on standard error, ``error: what happened, to which thing, what to do``, never a traceback
-(``--debug`` shows it). Commands raise; nothing below this file prints errors or leaves the process.
+(``--debug`` shows it). Commands raise; no module below this one prints errors or exits the process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ busy, producer fenced, data directory in use); 130 interrupted."""
 
 
 class RootGroup(TyperGroup):
-    """The group behind ``danube``: finds commands of other packages, turns errors into one line and an exit code."""
+    """The group behind ``danube``: finds commands of other packages, converts errors to one line and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, those of other packages last."""
@@ -40,7 +40,7 @@ class RootGroup(TyperGroup):
         return own + [name for name in extension_names() if name not in own]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command: one of our own, else one that another package brings, else None."""
+        """Return a command: a built-in one, else one of another package, else None."""
         return super().get_command(ctx, cmd_name) or find_extension(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
@@ -85,7 +85,7 @@ def flatten(error: BaseException) -> BaseException:
 
 
 def _no_text(error: UnicodeEncodeError) -> DanubeError:
-    """Return what to say of a text that cannot be shown: bytes of an argument, or a letter the terminal has not."""
+    """Return the error for a text that cannot be encoded: bytes of an argument, or an unsupported character."""
     from danube.model.errors import InvalidArgumentError
 
     return InvalidArgumentError(
@@ -99,7 +99,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _flush_stdout() -> None:
-    """Write what is left: what cannot be written is an error of the command, and has to be said before its end."""
+    """Flush standard output: a failure to write is an error of the command, to be reported before its end."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -108,10 +108,10 @@ def _flush_stdout() -> None:
 
 
 def _abandon_stdout() -> None:
-    """Whoever read our output has gone (``| head``): let the flush at exit go nowhere instead of failing."""
+    """The reader of our output has gone (``| head``): discard the rest, so that the flush at exit does not fail."""
     try:
         descriptor = sys.stdout.fileno()
-    except io.UnsupportedOperation:  # an object in memory, which flushes without fail
+    except io.UnsupportedOperation:  # an object in memory, whose flush does not fail
         return
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, descriptor)

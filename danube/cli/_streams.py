@@ -1,9 +1,9 @@
-"""The standard streams of a process that was started without some of them (``danube produce <&-``).
+"""Reopens standard streams that were closed when the process was started (``danube produce <&-``).
 
-What a shell has closed is free for the next file that is opened: a journal as descriptor 2 would get whatever some
-library writes to its standard error. And Python has no ``sys.stdin`` then, so that everything that reads it would need
-a case of its own. So each closed one is opened again, on the null device and the wrong way round: reading from standard
-input fails, and so does writing to standard output, as an error with one line like any other.
+The descriptor of a closed stream is reused by the next file that is opened: a journal as descriptor 2 would receive
+the standard error output of any library. And ``sys.stdin`` is None then, so that all code that reads it would need a
+special case. So each closed stream is opened on the null device in the wrong direction: reading from standard input
+fails, and so does writing to standard output, with an ordinary one-line error.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _STREAMS = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr"
 
 
 def reopen_closed_streams() -> None:
-    """Give a process the standard streams that it was started without."""
+    """Open the standard streams that the process was started without."""
     for descriptor, (name, flags, mode) in enumerate(_STREAMS):
         if getattr(sys, name) is None and _closed(descriptor):
-            os.open(os.devnull, flags)  # takes the lowest number that is free: those below it are there by now
+            os.open(os.devnull, flags)  # takes the lowest free number: those below are open by now
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays
 
 

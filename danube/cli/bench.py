@@ -1,4 +1,4 @@
-"""``danube bench``: how fast a running broker is, seen from here."""
+"""``danube bench``: measures the throughput and latency of a running broker from this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``danube context``: names for brokers, so that an address is typed once."""
+"""``danube context``: manages named addresses of brokers."""
 
 from __future__ import annotations
 

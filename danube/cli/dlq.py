@@ -1,4 +1,4 @@
-"""``danube dlq``: look into a dead-letter topic, and send its messages back to where they failed."""
+"""``danube dlq``: lists the messages of a dead-letter topic, and replays them to their original topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``danube doctor``: checks whether this machine is fit to run a broker, and whether the one that runs is well."""
+"""``danube doctor``: checks whether this machine is suitable for a broker, and the health of a running one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``danube info`` and ``danube version``: who answers, and what is installed here."""
+"""``danube info`` and ``danube version``: show the status of a broker, and the versions installed here."""
 
 from __future__ import annotations
 

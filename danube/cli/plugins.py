@@ -1,4 +1,4 @@
-"""``danube plugins``: which storage backends and metadata engines are here, what they take, and how to get more."""
+"""``danube plugins``: lists storage backends and metadata engines, their options, and known packages with others."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _options_of(kind: str, config: type[msgspec.Struct]) -> list[dict[str, Any]]
 
 
 def _field_docstrings(owner: type) -> dict[str, str]:
-    """Return what is written below each field of a class, as it stands in the source; Python itself throws it away."""
+    """Return the docstrings of the fields of a class, from its source; Python does not keep them at run time."""
     import ast
     import inspect
     import textwrap

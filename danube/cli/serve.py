@@ -54,7 +54,7 @@ def serve(
     It prints one line when it is ready, and drains on SIGTERM or Ctrl-C. Options win over the configuration file, which
     wins over the defaults.
     """
-    leave_on_interrupt()  # until the broker handles signals itself: nothing is begun before that
+    leave_on_interrupt()  # until the broker handles signals itself: nothing has begun before that
     from danube.broker.runtime.config import load_config, parse_size
 
     limits: dict[str, Any] = {}

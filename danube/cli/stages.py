@@ -1,4 +1,4 @@
-"""``danube stages``: what distributed jobs have staged and not committed, and giving it up."""
+"""``danube stages``: lists uncommitted stages of distributed jobs, and drops them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``danube storage``: the storages of a broker, how they are, and whether all history is in them."""
+"""``danube storage``: shows the storages of a broker and their state, and checks and repairs their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``danube subscriptions policy``: what happens to messages that fail, and how fast a subscription may be."""
+"""``danube subscriptions policy``: shows and changes the failure policy and the rates of a subscription."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``danube subscriptions``: look at subscriptions, move them, delete them, and ask why one does not move.
+"""``danube subscriptions``: lists, moves and deletes subscriptions, and explains why one does not move.
 
-Their policies are next door.
+Their policies are in ``subscription_policy``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``danube topics seal | unload | retention | restore``: what happens to a topic's history."""
+"""``danube topics seal | unload | retention | restore``: manages the history of a topic."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def retention(
         raise typer.BadParameter("--dry-run and --now exclude each other")
     if clear:
         rules = Retention()
-    # Without rules and without --now there is nothing to change: this asks.
+    # Without rules and without --now there is nothing to change: only show them.
     only_ask = dry_run or (rules is None and not now)
     found = run_with_client(
         lambda client: client.change_retention(topic, rules, dry_run=only_ask, now=now), url, context

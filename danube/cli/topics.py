@@ -1,4 +1,4 @@
-"""``danube topics``: list, create, describe and delete topics. What concerns their history is next door."""
+"""``danube topics``: list, create, describe and delete topics. For their history see ``topic_history``."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class CompatConsumer:
         self._max_bytes = limits.compat_max_message_bytes
         self._parcels: deque[_Parcel] = deque()
         self._blocked = trio.Event()
-        """Set when the send buffer has room again; until then the task waits."""
+        """Set when the send buffer is full; the task then continues once there is room again."""
         self._earned_messages = self._earned_bytes = 0
         self._sent: deque[list[int]] = deque(maxlen=_SENT_RANGES)
         """Delivered ranges that the client is not known to have received, in order of delivery."""
