@@ -88,7 +88,7 @@ def _rates(messages: int, size_bytes: int, seconds: float) -> dict[str, Any]:
     }
 
 
-# --- The three -------------------------------------------------------------------------------------------------------
+# --- The three benchmarks ---------------------------------------------------------------------------------------------
 
 
 async def publish(client: Client, plan: Plan, topic: str) -> dict[str, Any]:

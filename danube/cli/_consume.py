@@ -106,7 +106,7 @@ def _narrow(count: int | None) -> int | None:
 
 
 def run(plan: ConsumePlan | ReadPlan, url: str | None, context: str | None, output: Output) -> None:
-    """Receive and print until the count, the end of the topic, a signal, or the end of the output's reader.
+    """Receive and print until the count, the end of the topic, a signal, or a closed output.
 
     Raises:
         InvalidArgumentError: the format is invalid.

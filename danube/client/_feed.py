@@ -86,7 +86,7 @@ class Feed(Inflow):
         self._place: tuple[int, int, int] | None = None
         """Topic id, subscription id and generation of current deliveries."""
 
-    # --- What the application says -----------------------------------------------------------------------------------
+    # --- Requests of the application ---------------------------------------------------------------------------------
 
     def ack(self, start: int, end: int, moves: int) -> None:
         """Acknowledge ``[start, end)``, delivered after ``moves`` seeks, at the end of this turn of the loop."""
@@ -151,7 +151,7 @@ class Feed(Inflow):
             gathered.add(start, end)
         self._wake()
 
-    # --- What the application takes ----------------------------------------------------------------------------------
+    # --- Deliveries to the application -------------------------------------------------------------------------------
 
     def taken(self, delivery: api.Delivery, ranges: list[int], count: int) -> None:
         """Return the credit of a delivery that the application has taken. Its timeout counts from here."""

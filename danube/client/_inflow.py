@@ -116,7 +116,7 @@ class Inflow:
         self._owner = (0, 0)
         """Id and owner's epoch of the topic, when the last stream was opened."""
 
-    # --- What the application says -----------------------------------------------------------------------------------
+    # --- Requests of the application ---------------------------------------------------------------------------------
 
     def ack(self, start: int, end: int, moves: int) -> None:
         """Acknowledge ``[start, end)``, delivered after ``moves`` seeks."""
@@ -130,7 +130,7 @@ class Inflow:
         """Move the ack timeout of ranges."""
         raise NotImplementedError
 
-    # --- What the application takes ----------------------------------------------------------------------------------
+    # --- Deliveries to the application -------------------------------------------------------------------------------
 
     def taken(self, delivery: api.Delivery, ranges: list[int], count: int) -> None:
         """Return the credit of a delivery that the application has taken: ``count`` messages with these offsets."""

@@ -167,7 +167,7 @@ class Outbox:
         self._refused = 0  # how many of those were refused
         self._paused = True  # not connected, or waiting for resume()
 
-    # --- Gathering ---------------------------------------------------------------------------------------------------
+    # --- Collecting --------------------------------------------------------------------------------------------------
 
     def add(self, item: bytes | Record, size: int) -> tuple[OutBatch, int]:
         """Put one message of about ``size`` bytes into the open batch; return the batch and its index there."""
@@ -209,7 +209,7 @@ class Outbox:
         return batch, index
 
     def add_encoded(self, body: bytes, count: int, deliver_at_us: int = 0) -> OutBatch:
-        """Put a batch of its own behind what has gathered: ``count`` bare payloads, encoded already."""
+        """Append a batch of its own after the collected messages: ``count`` bare payloads, encoded already."""
         self._close_open()
         batch = OutBatch(self, deliver_at_us)
         batch.body, batch.count, batch.size = body, count, len(body)
@@ -218,7 +218,7 @@ class Outbox:
         return batch
 
     def _last_delayed(self, deliver_at_us: int) -> OutBatch | None:
-        """Return the batch that is due at that time, if nothing was accepted after it and it has not left."""
+        """Return the last batch if it is due at that time, not sent yet, and no message was accepted after it."""
         self._close_open()
         last = self.queued[-1] if self.queued else None
         return last if last is not None and last.deliver_at_us == deliver_at_us and not last.body else None
@@ -230,7 +230,7 @@ class Outbox:
 
     @property
     def refuses(self) -> bool:
-        """Whether a batch was refused, and others that were sent have no answer yet."""
+        """Whether a batch was refused, and others that were sent have no reply yet."""
         return self._refused > 0
 
     @property
@@ -245,7 +245,7 @@ class Outbox:
     # --- The stream --------------------------------------------------------------------------------------------------
 
     def opened(self, answer: PublishOpened) -> None:
-        """A stream was opened. Everything in flight will be sent again on it, unless it was settled."""
+        """Handle a new stream: everything in flight is sent again on it, unless it was settled."""
         known = bool(self.epoch)
         same_session = answer.producer_id == self.producer_id and answer.epoch == self.epoch
         self.producer_id, self.epoch = answer.producer_id, answer.epoch
@@ -253,8 +253,8 @@ class Outbox:
         self._max_part_bytes = answer.max_batch_bytes
         self.max_bytes = min(self.max_bytes, answer.max_batch_bytes - PART_OVERHEAD - RECORD_OVERHEAD)
         first = self.flight[0].base_sequence if self.flight else self.next_sequence
-        # A broker that remembers less than what it acknowledged has lost it as far as its durability level allows
-        # (or forgot an idle producer); the sequence goes on from what it does remember.
+        # A broker that knows fewer messages than it acknowledged has lost them, as far as its durability level permits
+        # (or has forgotten an idle producer); the sequence continues from the messages that it knows.
         if not known or answer.next_sequence < first:
             first = answer.next_sequence
             same_session = False
@@ -263,11 +263,11 @@ class Outbox:
         self._restart()
 
     def lost(self) -> None:
-        """The stream is gone; send nothing until the next one is opened."""
+        """Handle the loss of the stream: send nothing until the next one is opened."""
         self._paused = True
 
     def resume(self) -> None:
-        """Send again what was refused for the time being."""
+        """Send temporarily refused batches again."""
         self._restart()
 
     def next_part(self, now_us: int) -> bytes | None:
@@ -323,13 +323,13 @@ class Outbox:
         self.next_sequence += batch.count
         return True
 
-    # --- Answers -----------------------------------------------------------------------------------------------------
+    # --- Replies -----------------------------------------------------------------------------------------------------
 
     def acked(self, acks: Sequence[AckedSequence]) -> Verdict:
         """Settle stored batches.
 
         Raises:
-            ProtocolError: the broker acknowledges what was not sent.
+            ProtocolError: the broker acknowledges a batch that was not sent.
         """
         for ack in acks:
             batch = self._find(ack.base_sequence)
@@ -342,10 +342,10 @@ class Outbox:
         return self._judge()
 
     def refused(self, base_sequence: int, error: DanubeError) -> Verdict:
-        """Take note of a refusal; return what to do now.
+        """Handle a refusal; return the required action.
 
         Raises:
-            ProtocolError: the broker refuses what was not sent.
+            ProtocolError: the broker refuses a batch that was not sent.
         """
         batch = self._find(base_sequence)
         if isinstance(error, ProducerFencedError):
@@ -358,7 +358,7 @@ class Outbox:
         return self._judge()
 
     def fail(self, error: DanubeError) -> None:
-        """Settle everything with ``error``: this producer has come to its end."""
+        """Settle all batches with ``error``: this producer has ended."""
         self._paused = True
         while self.flight:
             self._settle(self.flight.popleft(), error)

@@ -210,9 +210,9 @@ class QueryCalls:
 
 
 def join_parts(pages: Iterable[Sequence[LogPart]]) -> list[LogPart]:
-    """Return the parts of several pages as one run without overlaps.
+    """Return the parts of several pages as one list without overlaps.
 
-    Parts that were merged between two pages come as one part: what went into it is left out.
+    Parts that were merged between two pages are returned as one part; the original parts are left out.
     """
     parts: list[LogPart] = []
     for page in pages:

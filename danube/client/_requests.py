@@ -4,7 +4,7 @@
 
     requester --- x-correlation-id, x-reply-to, x-reply-key --> {topic} --- shared subscription --> responder
         ^                                                                                              |
-        +-- reader, takes what has its key -- {topic}-replies <-- x-correlation-id, perhaps x-error ---+
+        +-- reader, selects its own key -- {topic}-replies <-- x-correlation-id, perhaps x-error ------+
 
 Requests are as durable as their topic; a responder acknowledges one when its reply is published, so that a request may
 be handled twice, and its second reply is dropped. The replies' topic has durability ``none``: a reply whose requester

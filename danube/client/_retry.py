@@ -56,7 +56,7 @@ class Retry:
         self._backoff.reset()
 
     async def wait(self, error: DanubeError) -> bool:
-        """Wait before the next attempt; return False if no attempts remain.
+        """Wait before the next attempt; return False if the caller is to give up.
 
         A limit or policy that refuses the first opening is raised at once: waiting would hide the reason.
         """

@@ -171,7 +171,7 @@ class CompatConsumer:
             )
         return True
 
-    # --- What the pump asks ---
+    # --- Requests of the pump ---
 
     def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, _sliced: bool) -> None:
         """Accept messages of a batch, and send them, at once if the client reads.

@@ -72,8 +72,8 @@ def _subscription_key(topic_id: int, subscription: str) -> str:
 def _together() -> trio.CancelScope:
     """Return a scope for a change of the store together with the corresponding change in memory.
 
-    Shielded, and bounded by the store's timeout for one change. If the outcome is unknown (a reply was lost), memory
-    decides: the record may be stored, but it was never served, so the next attempt overwrites it.
+    Shielded, and bounded by the time that the store takes for one change. If the outcome is unknown (a reply was
+    lost), memory decides: the record may be stored, but it was never served, so the next attempt overwrites it.
     """
     return trio.CancelScope(shield=True)
 

@@ -1,1 +1,1 @@
-"""What goes out: pumps, subscriptions, readers, cursors, dead letters."""
+"""Delivery of messages: pumps, subscriptions, readers, cursors, dead letters."""

@@ -22,7 +22,7 @@ A file looks like this; every key is optional, and an unknown key is refused wit
     [policies]                          # of all topics; namespaces and topics may have their own
     message_ttl_s = 604800
 
-    [subscription_policy]               # what new subscriptions begin with
+    [subscription_policy]               # initial policy of new subscriptions
     max_redelivery_count = 10
 """
 

@@ -158,7 +158,7 @@ class Committer:
             share.producer_id for known in self._ledger if known.record is not None for share in known.record.shares
         )
 
-    # --- Deciding ---
+    # --- Decision ---
 
     async def commit(self, known: Known, batch_id: int, stage_ids: Sequence[int], label: str = "") -> StageCommit:
         """Commit a batch; the caller holds the producer's lock. Raises as :meth:`Client.commit_stages`."""
@@ -261,7 +261,7 @@ class Committer:
         request = api.PublishOpen(topic.name, f"staged/{producer}", anonymous=True)
         return await topic.intake.open(request, internal=True)
 
-    # --- Carrying out ---
+    # --- Execution ---
 
     async def refresh(self, known: Known) -> None:
         """Determine the decision, if it is unknown; the caller holds the lock.
@@ -321,8 +321,8 @@ class Committer:
                 opened[share.topic_id] = await self._open(topic, known.name)
 
         await _all(*[partial(resume, share) for share in shares if share.topic_id not in opened])
-        # After a power loss, a topic of durability 'os' may have lost what other batches had stored before this one was
-        # decided. Then none of this one is stored either, and it continues from the present sequence.
+        # A topic of durability 'os' may have lost, with the power, messages that were stored before this batch was
+        # decided. Then none of this batch is stored there either, and it continues from the present sequence.
         moved = [_continued(share, opened.get(share.topic_id)) for share in shares]
         if moved != shares:
             await self._ledger.write(known, msgspec.structs.replace(known.record, shares=moved))

@@ -216,7 +216,7 @@ class Stages:
         last = None if known is None else known.last_batch
         return last is not None and batch_id <= last
 
-    # --- Deciding ---
+    # --- Decision ---
 
     async def commit(self, request: CommitStages, _context: Context) -> StageCommit:
         """Make stages visible, all or none, once. A commit that has begun continues if the caller disconnects."""

@@ -27,7 +27,7 @@ class _SafeFeed:
         self.partition = feed.partition
         self.ledger = AckLedger()
         self.ledger_moves = 0
-        """Number of seeks before the collected acknowledgements; those of earlier deliveries are void."""
+        """Number of seeks before the delivery of the messages in the ledger; others' acknowledgements are void."""
         self._consumer = consumer
 
     @property
