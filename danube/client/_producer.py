@@ -378,7 +378,7 @@ class Producer:
         if key is not None:
             return self._lanes[self._router.partition(key)]
         lane = self._lanes[self._sticky]
-        if lane.outbox.open is not self._sticky_batch:  # the batch that the last message joined was sent
+        if lane.outbox.open is not self._sticky_batch:  # the batch that the last message joined is closed
             self._sticky = (self._sticky + 1) % len(self._lanes)
             lane = self._lanes[self._sticky]
             self._sticky_batch = lane.outbox.open

@@ -1,7 +1,7 @@
 """Selects the partition of a message.
 
 A key always maps to partition FNV-1a 64 (key) mod N, as in the upstream clients. Messages without a key stay with one
-partition until its open batch is sent and then move to the next one: an even spread in large batches.
+partition until its open batch is closed and then move to the next one: an even spread in large batches.
 """
 
 from __future__ import annotations
