@@ -83,7 +83,7 @@ def dead_letter_topic(topic: str, subscription: str, policy: SubscriptionPolicy)
 
 
 def check_dead_letters(topic: str, subscription: str, policy: SubscriptionPolicy) -> None:
-    """Raise InvalidArgumentError if the policy names an invalid dead-letter topic."""
+    """Raise InvalidArgumentError if the policy sends dead letters to an invalid topic, or back to their origin."""
     if policy.poison is not PoisonPolicy.DEAD_LETTER:
         return
     target = dead_letter_topic(topic, subscription, policy)

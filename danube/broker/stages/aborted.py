@@ -63,7 +63,7 @@ class AbortedWrites:
         self._times: dict[Write, int] = {}
         """When each of them was aborted, the oldest first."""
         self._forgotten: dict[Write, None] = {}
-        """Expired writes whose keys are still in the store."""
+        """Removed writes whose keys are still in the store."""
         self._lock = trio.Lock()
         """Serializes changes of the store: a write aborted during the deletion of its key is stored after it."""
 
