@@ -1,7 +1,7 @@
-"""The core log: one journal for all topics, the log and cache of each topic, and the memory of its producers.
+"""The core log: the write-ahead journal of all topics, per-topic logs and caches, and producer deduplication state.
 
-:class:`Journal` commits entries to a :class:`Disk` and recovers them; :class:`TopicLog` gives batches their offsets and
-finds them again; :class:`ProducerTable` keeps retries from being stored twice. The bytes are defined in
+:class:`Journal` commits entries to a :class:`Disk` and recovers them; :class:`TopicLog` assigns offsets to batches and
+reads them back; :class:`ProducerTable` keeps retries from being stored twice. The byte formats are defined in
 :mod:`danube.log.format`.
 """
 

@@ -1,7 +1,8 @@
-"""Back-pressure of the journal: who may submit a batch now, and who waits in line.
+"""Back-pressure of the journal: admits batches, or queues their publishers while the journal is full.
 
-Publishes wait while too much is pending or the disk limit is reached. Control entries never ask. The line is served in
-order; whoever is served wakes the next one, so no wake-up is lost when somebody gives up or submits nothing.
+Publishes wait while too many bytes are pending or the disk limit is reached. Control entries are never queued. The
+queue is served in order; each waiter that is served wakes the next one, so no wake-up is lost when a waiter is
+cancelled or submits nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ __all__ = ["Admission"]
 
 
 class Admission:
-    """The line in front of ``Journal.submit``.
+    """The queue in front of ``Journal.submit``.
 
     Args:
         limits: ``journal_pending_bytes``, ``journal_max_bytes`` and ``journal_full_wait_s`` are used.
 
-    The journal keeps three numbers up to date: ``pending_bytes``, what is submitted and not settled; ``used_bytes``, of
-    the disk limit; and ``space_left``, what batches may still use of the disk.
+    The journal updates three numbers: ``pending_bytes``, submitted but not settled; ``used_bytes``, the part of the
+    disk limit in use; and ``space_left``, the disk space that batches may still use.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -39,7 +40,7 @@ class Admission:
         self._full_since = -math.inf
 
     def try_admit(self, size: int) -> bool:
-        """Return whether ``size`` bytes may be submitted now, and nobody is in line."""
+        """Return whether ``size`` bytes may be submitted now and no waiter is queued."""
         pending = self.pending_bytes + size
         return (
             (pending <= self._pending_limit or pending == size)
@@ -57,7 +58,7 @@ class Admission:
         return self.used_bytes + pending > self._used_limit or pending > self.space_left
 
     async def admit(self, size: int) -> None:
-        """Wait in line until ``size`` bytes may be submitted.
+        """Wait in the queue until ``size`` bytes may be submitted.
 
         Raises:
             JournalFullError: no disk space for ``journal_full_wait_s``.
@@ -80,7 +81,7 @@ class Admission:
                         now = trio.current_time()
                         if self._full_since == -math.inf:
                             self._full_since = now
-                        # Those who waited in line while the journal was full have waited, too.
+                        # Time spent in the queue while the journal was full counts as waiting for space.
                         deadline = max(arrived, self._full_since) + self._limits.journal_full_wait_s
                         if now >= deadline:
                             raise self._full_error(size)
@@ -93,12 +94,12 @@ class Admission:
             self.wake()
 
     def wake(self) -> None:
-        """Something was settled or freed: let the first in line look again."""
+        """Let the first waiter check again, after bytes were settled or freed."""
         if self._line:
             self._line[0].set()
 
     def close(self, failure: DanubeError | None) -> None:
-        """Admit nothing more."""
+        """Stop admitting batches; fail all waiters with ``failure``."""
         if self._closed is None:
             self._closed = failure or UnavailableError("the journal is closing; nothing was written")
         self.wake()

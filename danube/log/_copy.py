@@ -1,7 +1,7 @@
-"""Copying the accepted tail of a journal to fresh files.
+"""Copies the accepted tail of a journal to fresh files during recovery.
 
-A block moves by getting a new header: its entries do not know where they are. Nothing of the copy counts before the
-last file has its name, so a crash on the way finds the old state.
+A block moves by getting a new header: its entries do not contain their position. The copy takes effect when the last
+file is renamed to its final name, so a crash before that leaves the old state.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ _COPY_BYTES: Final = 4 * MIB
 
 
 class CopyOwner(Protocol):
-    """What a copy needs of the recovery."""
+    """What a copy needs from the recovery."""
 
     checkpoint: int
     identity: int
     metadata: int
 
     async def take_fresh(self) -> tuple[str, JournalFile]:
-        """Return an unused file under its spare name, and what it will become."""
+        """Return an unused file under its spare name, and the journal file it will become."""
         ...
 
     def visit(self, data: bytes, block: Block, file: JournalFile, written_at: int) -> None:
-        """Show the entries of a copied block."""
+        """Pass the entries of a copied block to the visitor."""
         ...
 
 
 class TailCopy:
     """Writes blocks to fresh files under spare names; :meth:`finish` makes them the end of the log.
 
-    Usually there is one. If there are more, only the name of the last one makes them count.
+    Usually there is one file. If there are more, all take effect with the final name of the last one.
     """
 
     def __init__(self, owner: CopyOwner, disk: Disk, files: FileTable, resume_after: int, first_sequence: int) -> None:
@@ -59,7 +59,7 @@ class TailCopy:
         self._files = files
         self._resume_after = resume_after
         self._done: list[tuple[str, JournalFile]] = []
-        # The first bytes of the current file are written last: only then is it known whether it is the last one.
+        # The first bytes of the current file are written last: whether it is the last file is only known then.
         self._first_sequence = first_sequence
         self._buffers: list[bytes] = []
         self._buffered = 0
@@ -68,7 +68,7 @@ class TailCopy:
         self.sequence = first_sequence - 1
 
     async def start(self) -> None:
-        """Begin a file."""
+        """Start a new file."""
         self._name, self.file = await self._owner.take_fresh()
         self.file.end = FILE_HEADER_SIZE
         self._first_sequence = self.sequence + 1
@@ -77,7 +77,7 @@ class TailCopy:
         self._files.add(self.file)
 
     async def add(self, data: bytes, block: Block) -> None:
-        """Append the block of ``data``, with a header for its new place, and show it."""
+        """Append the block of ``data`` with a header for its new place, and pass it to the visitor."""
         if block.length > self.file.room():
             await self._end_file(prelude=True)
             self._files.close(self.file)
@@ -86,7 +86,7 @@ class TailCopy:
         file = self.file
         position = file.end
         body = data[block.position + BLOCK_HEADER_SIZE : block.position + block.length]
-        # Nothing counts as synced before all of it is.
+        # Nothing counts as synced until the whole copy is synced.
         watermark = self._resume_after
         self._buffers.append(
             encode_block_header(block.length, file.file_id, self.sequence, watermark, block.entry_count, block.body_crc)
@@ -123,7 +123,7 @@ class TailCopy:
         self.file.written = self.file.end
 
     async def finish(self) -> None:
-        """Sync, and put the files into the log."""
+        """Sync the files and rename them into the log."""
         await self._end_file(prelude=False)
         for name, file in self._done[:-1]:
             await self._disk.rename(name, file.name)

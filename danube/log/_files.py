@@ -1,17 +1,17 @@
-"""The journal's table of files: which are live, what of them is still needed, and their names.
+"""The journal's file table: names and states of its files, and which topics still need data in them.
 
 A file is in one of four states, told apart by its name and its content::
 
-    spare-<n>.log      zeros or the bytes of a former life; may become any file
+    spare-<n>.log      zeros, or old contents of a recycled file; may become any file
     journal-<id>.log   prepared: renamed ahead of time, no block of its own yet
-                       active: the one that is written
-                       closed: full; becomes a spare again when nothing in it is needed
+                       active: the file being written
+                       closed: full; becomes a spare when no data in it is needed
 
-A file is known by the id in its header and in every block, so that what is left of its former lives counts for
-nothing. That only works if no id is ever given twice, whatever a crash leaves behind. Ids and the numbers of spares
+A file is identified by the id in its header and in every block, so old contents of a recycled file are ignored. That
+requires that no id is ever used twice, whatever a crash leaves behind. Ids and the numbers of spares
 therefore come from one sequence, and **no file holds an id above the number in its name**: an id goes into a name, and
-that name to the disk, before it goes into the content. The highest number in any name is then the highest that was
-ever used, and the next one is new.
+that name to the disk, before it goes into the content. The highest number in any name is then the highest number ever
+used, and the next one is unused.
 
 Batches are counted per file and topic; a closed file without counted batches is free once the control entries in it
 are superseded by snapshots (a checkpoint that began after the file was closed).
@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 FREED_MARGIN: Final = 1024
-"""Bytes at the end of each file that only FREED entries may use. When the disk, or the journal's share of it, is used
-up, they are what brings space; so they must not wait for a file as everything else does then."""
+"""Bytes at the end of each file that only FREED entries may use. When the disk, or the journal's share of it, is full,
+FREED entries are what releases space, so unlike all other entries they must not wait for a file."""
 
 _JOURNAL_NAME: Final = re.compile(r"journal-([0-9a-f]{16})\.log")
 _SPARE_NAME: Final = re.compile(r"spare-([0-9a-f]{16})\.log")
@@ -68,12 +68,12 @@ def is_spare_name(name: str) -> bool:
 
 
 def damaged_name(file_id: int) -> str:
-    """Return the name under which a damaged journal file is kept for whoever looks into it."""
+    """Return the name under which a damaged journal file is kept for inspection."""
     return f"damaged-{file_id:016x}.log"
 
 
 def number_of(name: str) -> int:
-    """Return the number in a file's name, 0 for foreign names."""
+    """Return the number in a file's name, 0 if the name is not one of the journal's."""
     found = _ANY_NAME.fullmatch(name)
     return int(found[1], 16) if found else 0
 
@@ -99,21 +99,21 @@ class JournalFile:
         self.size = size
         self.name = journal_name(file_id)
         self.end = 0
-        """Where the next block goes; 0 until the header is on its way."""
+        """Position of the next block; 0 until the header is being written."""
         self.written = 0
-        """Everything below is in the file."""
+        """All bytes below this position have been written."""
         self.in_flight = 0
-        """Writes that have not returned."""
+        """Number of writes that have not returned."""
         self.last_sequence = 0
         self.closed = False
-        """Nothing more is written to it."""
+        """The file is full or finished; nothing more is written to it."""
         self.freed = False
-        """Nothing in it is needed, and the next file's header says so; it becomes a spare when that is durable."""
+        """No data in it is needed, and the next file's header says so; it becomes a spare when that is durable."""
         self.live: dict[int, tuple[int, int]] = {}
-        """Of each topic: bytes of its batches here, and the highest offset behind one of them."""
+        """Topic id to the bytes of its batches in this file and the highest end offset among them."""
 
     def count_batch(self, topic_id: int, size: int, end_offset: int) -> None:
-        """Count a batch as needed."""
+        """Count a batch as needed data."""
         found = self.live.get(topic_id)
         if found is not None:
             size += found[0]
@@ -121,7 +121,7 @@ class JournalFile:
         self.live[topic_id] = (size, end_offset)
 
     def room(self, *, margin: bool = False) -> int:
-        """Return how long a block may be that still fits; with ``margin``, one that says what is free."""
+        """Return the length of the longest block that still fits; with ``margin``, of a block of FREED entries."""
         room = self.size - max(self.end, FILE_HEADER_SIZE) - BLOCK_HEADER_SIZE  # the terminator must fit too
         return room if margin else room - FREED_MARGIN
 
@@ -134,7 +134,7 @@ class FileTable:
         self._stopped: set[int] = set()
         self.closed_bytes = 0
         self.stopped_bytes = 0
-        """Of closed files in which only topics that have stopped need anything."""
+        """Bytes of closed files in which only stopped topics need data."""
 
     def __len__(self) -> int:
         return len(self._files)
@@ -147,25 +147,25 @@ class FileTable:
         return self._files.get(file_id)
 
     def add(self, file: JournalFile) -> None:
-        """Add a file behind all others."""
+        """Add a file at the end."""
         assert not self._files or file.file_id > next(reversed(self._files))
         self._files[file.file_id] = file
 
     def close(self, file: JournalFile) -> None:
-        """Note that nothing more is written to this file."""
+        """Mark this file as closed."""
         assert not file.closed
         file.closed = True
         self.closed_bytes += file.size
         self._count_stopped()
 
     def remove(self, file: JournalFile) -> None:
-        """Forget a closed file."""
+        """Remove a closed file from the table."""
         assert file.closed
         del self._files[file.file_id]
         self.closed_bytes -= file.size
 
     def drop_topic(self, topic_id: int) -> bool:
-        """Count nothing of a topic any more; return whether a file lost its last needed batch."""
+        """Stop counting batches of a topic; return whether a file lost its last needed batch."""
         freed = False
         for file in self._files.values():
             if file.live.pop(topic_id, None) is not None and not file.live:
@@ -175,7 +175,7 @@ class FileTable:
         return freed
 
     def release(self, topic_id: int, up_to_offset: int) -> bool:
-        """Count a topic's batches that end at or below an offset no more, where that frees its share of a file."""
+        """Stop counting a topic in files where its batches end at or below an offset; returns as :meth:`drop_topic`."""
         freed = False
         for file in self._files.values():
             found = file.live.get(topic_id)
@@ -186,7 +186,7 @@ class FileTable:
         return freed
 
     def stop_topic(self, topic_id: int) -> None:
-        """Note that a topic takes nothing more, and that what it needs stays for good."""
+        """Note that a topic has stopped: it takes no more batches, and those it needs stay until it is deleted."""
         self._stopped.add(topic_id)
         self._count_stopped()
 
@@ -199,7 +199,7 @@ class FileTable:
             )
 
     def listed(self) -> list[tuple[int, int]]:
-        """Return ids and last sequences, as they stand in the header of the next file."""
+        """Return ids and last sequences of the live files, for the header of the next file."""
         return [(file.file_id, file.last_sequence) for file in self._files.values() if not file.freed]
 
     def unneeded(self) -> list[JournalFile]:

@@ -1,16 +1,16 @@
-"""Keeping files off the hot path: the next one is prepared ahead of time, and what nobody needs is recycled.
+"""Manages journal files off the hot path: prepares the next file ahead of time, and recycles files no longer needed.
 
-Two tasks. One keeps two files ready, zero-filled and under their final names. The other waits for closed files without
-needed batches, has a checkpoint made (so that the control entries in them are superseded), says in the log that they
+It runs two tasks. One keeps two files ready, zero-filled and under their final names. The other waits for closed files
+without needed batches, requests a checkpoint (which supersedes the control entries in them), writes an entry that they
 are free, and renames them to spares.
 
-On a full disk these two are the reserve, which batches may not use: one is for control entries, because
-acknowledgements are what frees space, and the last one is for the next recovery, which writes the end of the log anew.
+On a full disk these two files are the reserve, which batches may not use: one is for control entries, because
+acknowledgements free space, and the last one is for the next recovery, which rewrites the end of the log.
 
-When even the reserve is used up, commits wait for a file. What says that files are free does not: each file ends with a
-margin for it (:data:`~danube.log._files.FREED_MARGIN`), or nothing could ever be freed again.
+When the reserve is used up as well, commits wait for a file. FREED entries do not: each file ends with a margin for
+them (:data:`~danube.log._files.FREED_MARGIN`); otherwise no file could ever be freed.
 
-A table of file descriptors that is full is no error of the disk. A new file then waits until there is one; the disk
+A full table of file descriptors is not a disk error. A new file then waits until a descriptor is available; the disk
 keeps some in reserve.
 """
 
@@ -45,21 +45,21 @@ _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _CHECKPOINT_RETRY_S: Final = 5.0
 _RESERVED_FILES: Final = 2
 _MOST_FREED: Final = 50
-"""Files that one FREED entry names: two of this length fit into the margin of a file."""
+"""Most files that one FREED entry names: two entries of this length fit into the margin of a file."""
 
 
 class Owner(Protocol):
-    """What the keeper needs of its journal."""
+    """What the keeper needs from its journal."""
 
     checkpoint: Callable[[], Awaitable[None]] | None
 
     @property
     def noted_revision(self) -> int:
-        """The highest revision of the metadata that is known to be durable."""
+        """The highest metadata revision known to be durable."""
         ...
 
     def settled_sequence(self) -> int:
-        """Return the last sequence of which, and of all before it, the entries have been reported."""
+        """Return the last sequence up to which all entries have been reported."""
         ...
 
     async def write_freed(self, payload: bytes) -> bool:
@@ -67,7 +67,7 @@ class Owner(Protocol):
         ...
 
     def forget_file(self, file: JournalFile) -> None:
-        """Keep nothing of a file in memory."""
+        """Drop all cached data of a file."""
         ...
 
 
@@ -75,12 +75,12 @@ class FileKeeper:
     """The files of one journal.
 
     Attributes:
-        files: the live ones.
-        active: the one that is written.
+        files: the live files.
+        active: the file being written.
         identity: of the journal.
-        disk_full: there is no space for another one.
-        news: set, and replaced, when :meth:`can_roll` may have changed.
-        waits_for_commits: files would be free if what is under way had settled; then call :meth:`want_recycling`.
+        disk_full: there is no space for another file.
+        news: an event that is set and replaced whenever the result of :meth:`can_roll` may have changed.
+        waits_for_commits: files are free as soon as commits in progress settle; then call :meth:`want_recycling`.
     """
 
     def __init__(self, disk: Disk, limits: Limits, file_size: int, admission: Admission, owner: Owner) -> None:
@@ -100,7 +100,7 @@ class FileKeeper:
         self.identity = 0
         self._free_files = 0
         self._stopped_bytes = 0
-        """Of files that do not count, because only topics that have stopped need them."""
+        """Bytes of files that do not count against the limit, because only stopped topics need them."""
         self._usable = max(file_size - limits.max_batch_bytes, file_size // 2)
         self.news = trio.Event()
         self._no_descriptor = False
@@ -110,7 +110,7 @@ class FileKeeper:
         self._warned = False
 
     async def adopt(self, recovery: Recovery) -> None:
-        """Go on with what recovery has left."""
+        """Take over the files that recovery produced."""
         self.active = recovery.active
         self._spares = recovery.spares
         self._next_number = recovery.next_number
@@ -120,7 +120,7 @@ class FileKeeper:
 
     @property
     def spare_count(self) -> int:
-        """How many files are there beside the live ones."""
+        """Number of files beside the live ones."""
         return len(self._spares) + len(self._prepared)
 
     def want_file(self) -> None:
@@ -128,15 +128,15 @@ class FileKeeper:
         self._prepare_wanted.set()
 
     def want_recycling(self) -> None:
-        """Look for files that nobody needs."""
+        """Look for files that are no longer needed."""
         self._recycle_wanted.set()
 
     def grown(self) -> None:
-        """The active file has grown."""
+        """Update the used space after the active file has grown."""
         self._note_space()
 
     def files_released(self) -> None:
-        """A topic needs less of the files, or has stopped."""
+        """Update the used space after a topic has released data or stopped."""
         stopped = min(self.files.stopped_bytes, self._limits.journal_max_bytes)
         if stopped != self._stopped_bytes:
             self._stopped_bytes = stopped
@@ -145,16 +145,16 @@ class FileKeeper:
             self._admission.wake()
 
     def _note_space(self) -> None:
-        """Tell the admission what is used, and what is left for batches."""
+        """Tell the admission how many bytes are used, and how many are left for batches."""
         self._admission.used_bytes = self.files.closed_bytes - self._stopped_bytes + self.active.end
-        # What is admitted must find room even if the disk gets no emptier: nothing can take it back. Two files are not
-        # counted: for control entries, and for the next recovery. Of the others not all is counted, because an entry is
-        # never cut in two.
+        # Admitted batches must find room even if no disk space is freed: they cannot be refused any more. Two files are
+        # not counted: for control entries, and for the next recovery. The others are not counted fully, because an
+        # entry is never split.
         files = self.spare_count + self._free_files - _RESERVED_FILES
         self._admission.space_left = self.active.room() + files * self._usable if files >= 0 else 0
 
     def header(self, file: JournalFile, sequence: int, watermark: int) -> bytes:
-        """Return the header of a file whose first block has a sequence."""
+        """Return the header of a file whose first block has the given sequence."""
         older = [item for item in self.files.listed() if item[0] != file.file_id]
         return encode_file_header(
             file.file_id,
@@ -169,11 +169,11 @@ class FileKeeper:
         )
 
     def can_roll(self) -> bool:
-        """Return whether there is a file to go on in."""
+        """Return whether another file is ready to be written."""
         return bool(self._prepared) and not (self.disk_full and self.spare_count < _RESERVED_FILES)
 
     def note_waiting(self) -> None:
-        """Something cannot be committed because there is no file: have one prepared, and say why if that takes long."""
+        """Note that a commit waits for a file: have one prepared, and log the reason if that takes long."""
         self._prepare_wanted.set()
         if self._waiting or not (self.disk_full or self._no_descriptor or not self._may_have_another()):
             return
@@ -190,12 +190,12 @@ class FileKeeper:
         _log.error("the journal waits for a file, and nothing is committed, not even acknowledgements: %s", why)
 
     def announce(self) -> None:
-        """Let those look again who wait for :attr:`news`."""
+        """Wake the tasks that wait for :attr:`news`."""
         self.news.set()
         self.news = trio.Event()
 
     def roll(self) -> None:
-        """Go on in the next prepared file; there must be one (:meth:`can_roll`)."""
+        """Continue in the next prepared file; there must be one (:meth:`can_roll`)."""
         self.files.close(self.active)
         self.files_released()
         self._recycle_wanted.set()
@@ -242,12 +242,12 @@ class FileKeeper:
                     if error.errno not in _NO_SPACE:
                         raise
                     self._note_free(0)
-            # Nobody tells when there is space or a descriptor again: those who wait need somebody who looks.
+            # There is no notification when space or a descriptor becomes available, so waiting tasks poll.
             with trio.move_on_after(_RETRY_S if self.disk_full or self._no_descriptor else math.inf):
                 await self._prepare_wanted.wait()
 
     def _note_free(self, files: int) -> None:
-        """Note for how many more files the disk has space."""
+        """Note how many more files the disk has space for."""
         self._free_files = files
         full = not files and not self._spares
         if full and not self.disk_full:
@@ -278,25 +278,25 @@ class FileKeeper:
         with trio.CancelScope(shield=True):  # bounded: a rename; the list must follow it
             await self._disk.rename(name, file.name)
             self._spares.remove(name)
-        # Only now may it be written: a file whose name a power loss takes away would take its blocks along, and leave
-        # its id to another one.
+        # Write to the file only now: if a power loss undid its rename, its blocks would be lost, and its id could be
+        # given to another file.
         await self._disk.sync_directory()
         self._prepared.append(file)
         self._note_free(self._free_files)
         self.announce()
 
     def _take_number(self) -> int:
-        """Return the number of a name, which no file ever had."""
+        """Return a number that no file name has used before."""
         number = self._next_number
         self._next_number += 1
         return number
 
     async def recycle_files(self) -> None:
-        """Task: turn closed files that hold nothing needed into spares."""
+        """Task: turn closed files without needed data into spares."""
         owner = self._owner
         while True:
             self._recycle_wanted = trio.Event()
-            # What has not settled is in no snapshot yet.
+            # Entries that have not settled are in no snapshot yet.
             settled = owner.settled_sequence()
             ready = [file for file in self.files.unneeded() if file.last_sequence <= settled]
             if ready and owner.checkpoint is not None:
@@ -309,10 +309,10 @@ class FileKeeper:
             await self._recycle_wanted.wait()
 
     async def _store_checkpoint(self, store: Callable[[], Awaitable[None]]) -> None:
-        """Store what control entries have said; try for as long as it takes, while the journal grows.
+        """Store the state built from control entries; retry until it succeeds; meanwhile the journal grows.
 
         Raises:
-            DataDirectoryError, DataLossError: the store is broken, and nobody knows what it holds.
+            DataDirectoryError, DataLossError: the store is broken, and its contents are unknown.
         """
         while True:
             try:
@@ -331,7 +331,7 @@ class FileKeeper:
                 return
 
     async def _free(self, files: Sequence[JournalFile]) -> None:
-        """Say durably that files are no longer needed, and only then take them out of the log."""
+        """Write durably that files are no longer needed, and only then remove them from the log."""
         for file in files:
             file.freed = True
         payload = b"".join(map(_U64.pack, (self._checkpoint_sequence, *(file.file_id for file in files))))

@@ -1,7 +1,7 @@
-"""Which batches were in a damaged range? Read what can be read of it, to name the topics and offsets that are lost.
+"""Scans a damaged journal range for readable batches, to name the topics and offsets that are lost.
 
-A batch is named by its entry header or by its stamp, which has a checksum of its own, so a flipped bit hides neither
-the batch it is in nor its neighbours. Bytes that say nothing make the answer incomplete, and it says so.
+A batch is identified by its entry header or by its stamp, which has a checksum of its own, so a flipped bit hides
+neither the batch it is in nor its neighbours. If some bytes cannot be identified, the result is marked as incomplete.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ async def salvage(disk: Disk, name: str, file_id: int, start: int, end: int, *, 
     Args:
         disk, name, file_id: the file.
         start, end: the range. It is smaller than a file, and read at once.
-        bounded: a valid block follows at ``end``. If not, the range may end in a former life of the file, whose batches
-            must not be mistaken for ours: it is read only as far as it makes sense from its start.
+        bounded: a valid block follows at ``end``. If not, the range may end in old contents of a recycled file, whose
+            batches must not be mistaken for current ones: it is read only as far as it can be parsed from its start.
     """
     data = await disk.read(name, start, end - start)
     topics: dict[int, tuple[int, int]] = {}
@@ -47,7 +47,7 @@ async def salvage(disk: Disk, name: str, file_id: int, start: int, end: int, *, 
 
 
 def _step(data: bytes, at: int, topics: dict[int, tuple[int, int]]) -> int:
-    """Pass over one header or entry at ``at`` and note what it tells; return 0 if it makes no sense."""
+    """Parse one header or entry at ``at`` and note its contents; return its length, 0 if it cannot be parsed."""
     if data.startswith(BLOCK_MAGIC, at) or data.startswith(TERMINATOR, at):
         return BLOCK_HEADER_SIZE
     if at + ENTRY_HEADER_SIZE > len(data):
@@ -61,13 +61,13 @@ def _step(data: bytes, at: int, topics: dict[int, tuple[int, int]]) -> int:
             return _stamped(data, at, topics)
         _note(data, entry.start, stamp, topics)
     elif entry.type == EntryType.BATCH:
-        # The offsets are lost, the topic is known.
+        # The offsets are lost, but the topic is known.
         topics.setdefault(entry.topic_id, (0, 0))
     return entry.end - at
 
 
 def _stamped(data: bytes, at: int, topics: dict[int, tuple[int, int]]) -> int:
-    """The entry header is damaged; the stamp behind it may not be."""
+    """Parse the stamp behind a damaged entry header."""
     stamp = _stamp(data, at + ENTRY_HEADER_SIZE)
     if stamp is None:
         return 0
@@ -92,7 +92,7 @@ def _note(data: bytes, at: int, stamp: Stamp, topics: dict[int, tuple[int, int]]
 
 
 def _resynchronise(data: bytes, at: int) -> int:
-    """Return the next place that looks like an entry of a batch, or like a block; the end if there is none."""
+    """Return the next position that looks like a batch entry or a block; the end if there is none."""
     stamp = data.find(BATCH_MAGIC, at + ENTRY_HEADER_SIZE)
     block = data.find(BLOCK_MAGIC, at)
     places = [place for place in (stamp - ENTRY_HEADER_SIZE if stamp >= 0 else -1, block) if place >= 0]

@@ -1,7 +1,8 @@
-"""Reading journal files from their begin to their end at disk speed: blocks, and the gaps between them.
+"""Sequential scan of journal files at disk speed: finds valid blocks, and the holes between them.
 
-A scan reads a few MiB at a time, verifies each block with one checksum call, and never looks into it. Where there is no
-valid block it says so, and goes on at the next block header of the same file and generation, if there is one.
+A scan reads a few MiB at a time, verifies each block with one checksum call, and does not parse its entries. Where
+there is no valid block it reports a hole, and continues at the next block header of the same file and generation, if
+any.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ READ_BYTES: Final = 4 * MIB
 
 
 class Found(NamedTuple):
-    """A valid block: where it begins in its file, and in ``data``, a buffer that holds all of it."""
+    """A valid block: its position in the file, and in ``data``, a buffer that holds all of it."""
 
     position: int
     block: Block
@@ -35,7 +36,7 @@ class Found(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """``[start, end)`` of a file is no valid block; ``torn_bytes``: how long the block begun there was to be."""
+    """``[start, end)`` of a file holds no valid block; ``torn_bytes``: intended length of the block begun there."""
 
     start: int
     end: int
@@ -53,7 +54,7 @@ class _Window:
         self.at_end = False
 
     async def extend(self, position: int, size: int) -> None:
-        """Forget what is before ``position`` and read on, until ``size`` bytes from there are in the buffer."""
+        """Drop bytes before ``position`` and read on until ``size`` bytes from there are in the buffer."""
         wanted = max(READ_BYTES, size)
         keep = self.data[position - self.start :] if position < self.start + len(self.data) else b""
         more = await self._disk.read(self._name, position + len(keep), wanted - len(keep))
@@ -63,14 +64,14 @@ class _Window:
 
 
 class Scanner:
-    """Finds the valid blocks of a file and the holes between them; a hole at the clean end of the log is none.
+    """Finds the valid blocks of a file and the holes between them; the clean end of the log is not reported as a hole.
 
     Args:
         disk, name: the file.
         generation: its id.
         start, end: scan only this range (default: all).
-        last: the last sequence that this file is known to hold. Behind it nothing is looked for. None: unknown, so
-            everything up to the end of the file is searched for another block.
+        last: the last sequence that this file is known to hold; the scan stops behind it. None: unknown, so everything
+            up to the end of the file is searched for another block.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Scanner:
         self._done = False
 
     async def next(self) -> Found | Hole | None:
-        """Return what comes next, None at the end."""
+        """Return the next block or hole, None at the end."""
         window, position = self._window, self._position
         if self._done or position == self._end:
             return None
@@ -125,7 +126,7 @@ def _read(window: _Window, position: int, generation: int) -> Block | Fault:
 
 
 async def _more(window: _Window, position: int, generation: int) -> bool:
-    """Read what the block at ``position`` lacks; return whether that brought anything."""
+    """Read the missing bytes of the block at ``position``; return whether any could be read."""
     size = BLOCK_HEADER_SIZE
     if window.data:
         block = read_block_header(window.data, position - window.start, generation)
@@ -155,7 +156,7 @@ async def _search(window: _Window, position: int, generation: int, sequence: int
 
 
 def _begun(data: bytes, at: int, generation: int) -> int:
-    """Return how long the block of this generation is that was begun here, 0 if none was."""
+    """Return the intended length of the block of this generation that starts here, 0 if none does."""
     if data[at : at + 4] == BLOCK_MAGIC and data[at + 8 : at + 16] == generation.to_bytes(8, "little"):
         return max(BLOCK_HEADER_SIZE, int.from_bytes(data[at + 4 : at + 8], "little"))
     return 0

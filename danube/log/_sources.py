@@ -1,7 +1,7 @@
-"""Which journal files count: what their headers say, put together.
+"""Reads the headers of all journal files and decides which files belong to the log.
 
-The newest header lists the older files that count and where each of them ends. Newer than it are only files that were
-made ready ahead of time, or that a recovery was writing when it was interrupted; they hold nothing.
+The newest header lists the older files that belong to the log and where each of them ends. Files newer than it were
+prepared ahead of time, or were being written by an interrupted recovery; they hold no data.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ UNKNOWN: Final = -1
 
 
 class Source(NamedTuple):
-    """A journal file as it was found. ``first`` may be unknown (-1); blocks above ``limit`` are void.
+    """A journal file as found on disk. ``first`` may be unknown (-1); blocks above ``limit`` are void.
 
-    If the limit is exact, the file ends there, and otherwise perhaps before.
+    If the limit is exact, the file ends there; otherwise it may end before.
     """
 
     file_id: int
@@ -46,17 +46,17 @@ class Sources:
     """All journal files.
 
     Attributes:
-        live: the files that count, oldest first.
-        unused: those that were made ready and never written.
-        void: those that hold nothing that counts any more.
-        newest_id: of the newest file whose header is intact; what was freed since is said in it, or behind it.
-        watermark: up to here everything was synced for sure.
-        highest: no sequence up to here may be used again.
-        checkpoint: control entries up to here are superseded.
-        expected_ids: files that must be there, unless the log says that they were freed.
-        identity: of the journal; 0 if there is no file whose header is intact, or if it belongs to no metadata.
-        metadata: the highest revision of the metadata that a header has seen.
-        cut: files that are shorter than they were, and their sizes.
+        live: files that belong to the log, oldest first.
+        unused: files that were prepared and never written.
+        void: files that hold no data of the log any more.
+        newest_id: id of the newest file with an intact header; files freed since are listed in it, or behind it.
+        watermark: sequences up to this one are known to be synced.
+        highest: sequences up to this one must not be used again.
+        checkpoint: control entries up to this sequence are superseded.
+        expected_ids: ids of files that must exist, unless the log says that they were freed.
+        identity: of the journal; 0 if no file has an intact header, or if the journal is bound to no metadata.
+        metadata: the highest metadata revision recorded in a header.
+        cut: files that are shorter than they should be, and their sizes.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Sources:
 
 
 async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
-    """Read the headers of all journal files among ``sizes``, and say which of them count."""
+    """Read the headers of all journal files among ``sizes``, and classify the files."""
     ids = sorted(file_id for name in sizes if (file_id := parse_journal_name(name)) is not None)
     found = Sources()
     newest: FileHeader | None = None
@@ -88,11 +88,11 @@ async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
         if newest is not None:
             last = listed.get(file_id, limit)
             exact = file_id in listed
-            # What is not listed was freed, or is the old copy of a recovered tail, or did not fit in the list.
+            # An unlisted file was freed, is the old copy of a recovered tail, or did not fit in the list.
             if not exact and (newest.complete or file_id > min(listed)):
                 group = found.void
         elif header is not None:
-            # Only files that recovery was writing, or that were made ready ahead of time, are newer than this one.
+            # Only files that recovery was writing, or that were prepared ahead of time, are newer than this one.
             if header.prelude:
                 group = found.void
             else:
@@ -103,7 +103,7 @@ async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
                 found.expected_ids = set(listed)
         elif _is_unused(head):
             group = found.unused
-        # A file has its full size before it gets this name, so no crash leaves less.
+        # A file has its full size before it gets this name, so no crash leaves a shorter one.
         if size < (header.file_size if header is not None else FILE_HEADER_SIZE) and group is not found.void:
             found.cut[journal_name(file_id)] = size
         header = header or _header_from_block(head, file_id)
@@ -121,7 +121,7 @@ async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
 
 
 def _header_from_block(head: bytes, file_id: int) -> FileHeader | None:
-    """Stand in for a damaged file header with what the first block says."""
+    """Build a substitute for a damaged file header from the first block."""
     block = read_block_header(head, FILE_HEADER_SIZE, file_id)
     if not isinstance(block, Block):
         return None
@@ -131,6 +131,6 @@ def _header_from_block(head: bytes, file_id: int) -> FileHeader | None:
 
 
 def _is_unused(head: bytes) -> bool:
-    """Return whether a file was never written under its present name: zeros, or the header of a former life."""
+    """Return whether a file was never written under its present name: zeros, or the header of its previous use."""
     former = int.from_bytes(head[8:16], "little")
     return not any(head[:FILE_HEADER_SIZE]) or read_file_header(head, former) is not None

@@ -1,8 +1,8 @@
-"""Recent batches in memory: one byte-bounded queue for all topics of a broker. Pure.
+"""In-memory cache of recent batches: one byte-bounded queue for all topics of a broker. Pure.
 
-What was committed last is what most consumers want next. Batches leave in the order in which they came, so what is
-cached of a topic is always the end of its log without a gap, and a reader that falls out of the cache finds the rest
-in the journal. Nothing is promoted by reading: a slow reader must not push the present out of memory.
+Most consumers read the most recently committed batches next. Batches are evicted in the order of insertion, so the
+cached part of a topic is always the end of its log without a gap, and a reader that falls out of the cache continues
+in the journal. Reading promotes nothing: a slow reader must not evict recent batches.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class StoredBatch:
     """A batch with its place in a topic's log.
 
     Attributes:
-        base_offset, end_offset: of its first record, and behind its last one.
+        base_offset, end_offset: offset of its first record, and the offset behind its last one.
         stamp, part: the two parts of the stored bytes.
-        header: of the producer's part.
-        append_time_us: from the stamp, microseconds since the epoch.
-        delivery: a memo for whoever delivers this batch to several consumers.
+        header: header of the producer's part.
+        append_time_us: taken from the stamp, microseconds since the epoch.
+        delivery: memo of the encoded delivery, when this batch goes to several consumers.
     """
 
     __slots__ = ("append_time_us", "base_offset", "delivery", "end_offset", "header", "part", "stamp")
@@ -48,7 +48,7 @@ class StoredBatch:
 
 
 class TopicCache:
-    """What is cached of one topic: batches in the order of their offsets."""
+    """The cached batches of one topic, in the order of their offsets."""
 
     __slots__ = ("_bases", "_batches", "_head")
 
@@ -70,7 +70,7 @@ class TopicCache:
         return batch if offset < batch.end_offset else None
 
     def clear(self) -> None:
-        """Forget everything, at once for readers; the cache's bytes are released in turn."""
+        """Remove all batches: at once for readers, while their bytes are released later by the cache's queue."""
         self._bases.clear()
         self._batches.clear()
         self._head = 0
@@ -78,7 +78,7 @@ class TopicCache:
     def _evict(self, batch: StoredBatch) -> None:
         head = self._head
         if head == len(self._batches) or self._batches[head] is not batch:
-            return  # cleared meanwhile
+            return  # cleared in the meantime
         self._batches[head] = None
         self._head = head = head + 1
         if head * 2 >= len(self._bases):  # each batch is moved at most once on average
@@ -93,7 +93,7 @@ class BatchCache:
         self._limit = limit_bytes
         self._queue: deque[tuple[TopicCache, StoredBatch]] = deque()
         self.used_bytes = 0
-        """Bytes of all cached batches, with an estimate for the objects around them."""
+        """Bytes of all cached batches, including an estimate for the objects around them."""
 
     def append(self, topic: TopicCache, batch: StoredBatch) -> None:
         """Add the next batch of a topic, and drop the oldest ones of any topic until the limit is kept."""

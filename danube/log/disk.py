@@ -1,20 +1,20 @@
-"""The disk seam: the few file operations of the journal, and the real implementation of them.
+"""Disk interface of the journal: a few file operations, and their implementation on a real file system.
 
 Nothing above this module opens a file or starts a thread, so that a simulated disk (``danube.testing.disk``) can take
-the place of the real one. Files are named, live in one flat directory, have a fixed size from birth, and are
+the place of the real one. Files are named, live in one flat directory, have a fixed size from creation, and are
 recycled by renaming them.
 
-The promise that the journal builds on is about **order**: writes reach their files in the order in which ``write`` was
-called, also when a slow sync of an earlier one is still running. So the return of a synced write means that it and
+The guarantee that the journal relies on is **order**: writes reach their files in the order in which ``write`` was
+called, also while a slow sync of an earlier one is still running. So the return of a synced write means that it and
 every earlier write to the same file are durable, and the return of a plain write means that it and every earlier one
-would survive the death of the process.
+survive the death of the process.
 
 The real disk has two dedicated threads, one for writes with a sync and one for writes without. A hop to such a
 thread and back costs 22 us (measured; 36 us through Trio's thread pool). A ticket per write keeps the order between
 the two.
 
-It also keeps some file descriptors in reserve. A process that has none left (of connections, say) still gets its next
-files; when the reserve is used up, too, a creation fails with ``EMFILE``, which says nothing about the disk.
+It also keeps some file descriptors in reserve. A process that has run out of them (because of connections, say) still
+gets its next files; when the reserve is used up as well, a creation fails with ``EMFILE``, which is no disk error.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Disk(Protocol):
         ...
 
     async def free_bytes(self) -> int:
-        """Return how many bytes the file system has left for us."""
+        """Return how many free bytes the file system has for this user."""
         ...
 
 
@@ -146,7 +146,7 @@ class RealDisk:
     ) -> None:
         for lane in self._lanes.values():
             lane.put(None)
-        with trio.CancelScope(shield=True):  # bounded: the lanes are empty but for their last write
+        with trio.CancelScope(shield=True):  # bounded: the lanes hold at most their last write
             await trio.to_thread.run_sync(self._close)
 
     def _open_directory(self) -> None:
@@ -189,7 +189,7 @@ class RealDisk:
         return fd
 
     def _open(self, name: str, flags: int) -> int:
-        """Open a file; if the process has no descriptor left, with one of the reserve. May run in any thread."""
+        """Open a file; if no descriptor is left, use one of the reserve. May run in any thread."""
         while True:
             try:
                 fd = os.open(self.directory / name, flags, 0o644)
@@ -205,7 +205,7 @@ class RealDisk:
             return fd
 
     def _fill_reserve(self) -> None:
-        with suppress(OSError):  # then there is none to spare now; the next file to be opened tries again
+        with suppress(OSError):  # no descriptor left to reserve; retried at the next open
             while len(self._reserve) < _RESERVED_DESCRIPTORS:
                 self._reserve.append(os.dup(self._directory_fd))
 
@@ -221,7 +221,7 @@ class RealDisk:
         """Body of a writer thread."""
         while (request := lane.get()) is not None:
             result: outcome.Maybe[None] = outcome.capture(self._write, request)
-            # The loop is gone only if the process is being torn down, and then nobody waits for the result.
+            # The loop is gone only if the process is being torn down; then no task waits for the result.
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(trio.lowlevel.reschedule, request.task, result)
 
@@ -248,7 +248,7 @@ class RealDisk:
                 time.sleep(self._sync_delay_s)
             os.fdatasync(request.fd)
 
-    # Everything else goes through Trio's threads
+    # Everything else runs in Trio's threads
 
     async def list(self) -> dict[str, int]:
         """See :meth:`Disk.list`."""
@@ -310,7 +310,7 @@ def _not_cancellable(_: object) -> trio.lowlevel.Abort:
 
 
 def write_all(fd: int, position: int, buffers: Sequence[bytes]) -> None:
-    """``pwritev`` all of ``buffers``, however many there are and however little each call takes."""
+    """``pwritev`` all of ``buffers``, regardless of their number and of partial writes."""
     for first in range(0, len(buffers), _IOV_MAX):
         group: Sequence[bytes | memoryview] = buffers[first : first + _IOV_MAX]
         left = sum(map(len, group))
@@ -325,7 +325,7 @@ def write_all(fd: int, position: int, buffers: Sequence[bytes]) -> None:
 
 
 def _after(buffers: Sequence[bytes | memoryview], done: int) -> list[bytes | memoryview]:
-    """Return what is left of ``buffers`` behind their first ``done`` bytes."""
+    """Return the rest of ``buffers`` after their first ``done`` bytes."""
     rest: list[bytes | memoryview] = []
     for buffer in buffers:
         if done < len(buffer):

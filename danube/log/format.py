@@ -1,4 +1,4 @@
-"""The bytes of a journal file. Pure: bytes in, values out.
+"""Byte format of journal files: encodes and parses file headers, commit blocks and entries. Pure.
 
 All numbers are little-endian; checksums are CRC32C. A journal file has a fixed size, begins with a header and goes on
 as a run of commit blocks without gaps between them::
@@ -8,7 +8,7 @@ as a run of commit blocks without gaps between them::
     | file header | block s | s + 1   | ... | s + n   | 48 x zero  | anything   |
     +-------------+---------+---------+-----+---------+------------+---------~~-+
 
-The file header is there twice, at 0 and at 2048, so that one damaged copy costs nothing::
+The file header is stored twice, at 0 and at 2048, so that one damaged copy costs nothing::
 
     0        4         8      16               24             32          40           48       52      56
     +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--
@@ -23,21 +23,21 @@ The file header is there twice, at 0 and at 2048, so that one damaged copy costs
           u64         u64        u64        u64s   u32
 
 * A file id is never used twice; when a file is recycled it gets a new one. It is the *generation* of its blocks.
-* ``file size``: a file that is shorter than it says has been cut.
-* ``identity`` names the journal, and stands in the metadata, too; 0: it belongs to no metadata. ``metadata`` is the
-  highest revision of them that was known to be durable when the header was written; :data:`EntryType.METADATA` entries
-  tell of later ones. Metadata of an earlier revision have lost something. Format 1 had none of these three fields.
+* ``file size``: a file that is shorter than this has been cut.
+* ``identity`` names the journal, and is stored in the metadata, too; 0: bound to no metadata. ``metadata`` is the
+  highest metadata revision known to be durable when the header was written; :data:`EntryType.METADATA` entries
+  record later ones. Metadata of an earlier revision have lost changes. Format 1 had none of these three fields.
 * ``resume after`` is the last sequence in older files that counts. Usually it is first sequence - 1; after a recovery,
   sequences that were cut off lie between the two.
 * ``checkpoint``: control entries up to this sequence are superseded by snapshots, and files that held later ones may be
-  gone; recovery passes over them.
+  gone; recovery skips them.
 * ``live`` are the ids and last sequences (u64, u64) of all older files that are still needed. A later
-  :data:`EntryType.FREED` entry takes ids away. What is listed and missing has vanished and is reported, and so is a
-  file that ends too early; an older file that is not listed is void. Flag 1: there were more than 122 of them, and the
+  :data:`EntryType.FREED` entry removes ids. A listed file that is missing or ends too early is reported; an older file
+  that is not listed is void. Flag 1: there were more than 122 of them, and the
   oldest did not fit. Flag 2: this file counts only if a newer one lists it (recovery writes several files, if it
   must, and the last one makes all of them count).
 
-A commit block is what one write put into the journal::
+A commit block holds the entries of one write::
 
     0        4        8            16         24          32        36         40         44      48
     +--------+--------+------------+----------+-----------+---------+----------+----------+-------+----------~~-+
@@ -48,10 +48,10 @@ A commit block is what one write put into the journal::
 
 * The watermark is the last sequence known to be synced when the block was written: a bad block at or below the highest
   watermark is corruption, one above it is a write that a crash cut short.
-* Blocks of another generation are what a recycled file held in its former life. They, and zeros, end the log. 48 zero
+* Blocks of another generation are old contents of a recycled file. They, and zeros, end the log. 48 zero
   bytes follow each block and are overwritten by the next one, so that a clean end is always recognised.
 
-An entry, 16 bytes and its payload::
+An entry is 16 bytes and its payload::
 
     0      1            2          4        8          16
     +------+------------+----------+--------+----------+-----------~~-+
@@ -137,14 +137,14 @@ class EntryType(enum.IntEnum):
     PRODUCER = 3
     TOPIC = 4
     STAGE = 5
-    """Reserved for staged publishing; nobody writes it yet, readers pass over it."""
+    """Reserved for staged publishing; never written so far, skipped by readers."""
     FREED = 6
     """Written by the journal itself: a checkpoint's sequence, and the ids of files that are no longer needed (u64s).
     The last bytes of a file are kept for such entries."""
     DAMAGE = 7
-    """Written by the journal itself: a corrupt range that recovery met (``danube.log.recovery``)."""
+    """Written by the journal itself: a corrupt range found by recovery (``danube.log.recovery``)."""
     METADATA = 8
-    """Written by the journal itself: its identity, and a revision of the metadata that was durable before (u64s)."""
+    """Written by the journal itself: its identity, and a metadata revision that was already durable (u64s)."""
 
 
 METADATA_ENTRY: Final = struct.Struct("<QQ")
@@ -155,12 +155,12 @@ DURABILITIES: Final = {code: durability for durability, code in DURABILITY_CODES
 
 
 class Entry:
-    """One thing to be journalled, on its way from ``submit`` to ``on_commit``.
+    """One item to be journalled, on its way from ``submit`` to ``on_commit``.
 
     Attributes:
-        type, topic_id, durability: what it is, whose it is, and when it is settled.
-        buffers: the payload, in pieces that nobody joins; all must be ``bytes``.
-        owner: whatever the submitter wants to find again when the entry settles.
+        type, topic_id, durability: the kind of entry, its topic, and when it counts as settled.
+        buffers: the payload, in pieces that are never joined; all must be ``bytes``.
+        owner: any object that the submitter needs when the entry settles.
         end_offset: for a BATCH: the offset behind its last record (decides when its file is free).
         size: bytes of the payload (counted if not given).
         file, position, sequence: where it was written (file id, position of its entry header, commit sequence); -1
@@ -208,7 +208,7 @@ class Entry:
 
 
 class FileHeader(NamedTuple):
-    """The header of a journal file. ``live``: of each older file its id and last sequence.
+    """The header of a journal file. ``live``: id and last sequence of each older file.
 
     ``complete`` is false if older files had to be left out of ``live``. A ``prelude`` counts only if it is listed.
     ``file_size`` is 0 if it is not known.
@@ -228,7 +228,7 @@ class FileHeader(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A commit block whose header verified. Its entries lie in ``[position + 48, position + length)``."""
+    """A commit block with a verified header. Its entries are in ``[position + 48, position + length)``."""
 
     position: int
     length: int
@@ -240,7 +240,7 @@ class Block(NamedTuple):
 
 
 class RawEntry(NamedTuple):
-    """An entry inside a buffer: its header, and where header and payload begin in the buffer."""
+    """An entry inside a buffer: its header, and the positions of header and payload in the buffer."""
 
     type: int
     durability: int
@@ -256,11 +256,11 @@ class Fault(enum.Enum):
     END = "end"
     """Zeros: the log ends here."""
     FOREIGN = "foreign"
-    """A whole block header of another generation: the former life of a recycled file."""
+    """A complete block header of another generation: old contents of a recycled file."""
     SHORT = "short"
     """The buffer ends before the block does."""
     BAD = "bad"
-    """Neither a block nor an end: torn by a crash, corrupt, or the middle of foreign bytes."""
+    """Neither a block nor an end: torn by a crash, corrupt, or the middle of old contents."""
 
 
 class Ending(NamedTuple):
@@ -283,7 +283,7 @@ def encode_file_header(
     metadata: int,
     prelude: bool = False,
 ) -> bytes:
-    """Return the header of a journal file, both copies of it; the arguments are the fields of the module's picture."""
+    """Return both copies of a journal file header; the arguments are the fields drawn in the module docstring."""
     flags = _PRELUDE if prelude else 0
     if len(live) > _MAX_LIVE:
         live = live[-_MAX_LIVE:]
@@ -308,7 +308,7 @@ def encode_file_header(
 
 
 def read_file_header(data: bytes, file_id: int) -> FileHeader | None:
-    """Return the header at the start of ``data``, or None if no copy of it is intact and of this file.
+    """Return the header at the start of ``data``, or None if no copy is intact and belongs to this file.
 
     Raises:
         DataDirectoryError: it is of another format.
@@ -345,7 +345,7 @@ def read_file_header(data: bytes, file_id: int) -> FileHeader | None:
 def encode_block(
     entries: Iterable[Entry], *, file_id: int, position: int, sequence: int, watermark: int
 ) -> tuple[list[bytes], int]:
-    """Frame ``entries`` as one block and tell each of them where it will be.
+    """Frame ``entries`` as one block and set the position of each of them.
 
     Args:
         entries: in submit order. Their ``file``, ``position`` and ``sequence`` are set.
@@ -402,12 +402,12 @@ def encode_block_header(length: int, file_id: int, sequence: int, watermark: int
 
 
 def block_size(entries: Iterable[Entry]) -> int:
-    """Return the length of the block that :func:`encode_block` would make, without terminator."""
+    """Return the length of the block that :func:`encode_block` would return, without terminator."""
     return BLOCK_HEADER_SIZE + sum(ENTRY_HEADER_SIZE + entry.size for entry in entries)
 
 
 def read_block_header(data: bytes, position: int, generation: int) -> Block | Fault:
-    """Read and verify the block header at ``position`` of ``data``; the body is not looked at."""
+    """Read and verify the block header at ``position`` of ``data``; the body is not checked."""
     head = data[position : position + BLOCK_HEADER_SIZE]
     if len(head) < BLOCK_HEADER_SIZE:
         return Fault.SHORT
@@ -461,7 +461,7 @@ def entry_at(data: bytes, position: int) -> RawEntry:
 
 
 def parse_blocks(data: bytes, generation: int, position: int = 0) -> Iterator[Block | Ending]:
-    """Yield the verified blocks of ``data`` from ``position`` on, and at last the :class:`Ending`."""
+    """Yield the verified blocks of ``data`` from ``position`` on, and finally the :class:`Ending`."""
     while True:
         block = read_block(data, position, generation)
         if isinstance(block, Fault):
@@ -472,7 +472,7 @@ def parse_blocks(data: bytes, generation: int, position: int = 0) -> Iterator[Bl
 
 
 def find_block(data: bytes, start: int, generation: int) -> Block | None:
-    """Return the first block header of this generation at or after ``start``; its body is not looked at."""
+    """Return the first block header of this generation at or after ``start``; its body is not checked."""
     while (start := data.find(BLOCK_MAGIC, start)) >= 0:
         block = read_block_header(data, start, generation)
         if isinstance(block, Block):

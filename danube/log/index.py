@@ -1,7 +1,7 @@
-"""Where the batches of one topic lie in the journal: a sparse index. Pure.
+"""Sparse index of one topic: maps offsets and append times to positions in the journal. Pure.
 
-One entry per topic and 64 KiB region of a journal file: base offset, place (file id and position of the entry header,
-in one number), append time, and how many bytes the topic had before it, 32 bytes in four arrays. A reader finds the
+It has one entry per topic and 64 KiB region of a journal file: base offset, place (file id and position of the entry
+header, in one number), append time, and the bytes of the topic before it, 32 bytes in four arrays. A reader finds the
 entry at or below its offset and walks on from there; a region holds at most a few hundred batches. Ten million messages
 in batches of 64 KiB cost 500 KB.
 """
@@ -36,7 +36,7 @@ class TopicIndex:
         self._places = array("Q")
         self._times = array("Q")
         self._sizes = array("Q")
-        """Bytes of all batches before this one, since the index began."""
+        """Bytes of all batches before this entry, counted from the start of the index."""
         self._total_bytes = 0
         self._last_region = -1
 
@@ -44,7 +44,7 @@ class TopicIndex:
         return len(self._offsets)
 
     def add(self, base_offset: int, file: int, position: int, append_time_us: int, size_bytes: int) -> None:
-        """Note a batch; only the first of each region is kept."""
+        """Add a batch; only the first of each region is indexed."""
         place = file << _POSITION_BITS | position
         region = place // REGION_BYTES
         before = self._total_bytes
@@ -54,7 +54,7 @@ class TopicIndex:
         self._last_region = region
         times = self._times
         if times and append_time_us < times[-1]:
-            append_time_us = times[-1]  # a clock that steps back must not break the binary search
+            append_time_us = times[-1]  # keeps the binary search valid if the clock steps back
         self._offsets.append(base_offset)
         self._places.append(place)
         self._sizes.append(before)
@@ -74,7 +74,7 @@ class TopicIndex:
         return self._offsets[at], self._location(at)
 
     def before_time(self, time_us: int) -> int | None:
-        """Return the base offset of the last entry that was appended before ``time_us``, None if there is none."""
+        """Return the base offset of the last entry appended before ``time_us``, None if there is none."""
         at = bisect_left(self._times, time_us)
         return self._offsets[at - 1] if at else None
 
@@ -83,31 +83,31 @@ class TopicIndex:
         return self._times[0] if self._times else None
 
     def bytes_from(self, offset: int) -> int:
-        """Return how many bytes the batches at and behind an offset have, or a region more."""
+        """Return the bytes of the batches at and behind an offset; up to one region too many."""
         if not self._offsets:
             return 0
         return self._total_bytes - self._sizes[max(0, bisect_right(self._offsets, offset) - 1)]
 
     def surplus(self, offset: int) -> int:
-        """Return by how many bytes, at most, :meth:`bytes_from` this offset may be too high; 0: it is exact."""
+        """Return the maximum by which :meth:`bytes_from` this offset may be too high; 0: it is exact."""
         at = max(0, bisect_right(self._offsets, offset) - 1)
         if not self._offsets or self._offsets[at] >= offset:
             return 0
         return (self._sizes[at + 1] if at + 1 < len(self._sizes) else self._total_bytes) - self._sizes[at]
 
     def offset_keeping(self, size_bytes: int) -> int:
-        """Return the highest base offset that is known to have at least so many bytes at and behind it."""
+        """Return the highest base offset known to have at least ``size_bytes`` at and behind it."""
         at = bisect_right(self._sizes, self._total_bytes - size_bytes) - 1
         return self._offsets[at] if at >= 0 else 0
 
     def drop_before(self, offset: int) -> None:
-        """Forget entries that a reader at ``offset`` or behind it does not need."""
+        """Remove entries that a reader at ``offset`` or behind it does not need."""
         count = bisect_right(self._offsets, offset) - 1
         if count > 0:
             self._delete(0, count)
 
     def drop_file(self, file: int) -> None:
-        """Forget the entries of one journal file."""
+        """Remove the entries of one journal file."""
         low = bisect_left(self._places, file << _POSITION_BITS)
         high = bisect_left(self._places, (file + 1) << _POSITION_BITS)
         if low < high:

@@ -1,19 +1,19 @@
-"""The journal: one write-ahead log for all topics of a broker.
+"""The journal: one write-ahead log for all topics of a broker, with group commit.
 
-Entries are submitted without waiting. Two lanes carry them to the disk, one for entries that must be synced and one for
-those that must only be written, so that a slow sync never delays the acknowledgement of a topic that did not ask for
-it. Each lane repeats one step: take everything that has arrived, frame it as one commit block, write it (and sync it),
-report all of it with one callback. There is no timer: what arrives during one write is the next block.
+Entries are submitted without waiting. Two lanes write them to disk, one for entries that must be synced and one for
+those that must only be written, so that a slow sync never delays the acknowledgement of a topic that does not need
+it. Each lane repeats one step: take all queued entries, frame them as one commit block, write it (and sync it), and
+report all of them with one callback. There is no timer: entries that arrive during one write form the next block.
 
 Positions and commit sequences are assigned in the order of the calls to ``Disk.write``, and the disk keeps that order,
-so everything before a returned write would survive the death of the process, and everything before a returned sync
-would survive a power loss. The last sequence of which that is known is the *watermark*; each block carries it.
+so everything before a returned write survives the death of the process, and everything before a returned sync
+survives a power loss. The last sequence known to be synced is the *watermark*; each block carries it.
 
-Beside the lanes run two tasks that keep files off the hot path: one prepares the next file ahead of time, one
-recycles files that hold nothing that is still needed. Recovery is in :mod:`danube.log.recovery`.
+Two more tasks keep file handling off the hot path: one prepares the next file ahead of time, one
+recycles files without needed data. Recovery is in :mod:`danube.log.recovery`.
 
 An I/O error is final. Everything pending settles with :class:`JournalFencedError`, ``run`` raises it, and the broker
-exits: after a failed sync the kernel may have dropped what it could not write, so there is nothing to retry.
+exits: after a failed sync the kernel may have dropped the pages that it could not write, so a retry is pointless.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ OnCommit = Callable[[Sequence[Entry], DanubeError | None], None]
 
 
 class JournalUsage(NamedTuple):
-    """What a journal uses and does. Sizes in bytes, times in seconds."""
+    """Usage and activity of a journal. Sizes in bytes, times in seconds."""
 
     used_bytes: int
-    """Of the disk limit: closed files, and what is written of the active one."""
+    """Part of the disk limit in use: closed files, and the written part of the active one."""
     limit_bytes: int
     live_bytes: int
-    """Of batches that are still needed."""
+    """Bytes of batches that are still needed."""
     pending_bytes: int
-    """Submitted and not settled."""
+    """Bytes submitted and not settled."""
     files: int
     spare_files: int
     commits: int
@@ -101,28 +101,28 @@ class _Lane:
         self.queue: deque[Entry] = deque()
         self.idle: trio.Event | None = None
         self.in_flight_sequence = 0
-        """Of the block that is being written, 0 for none."""
+        """Sequence of the block being written, 0 for none."""
 
     def wake(self) -> None:
-        """Let the task look at its queue."""
+        """Let the task check its queue."""
         if self.idle is not None:
             self.idle.set()
             self.idle = None
 
 
 class Journal:
-    """See the module. Either ``async with Journal.open(...)``, or ``recover``, ``nursery.start(run)`` and ``aclose``.
+    """The journal; see the module. Use ``async with Journal.open(...)``, or ``recover``, ``start(run)`` and ``aclose``.
 
     Args:
-        disk: where the files are; it is the caller's, and stays open.
+        disk: holds the files; it belongs to the caller, and is not closed.
         limits: ``journal_*`` and ``max_batch_bytes`` are used.
         file_size: bytes of one file (default 64 MiB). Changing it is safe: spares of another size are replaced,
             live files are read as they are.
         on_commit: called in the loop's thread with each group of settled entries, and an error or None. Entries of
             one topic settle in the order of their submission. May be set later (``journal.on_commit``), but before
             anything is submitted. It must not raise.
-        checkpoint: called before files are recycled; it must store what control entries have said so far (cursors,
-            producers) where recovery finds it. Without it no file is ever recycled. May be set later, too.
+        checkpoint: called before files are recycled; it must store the state built from control entries so far
+            (cursors, producers) where recovery finds it. Without it no file is ever recycled. May also be set later.
         clock: a monotonic clock in seconds (default: Trio's).
 
     Raises:
@@ -148,9 +148,9 @@ class Journal:
         self.on_commit: OnCommit = on_commit if on_commit is not None else _nobody
         self.checkpoint = checkpoint
         self.on_roll: list[Callable[[], None]] = []
-        """Called when the journal goes on in another file."""
+        """Called when the journal continues in another file."""
         self.before_end: Callable[[], Awaitable[None]] = _at_once
-        """Awaited at a clean end, when everything has settled and only the last block is to be written."""
+        """Awaited at a clean end, when everything has settled and only the last block is left to write."""
         self.recovered: Recovered | None = None
         self._disk = disk
         self._limits = limits
@@ -166,11 +166,11 @@ class Journal:
         self._os_lane = _Lane(sync=False)
         self._unsynced: deque[JournalFile] = deque()
         self._sync_wanted = 0
-        """Somebody waits until this sequence is synced."""
+        """The highest sequence that a caller of :meth:`sync` waits for."""
         self._synced: trio.Event | None = None
-        """Set when the watermark moves, or never will again."""
+        """Set when the watermark moves, or can no longer move."""
         self._freed: deque[Entry] = deque()
-        """Goes before everything else in the synced lane, and into the margin of a file that is full."""
+        """Written before everything else in the synced lane, and into the margin of a file that is full."""
         self._internal: dict[Entry, Callable[[], None]] = {}
         self._recovery: Recovery | None = None
         self._noted_revision = 0
@@ -198,9 +198,9 @@ class Journal:
         checkpoint: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> AsyncIterator[Journal]:
-        """Recover and run a journal; what recovery found is in ``journal.recovered``.
+        """Recover and run a journal; the result of recovery is in ``journal.recovered``.
 
-        Leaving commits what is pending. An I/O error cancels the body (and comes out in an exception group).
+        Leaving commits pending entries. An I/O error cancels the body (and is raised in an exception group).
         """
         journal = cls(disk, limits, file_size=file_size, on_commit=on_commit, checkpoint=checkpoint, clock=clock)
         await journal.recover(visitor)
@@ -212,7 +212,7 @@ class Journal:
     # --- Life ---
 
     async def survey(self) -> Standing:
-        """Read what the journal says of itself; change nothing. May be called once, before :meth:`recover`.
+        """Read the journal's own state without changing anything. May be called once, before :meth:`recover`.
 
         Raises:
             DataDirectoryError: the files are of another format.
@@ -230,16 +230,16 @@ class Journal:
     async def recover(
         self, visitor: Visitor | None = None, *, identity: int | None = None, synced: int = 0
     ) -> Recovered:
-        """Read what is on the disk, make it safe, and be ready to :meth:`run`. To be called once.
+        """Read and repair the files on disk, and prepare to :meth:`run`. To be called once.
 
         Args:
-            visitor: is told of every accepted batch and control entry, in the order of the log.
-            identity: the journal's name from now on (default: the one it has).
-            synced: a sequence that the metadata know to be synced; what is damaged up to it is no torn write.
+            visitor: receives every accepted batch and control entry, in the order of the log.
+            identity: the journal's identity from now on (default: the one it has).
+            synced: a sequence that the metadata know to be synced; damage up to it is not a torn write.
 
         Raises:
             DataDirectoryError: the files are of another format.
-            JournalFencedError: an I/O error. Nothing is lost by trying again.
+            JournalFencedError: an I/O error. Retrying loses nothing.
         """
         assert self.recovered is None
         if self._recovery is None:
@@ -262,7 +262,7 @@ class Journal:
         return recovered
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Commit what is submitted, until :meth:`aclose` (or cancellation, which settles the rest with an error).
+        """Commit submitted entries until :meth:`aclose` (or cancellation, which settles the rest with an error).
 
         Raises:
             JournalFencedError: an I/O error. The process should exit and recover on its next start.
@@ -271,7 +271,7 @@ class Journal:
         assert not self._running
         self._running = True
         if self._noted_revision > self._told_revision:
-            self.note_metadata(0, _nothing)  # what has changed since the header was written
+            self.note_metadata(0, _nothing)  # changes since the header was written
         try:
             async with trio.open_nursery() as helpers:
                 helpers.start_soon(self._keep_files, self._keeper.prepare_files)
@@ -285,7 +285,7 @@ class Journal:
             await self.before_end()
             await self._write_closing_block()
         except BaseExceptionGroup as group:
-            # Lanes and helpers fail together; the fence is what happened.
+            # Lanes and helpers fail together; the fence is the cause to report.
             if self._failure is not None and group.split(trio.Cancelled)[1] is not None:
                 raise self._failure from group
             raise
@@ -297,7 +297,7 @@ class Journal:
             self._tell_synced()
 
     async def aclose(self) -> None:
-        """Commit what is pending and end :meth:`run`. Cancelling it leaves the journal running down by itself."""
+        """Commit pending entries and end :meth:`run`. If cancelled, the journal still ends by itself."""
         self._closing = True
         self._os_lane.wake()
         self._disk_lane.wake()
@@ -312,11 +312,11 @@ class Journal:
     # --- Writing ---
 
     def submit(self, entry: Entry) -> None:
-        """Take an entry; ``on_commit`` reports it. Never waits: publishes ask :meth:`admit` before.
+        """Queue an entry; ``on_commit`` reports it. Never waits: publishes call :meth:`admit` before.
 
         Raises:
             MessageTooLargeError: larger than a journal file.
-            JournalFencedError, UnavailableError: the journal takes nothing more.
+            JournalFencedError, UnavailableError: the journal accepts no more entries.
         """
         if self._failure is not None:
             raise self._failure
@@ -333,38 +333,38 @@ class Journal:
             lane.wake()
 
     def try_admit(self, size: int) -> bool:
-        """Return whether a batch of ``size`` bytes may be submitted now; the caller then does so without waiting."""
+        """Return whether a batch of ``size`` bytes may be submitted now; the caller must then do so without waiting."""
         return self._admission.try_admit(size)
 
     async def admit(self, size: int) -> None:
-        """Wait until a batch of ``size`` bytes may be submitted; the caller then does so without waiting in between.
+        """Wait until a batch of ``size`` bytes may be submitted; the caller must then do so without waiting in between.
 
         Waits while more than ``journal_pending_bytes`` are pending, and while the journal is at its disk limit.
 
         Raises:
             JournalFullError: at the disk limit for ``journal_full_wait_s``.
-            JournalFencedError, UnavailableError: the journal takes nothing more.
+            JournalFencedError, UnavailableError: the journal accepts no more entries.
         """
         if not self._admission.try_admit(size):
             if self._keeper.disk_full:
-                self._keeper.want_file()  # somebody may have freed space on the disk meanwhile: try again
+                self._keeper.want_file()  # disk space may have been freed in the meantime: try again
             await self._admission.admit(size)
 
     @property
     def sequence(self) -> int:
-        """The last sequence that was given out; everything that has settled has that one, or an earlier one."""
+        """The last sequence assigned; every settled entry has this one or an earlier one."""
         return self._sequence
 
     async def sync(self, sequence: int) -> None:
-        """Return when everything up to a sequence would survive a power loss, also what only had to be written.
+        """Return when everything up to a sequence survives a power loss, including entries that only had to be written.
 
-        Costs nothing if that is so, and a sync of the disk at most. May be cancelled.
+        Returns at once if that is so already, and costs one sync of the disk at most. May be cancelled.
 
         Args:
-            sequence: what :attr:`sequence` was when the last of it had settled.
+            sequence: the value of :attr:`sequence` when the last entry in question had settled.
 
         Raises:
-            JournalFencedError, UnavailableError: the journal has ended before.
+            JournalFencedError, UnavailableError: the journal ended before.
         """
         assert sequence <= self._sequence
         while sequence > self._watermark:
@@ -406,12 +406,12 @@ class Journal:
                 if self._keeper.can_roll():
                     self._roll()
                 elif lane.sync and self._sync_wanted > self._watermark:
-                    await self._sync_active()  # who waits for it may be who makes room
+                    await self._sync_active()  # the waiting task may be the one that frees space
                 else:
                     self._keeper.note_waiting()
                     await self._keeper.news.wait()
                 continue
-            # From here to the call of Disk.write nothing waits: position, sequence and the order of writes agree.
+            # No await from here to the call of Disk.write: position, sequence and the order of writes agree.
             if urgent:
                 entries = list(urgent)
                 urgent.clear()
@@ -457,7 +457,7 @@ class Journal:
             self._keeper.want_recycling()
 
     def _take(self, queue: deque[Entry], file: JournalFile) -> tuple[list[Entry], int]:
-        """Take what fits into the file and into one block."""
+        """Take the entries that fit into the file and into one block."""
         room = min(file.room(), max(self._limits.journal_commit_bytes, _framed(queue[0])))
         room -= BLOCK_HEADER_SIZE
         entries: list[Entry] = []
@@ -493,8 +493,8 @@ class Journal:
         finally:
             file.in_flight -= 1
         if self._failure is not None:
-            # The other lane met an error while this write was on its way; an os write was done, but promise nothing
-            # more.
+            # The other lane failed while this write was in flight; an os write was done, but it must not be
+            # acknowledged any more.
             self._settle(*settling, self._failure)
             raise self._failure
         if sync:
@@ -551,10 +551,10 @@ class Journal:
         except OSError as error:
             raise self._fence(error, "the directory of the journal") from error
 
-    # --- What the file keeper asks for ---
+    # --- Interface of the file keeper ---
 
     def settled_sequence(self) -> int:
-        """Return the last sequence of which, and of all before it, the entries have been reported."""
+        """Return the last sequence up to which all entries have been reported."""
         open_ones = [lane.in_flight_sequence for lane in (self._disk_lane, self._os_lane) if lane.in_flight_sequence]
         return min(open_ones) - 1 if open_ones else self._sequence
 
@@ -562,7 +562,8 @@ class Journal:
         """Write a FREED entry; return whether it is durable. False: the journal is ending."""
         if self._closing or self._failure is not None:
             return False
-        # With the revision of the metadata that made it true: the entry that tells of it may have to wait for a file.
+        # With the metadata revision that made it true: the entry that records that revision may have to wait for a
+        # file.
         seen = METADATA_ENTRY.pack(self._keeper.identity, self._noted_revision)
         entry = Entry(EntryType.FREED, 0, Durability.DISK, (payload,))
         done = trio.Event()
@@ -576,18 +577,18 @@ class Journal:
 
     @property
     def noted_revision(self) -> int:
-        """The highest revision of the metadata that was given to :meth:`note_metadata`; goes into each new file."""
+        """The highest metadata revision given to :meth:`note_metadata`; written to each new file."""
         return self._noted_revision
 
     def note_metadata(self, revision: int, settled: Callable[[], None] | None = None) -> None:
-        """Remember that the metadata have reached a revision, which is durable: they must never fall behind it.
+        """Record that the metadata have reached a revision, which is durable: they must never fall behind it.
 
-        It is written with what is committed next, or by itself; nothing waits for it. An entry that is submitted
+        It is written with the next commit, or by itself; nothing waits for it. An entry that is submitted
         later does not reach the disk before it.
 
         Args:
-            revision: of the metadata.
-            settled: called when it is durable, or never will be.
+            revision: the metadata revision.
+            settled: called when the record is durable, or can no longer become so.
         """
         if revision <= self._noted_revision and settled is None:
             return
@@ -599,7 +600,7 @@ class Journal:
         payload = METADATA_ENTRY.pack(self._keeper.identity, revision)
         waiting = self._noting
         if waiting is not None and waiting.sequence < 0 and settled is None:
-            waiting.buffers = (payload,)  # it has not been framed yet, and everything after it comes later still
+            waiting.buffers = (payload,)  # not framed yet, so it still precedes later entries
             return
         entry = Entry(EntryType.METADATA, 0, Durability.DISK, (payload,))
 
@@ -616,15 +617,15 @@ class Journal:
 
     @property
     def told_revision(self) -> int:
-        """The highest revision of the metadata that is on the disk, so that the next start asks for it."""
+        """The highest metadata revision recorded on disk; the next start requires it."""
         return self._told_revision
 
     def proven(self) -> tuple[int, int]:
-        """Return the file that was last synced, and the sequence up to which everything is: they can never vanish."""
+        """Return the file last synced, and the sequence up to which everything is synced: they never vanish."""
         return self._synced_file, self._watermark
 
     def forget_file(self, file: JournalFile) -> None:
-        """Keep nothing of a file in memory."""
+        """Drop all cached data of a file."""
         self._reader.forget(file)
 
     async def _sync_rest(self) -> None:
@@ -638,7 +639,7 @@ class Journal:
             await self._write(file, file.end, [], sync=True, sequence=file.last_sequence)
 
     async def _write_closing_block(self) -> None:
-        """After a clean end, tell the next start that everything was synced, and what the metadata have reached."""
+        """After a clean end, record for the next start that everything was synced, and the metadata revision."""
         file = self._keeper.active
         entry = Entry(
             EntryType.METADATA, 0, Durability.DISK, (METADATA_ENTRY.pack(self._keeper.identity, self._noted_revision),)
@@ -651,25 +652,25 @@ class Journal:
         )
         await self._write(file, file.end, buffers, sync=True, sequence=self._sequence)
 
-    # --- What is still needed ---
+    # --- Needed data ---
 
     def drop_topic(self, topic_id: int) -> None:
-        """Need nothing of a topic any more."""
+        """Release all data of a topic."""
         if self._keeper.files.drop_topic(topic_id):
             self._keeper.want_recycling()
         self._keeper.files_released()
 
     def release(self, topic_id: int, up_to_offset: int) -> None:
-        """Need a topic's batches below ``up_to_offset`` no more (they are sealed elsewhere, or expired)."""
+        """Release a topic's batches below ``up_to_offset`` (they are sealed elsewhere, or expired)."""
         if self._keeper.files.release(topic_id, up_to_offset):
             self._keeper.want_recycling()
         self._keeper.files_released()
 
     def stop_topic(self, topic_id: int) -> None:
-        """Keep what a topic has for good: it is damaged, takes nothing more, and cannot be sealed.
+        """Keep the data of a topic for good: it is damaged, takes no more batches, and cannot be sealed.
 
-        Files that nothing else needs do not count against ``journal_max_bytes`` any more (up to as much again):
-        otherwise every topic would wait for space because of one.
+        Files that hold no other needed data no longer count against ``journal_max_bytes`` (up to as much again);
+        otherwise one stopped topic would make all topics wait for space.
         """
         self._keeper.files.stop_topic(topic_id)
         self._keeper.files_released()
@@ -679,16 +680,16 @@ class Journal:
         return self._keeper.files.get(file_id) is not None
 
     def stored_bytes(self, topic_id: int) -> int:
-        """Return how many bytes of a topic's batches are still needed."""
+        """Return the bytes of a topic's batches that are still needed."""
         return sum(file.live[topic_id][0] for file in self._keeper.files if topic_id in file.live)
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the disk limit that are in use."""
+        """The part of the disk limit in use, in bytes."""
         return self._admission.used_bytes
 
     def topics_of_oldest(self, size_bytes: int) -> list[int]:
-        """Return the topics whose batches keep the oldest closed files, of ``size_bytes`` together, from being free."""
+        """Return the topics whose batches keep the oldest closed files, ``size_bytes`` in total, from being freed."""
         topics: dict[int, None] = {}
         for file in self._keeper.files:
             if size_bytes <= 0 or not file.closed:
@@ -704,7 +705,7 @@ class Journal:
     # --- Introspection ---
 
     def usage(self) -> JournalUsage:
-        """Return what the journal uses and does."""
+        """Return the journal's usage and activity."""
         return JournalUsage(
             used_bytes=self._admission.used_bytes,
             limit_bytes=self._limits.journal_max_bytes,
@@ -722,16 +723,16 @@ class Journal:
 
 
 def _framed(*entries: Entry) -> int:
-    """Return the length of a block of these entries alone."""
+    """Return the length of a block with only these entries."""
     return BLOCK_HEADER_SIZE + sum(ENTRY_HEADER_SIZE + entry.size for entry in entries)
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Callback that does nothing."""
 
 
 async def _at_once() -> None:
-    """Nothing is to be done."""
+    """Awaitable callback that does nothing."""
 
 
 def _nobody(entries: Sequence[Entry], error: DanubeError | None) -> None:

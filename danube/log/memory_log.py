@@ -1,4 +1,4 @@
-"""The log of a topic of durability ``none``: offsets, and nothing behind them."""
+"""The log of a topic of durability ``none``: assigns offsets, stores nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["MemoryLog"]
 
 
 class MemoryLog:
-    """Counts offsets from 0 since the broker started. Readers find nothing: what was not delivered is gone."""
+    """Counts offsets from 0 since the broker started. Reads return nothing: undelivered messages are lost."""
 
     stored_bytes = 0
 
@@ -24,11 +24,11 @@ class MemoryLog:
 
     @property
     def start_offset(self) -> int:
-        """The same: there is nothing to read."""
+        """The same as ``end_offset``: there is nothing to read."""
         return self.next_offset
 
     def append(self, part: bytes, header: BatchHeader, now_us: int) -> StoredBatch:
-        """Give a batch its offsets."""
+        """Assign offsets to a batch."""
         base = self.next_offset
         self.next_offset = base + header.record_count
         stamp = write_stamp(len(part), self._topic_id, base, now_us, 0)
@@ -43,5 +43,5 @@ class MemoryLog:
         return []
 
     async def offset_at(self, time_us: int) -> int:
-        """Return the end: there is no past."""
+        """Return the end offset: no past messages are stored."""
         return self.next_offset

@@ -1,18 +1,18 @@
-"""Idempotent producers of one topic: sessions, epochs, sequences. Pure.
+"""Idempotent producers of one topic: sessions, epochs, sequences, and detection of duplicates. Pure.
 
 * A *sequence* counts records. A batch names the sequence of its first record; the next one begins where it ended.
-* An *epoch* is a number from one counter of the topic. Every open gets a new, higher one, and fences what it replaces:
-  the older session of the same name, and, if the new one is exclusive, every older session of the topic. Sequences go
-  on across epochs, because they belong to the name.
-* The last 64 batches of a producer are remembered. A repeat of one of them is answered with its offset; one that is
-  still on its way to the disk is waited for; an older one is refused as a duplicate; a gap is refused.
+* An *epoch* is a number from one counter of the topic. Every open gets a new, higher one, and fences the sessions it
+  replaces: the older session of the same name, and, if the new one is exclusive, every older session of the topic.
+  Sequences continue across epochs, because they belong to the name.
+* The last 64 batches of a producer are remembered. A repeat of one of them is answered with its offset; if it is
+  not durable yet, the answer waits; an older one is refused as a duplicate; a gap is refused.
 
-What must survive a restart is in the journal: a PRODUCER entry per open, and the headers of the batches themselves.
+The state that must survive a restart is in the journal: a PRODUCER entry per open, and the batch headers themselves.
 
-* The lowest bit of a producer's id is 1 if its name was made up for one session. So if a damaged journal has batches of
-  a producer and no name for it, it is known whether that name may come back. Until it would be forgotten anyway, a name
-  that is not known is then refused: it may be that one, and to say that it has stored nothing would have it store
-  everything again. This is part of the snapshot, because the damage goes with its file.
+* The lowest bit of a producer's id is 1 if its name was generated for one session. So if a damaged journal has batches
+  of a producer without a name, the bit tells whether that name may be used again. Until its state would have expired,
+  an unknown name is then refused: it may be the lost one, and answering that it has stored nothing would make its
+  producer store everything again. This is part of the snapshot, because the damage is removed with its file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _US: Final = 1_000_000
 
 
 class Verdict(enum.Enum):
-    """What a batch is to its producer's sequence."""
+    """Result of checking a batch against its producer's sequence."""
 
     NEW = "new"
     """The next one: append it."""
@@ -47,11 +47,11 @@ class Verdict(enum.Enum):
 
 
 class Checked(NamedTuple):
-    """A verdict, and what it is based on."""
+    """A verdict and the batch it refers to."""
 
     kind: Verdict
     base_offset: int = -1
-    """Of the first copy, for KNOWN and PENDING."""
+    """Base offset of the first copy, for KNOWN and PENDING."""
     batch: StoredBatch | None = None
     """The first copy, for PENDING."""
 
@@ -60,7 +60,7 @@ _NEW: Final = Checked(Verdict.NEW)
 
 
 class ProducerSession(NamedTuple):
-    """What an open gives a producer."""
+    """The session that an open returns to a producer."""
 
     producer_id: int
     name: str
@@ -114,7 +114,7 @@ _SNAPSHOT: Final = msgspec.msgpack.Decoder(_Snapshot)
 
 
 class _Producer:
-    """Everything about one producer."""
+    """The state of one producer."""
 
     __slots__ = ("anonymous", "epoch", "exclusive", "name", "next_sequence", "producer_id", "used_us", "window")
 
@@ -126,7 +126,7 @@ class _Producer:
         self.exclusive = False
         self.next_sequence = 0
         self.used_us = 0
-        # Base sequence, record count, base offset, and the batch as long as it is not settled.
+        # Base sequence, record count, base offset, and the batch until it is settled.
         self.window: deque[tuple[int, int, int, StoredBatch | None]] = deque()
 
     def session(self) -> ProducerSession:
@@ -152,7 +152,7 @@ class _Producer:
 
 
 def _id_of_kind(new_id: int, *, anonymous: bool) -> int:
-    """Return an id that says whether its producer is anonymous; 0 is nobody's."""
+    """Return an id whose lowest bit says whether its producer is anonymous; 0 is not a valid id."""
     return new_id | 1 if anonymous else new_id & ~1 or 2
 
 
@@ -181,17 +181,17 @@ class ProducerTable:
     def open(
         self, name: str, new_id: int, *, exclusive: bool = False, anonymous: bool = False, now_us: int
     ) -> ProducerSession:
-        """Open a session; journal its :meth:`entry_of` before it is told to the producer.
+        """Open a session; journal its :meth:`entry_of` before answering the producer.
 
         Args:
             name: of the producer.
-            new_id: the producer id if the name is new, but for its lowest bit.
+            new_id: the producer id if the name is new, except for its lowest bit.
             exclusive: fence every other session of the topic.
-            anonymous: the name was made up for this session, so its state is soon forgotten.
+            anonymous: the name was generated for this session, so its state expires soon.
             now_us: the time.
 
         Raises:
-            DataLossError: the name is not known, and names were lost.
+            DataLossError: the name is not known, and names were lost by damage.
         """
         producer = self._by_name.get(name)
         if producer is None:
@@ -211,7 +211,7 @@ class ProducerTable:
         return producer.session()
 
     def resume(self, producer_id: int, epoch: int, *, now_us: int) -> ProducerSession:
-        """Continue a session, after a lost connection say.
+        """Continue a session, for example after a lost connection.
 
         Raises:
             ProducerFencedError: it was replaced, or it expired.
@@ -221,9 +221,9 @@ class ProducerTable:
         return producer.session()
 
     def register(self, name: str, new_id: int, *, now_us: int) -> tuple[ProducerSession, bool]:
-        """Return the latest session of a name, and whether it is new; a new one has epoch 0 and fences nobody.
+        """Return the latest session of a name, and whether it is new; a new one has epoch 0 and fences no other one.
 
-        For producers without sequences. A new one is to be journalled like one that was opened.
+        For producers without sequences. A new one must be journalled like one that was opened.
         """
         producer = self._by_name.get(name)
         new = producer is None
@@ -233,7 +233,7 @@ class ProducerTable:
         return producer.session(), new
 
     def seen(self, producer_id: int, now_us: int) -> str:
-        """Note that a producer is in use, and return its name; empty if it is forgotten."""
+        """Note that a producer is in use, and return its name; empty if its state has expired."""
         producer = self._by_id.get(producer_id)
         if producer is None:
             return ""
@@ -241,18 +241,18 @@ class ProducerTable:
         return producer.name
 
     def forget(self, producer_id: int) -> None:
-        """Forget a producer whose registration has failed."""
+        """Remove a producer whose registration has failed."""
         producer = self._by_id.pop(producer_id, None)
         if producer is not None:
             self._by_name.pop(producer.name, None)
 
     def used_us(self, name: str) -> int:
-        """Return when a producer was last in use; 0 if it is forgotten."""
+        """Return when a producer was last in use; 0 if its state has expired."""
         producer = self._by_name.get(name)
         return producer.used_us if producer is not None else 0
 
     def ids(self) -> Iterable[int]:
-        """Return the ids of all producers that are known."""
+        """Return the ids of all known producers."""
         return self._by_id
 
     def entry_of(self, session: ProducerSession, now_us: int) -> ProducerEntry:
@@ -265,7 +265,7 @@ class ProducerTable:
         return producer.session() if producer is not None else None
 
     def name_of(self, producer_id: int) -> str:
-        """Return the name of a producer; empty if it is forgotten."""
+        """Return the name of a producer; empty if its state has expired."""
         producer = self._by_id.get(producer_id)
         return producer.name if producer is not None else ""
 
@@ -277,11 +277,11 @@ class ProducerTable:
     # --- Batches ---
 
     def check(self, header: BatchHeader) -> Checked:
-        """Say what a batch is. A NEW one is to be appended, and told to :meth:`appended`, before the next call.
+        """Classify a batch. A NEW one must be appended, and passed to :meth:`appended`, before the next call.
 
         Raises:
-            ProducerFencedError: of a session that was replaced.
-            DuplicateSequenceError: stored before, and no longer (or never in this form) known.
+            ProducerFencedError: its session was replaced.
+            DuplicateSequenceError: stored before, and no longer (or never in this form) remembered.
             SequenceGapError: batches before it are missing.
         """
         producer = self._live(header.producer_id, header.producer_epoch)
@@ -302,7 +302,7 @@ class ProducerTable:
         )
 
     def appended(self, header: BatchHeader, batch: StoredBatch, now_us: int) -> None:
-        """Note a new batch that is on its way to the journal."""
+        """Add a new batch that is on its way to the journal."""
         producer = self._by_id[header.producer_id]
         assert header.base_sequence == producer.next_sequence
         producer.next_sequence += header.record_count
@@ -317,17 +317,17 @@ class ProducerTable:
         if producer is None:
             return
         window = producer.window
-        for index in range(len(window) - 1, -1, -1):  # what is on its way is at the end
+        for index in range(len(window) - 1, -1, -1):  # unsettled batches are at the end
             base_sequence, count, base_offset, pending = window[index]
             if pending is batch:
                 window[index] = (base_sequence, count, base_offset, None)
                 break
         producer.trim()
 
-    # --- Forgetting ---
+    # --- Expiry ---
 
     def expire(self, now_us: int, connected: Container[int] = ()) -> list[int]:
-        """Forget producers that were idle too long, except connected ones; return their ids."""
+        """Remove producers that were idle too long, except connected ones; return their ids."""
         gone = []
         for producer in list(self._by_id.values()):
             limits = self._limits
@@ -343,7 +343,7 @@ class ProducerTable:
     # --- Restart ---
 
     def snapshot(self) -> bytes:
-        """Return everything that is settled, for :meth:`restore`."""
+        """Return the settled state, for :meth:`restore`."""
         saved = []
         for producer in self._by_id.values():
             settled = [_Known(*item[:3]) for item in producer.window if item[3] is None]
@@ -355,7 +355,7 @@ class ProducerTable:
         return _ENCODER.encode(_Snapshot(self._epoch, self._exclusive_epoch, saved, self._names_lost_until_us))
 
     def restore(self, snapshot: bytes) -> None:
-        """Take over a snapshot; entries and batches of the journal come after it."""
+        """Load a snapshot; entries and batches of the journal are applied after it."""
         data = _SNAPSHOT.decode(snapshot)
         self._epoch = max(self._epoch, data.epoch)
         self._exclusive_epoch = max(self._exclusive_epoch, data.exclusive_epoch)
@@ -368,15 +368,15 @@ class ProducerTable:
             )
 
     def apply_entry(self, payload: bytes) -> None:
-        """Take over a PRODUCER entry that recovery found."""
+        """Apply a PRODUCER entry found by recovery."""
         self._take(_ENTRY.decode(payload))
 
     def apply_batches(self, producers: Mapping[int, Iterable[ProducedBatch]]) -> None:
-        """Take over the batches that recovery found (``RecoveredTopic.producers``); after all entries."""
+        """Apply the batches found by recovery (``RecoveredTopic.producers``), after all entries."""
         for producer_id, batches in producers.items():
             producer = self._by_id.get(producer_id)
             if producer is None:
-                # Its open is forgotten: an anonymous producer of long ago. It may still retry what it has sent last.
+                # Its open has expired: an old anonymous producer. It may still retry its last batches.
                 producer = self._add(producer_id, "", anonymous=True)
             for batch in batches:
                 self._epoch = max(self._epoch, batch.producer_epoch)
@@ -390,9 +390,9 @@ class ProducerTable:
             producer.trim()
 
     def note_lost_names(self) -> int:
-        """The journal was damaged before its end: find out whether names of producers went with it, and how many.
+        """After damage to the journal before its end, determine whether producer names were lost, and how many.
 
-        To be called after :meth:`apply_batches`. A name that was given is remembered for ``producer_state_expiry_s``
+        To be called after :meth:`apply_batches`. A name is remembered for ``producer_state_expiry_s``
         after its last batch; a producer without one was anonymous, or idle for longer, or its name is lost.
         """
         lost = [each.used_us for each in self._by_id.values() if not each.name and not each.producer_id & 1]
@@ -414,7 +414,7 @@ class ProducerTable:
         producer.next_sequence = max(producer.next_sequence, entry.next_sequence)
         producer.used_us = max(producer.used_us, entry.time_us)
 
-    # --- Within ---
+    # --- Internal ---
 
     def _add(self, producer_id: int, name: str, *, anonymous: bool) -> _Producer:
         producer = self._by_id[producer_id] = _Producer(producer_id, name, anonymous=anonymous)

@@ -1,6 +1,6 @@
-"""Reading journal files behind the writer: large reads, and a small cache of them that all topics share.
+"""Reads journal files behind the writer: large reads, with a small cache shared by all topics.
 
-Topics lie interleaved in the journal, so subscriptions that replay different topics want the same megabytes.
+Topics are interleaved in the journal, so subscriptions that replay different topics read the same megabytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHUNKS: Final = 16
 
 
 class JournalReader:
-    """Reads of live journal files. At most 16 MiB are kept."""
+    """Reads live journal files and caches up to 16 MiB of them."""
 
     def __init__(self, disk: Disk, files: FileTable) -> None:
         self._disk = disk
@@ -28,9 +28,9 @@ class JournalReader:
         self._chunks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     async def window(self, file_id: int, position: int, size: int) -> tuple[bytes, int]:
-        """Return a buffer and the place of ``position`` in it; at least ``size`` bytes follow, unless the file ends.
+        """Return a buffer and the index of ``position`` in it; at least ``size`` bytes follow, unless the file ends.
 
-        Only what was written before the call may be asked for; what lies behind is undefined.
+        Only bytes written before the call may be requested; later ones are undefined.
 
         Raises:
             NotFoundError: the file is no longer part of the log.
@@ -39,7 +39,7 @@ class JournalReader:
         start = position - position % CHUNK_BYTES
         inside = position - start
         if inside + size > CHUNK_BYTES:
-            # Across a boundary: exactly what is wanted, so that a large batch is read into one buffer.
+            # Across a boundary: read exactly the requested range, so that a large batch is read into one buffer.
             return await self._disk.read(self._file(file_id).name, position, size), 0
         key = (file_id, start)
         chunk = self._chunks.get(key)
@@ -49,7 +49,7 @@ class JournalReader:
         file = self._file(file_id)
         final = bool(file.closed and not file.in_flight) or file.written >= start + CHUNK_BYTES
         if not final:
-            # The active end grows: such a buffer is good for its reader only, and begins where it reads.
+            # The active end grows: such a buffer is used by its reader only, and starts at its position.
             return await self._disk.read(file.name, position, CHUNK_BYTES - inside), 0
         chunk = await self._disk.read(file.name, start, CHUNK_BYTES)
         if self._files.get(file_id) is file:
@@ -59,7 +59,7 @@ class JournalReader:
         return chunk, inside
 
     def forget(self, file: JournalFile) -> None:
-        """Drop what is kept of a file that is recycled."""
+        """Drop the cached chunks of a file that is recycled."""
         for key in [key for key in self._chunks if key[0] == file.file_id]:
             del self._chunks[key]
 

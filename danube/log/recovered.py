@@ -1,6 +1,6 @@
-"""What recovery tells the broker: topics, damage, and what a crash cut off.
+"""Results of a journal recovery: the topics found, damaged ranges, and the torn tail of a crash.
 
-Memory is bounded by the number of topics and producers, not by the backlog: of each topic there is a sparse index, the
+Memory is bounded by the number of topics and producers, not by the backlog: each topic has a sparse index, its
 offsets, and the last batches of each producer.
 """
 
@@ -24,19 +24,19 @@ WINDOW_BATCHES: Final = 64
 
 
 class Visitor(Protocol):
-    """Is told what recovery accepts, in the order of the log."""
+    """Receives the batches and entries that recovery accepts, in the order of the log."""
 
     def batch(self, topic_id: int, stamp: Stamp, header: BatchHeader, location: Location) -> None:
-        """Take note of a batch: its stamp, the header of its producer's part, and where it is."""
+        """Receive a batch: its stamp, the header of the producer's part, and its location."""
         ...
 
     def control(self, entry_type: int, topic_id: int, payload: bytes, durability: Durability) -> None:
-        """Take a control entry that is not known to be superseded by a checkpoint."""
+        """Receive a control entry that is not known to be superseded by a checkpoint."""
         ...
 
 
 class ProducedBatch(NamedTuple):
-    """A batch as its producer's sequence sees it."""
+    """A batch as recorded in its producer's sequence."""
 
     producer_epoch: int
     base_sequence: int
@@ -46,24 +46,24 @@ class ProducedBatch(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a journal says of itself before anything of it is trusted or changed."""
+    """State that a journal claims for itself, before any of it is trusted or changed."""
 
     begun: bool
-    """Whether there is a file that was ever written."""
+    """Whether any file was ever written."""
     identity: int
-    """Its name, which the metadata know, too; 0: it belongs to no metadata."""
+    """Identity of the journal, also stored in the metadata; 0: bound to no metadata."""
     metadata: int
-    """The highest revision of the metadata of which it knows that it was durable."""
+    """The highest metadata revision recorded as durable."""
     newest_file: int
     """Id of the newest file that was begun."""
     end: int
-    """The highest sequence that is there."""
+    """The highest sequence found."""
     missing_files: tuple[int, ...]
-    """Ids of files that should be there."""
+    """Ids of files that should exist."""
     cut_files: Mapping[str, int]
-    """Files that are shorter than they were, with their sizes now."""
+    """Files that are shorter than they should be, with their present sizes."""
     other_files: frozenset[str]
-    """Names of what else lies in the directory."""
+    """Names of other files in the directory."""
 
 
 class Corruption(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class Corruption(msgspec.Struct, frozen=True):
     topics: dict[int, tuple[int, int]]
     """Topics known to have batches in the range: topic id to ``[first offset, end)``."""
     complete: bool
-    """False if the range has bytes that were not identified: it may hold more than ``topics``."""
+    """False if some bytes of the range were not identified: it may hold more than ``topics``."""
 
     def error(self) -> DataLossError:
         """Return the error that names the range."""
@@ -87,7 +87,7 @@ class Corruption(msgspec.Struct, frozen=True):
 
 
 class TornTail(NamedTuple):
-    """What a crash cut off: it was written, but never known to be synced. Nobody was told that it is durable."""
+    """Blocks cut off by a crash: written, but never known to be synced, so never acknowledged as durable."""
 
     file: int
     position: int
@@ -95,7 +95,7 @@ class TornTail(NamedTuple):
 
 
 class RecoveredTopic:
-    """What the journal holds of one topic.
+    """The part of one topic that the journal holds.
 
     Attributes:
         index: of the batches in the journal.
@@ -104,7 +104,7 @@ class RecoveredTopic:
         first_time_us, append_time_us: first and highest append time seen.
         producers: producer id to its last batches, at most 64, oldest first.
         damaged: ``[from, to)`` offsets that are missing or damaged. If one is not released, the topic must stop.
-        suspect: damage that could not be identified lies behind its last batch, so its last messages may be missing.
+        suspect: unidentified damage lies behind its last batch, so its last messages may be missing.
     """
 
     __slots__ = (
@@ -131,17 +131,17 @@ class RecoveredTopic:
         self.suspect = False
 
     def add(self, stamp: Stamp, header: BatchHeader, location: Location) -> int:
-        """Note the topic's next batch and return the offset behind it."""
+        """Add the topic's next batch and return the offset behind it."""
         base = stamp.base_offset
         if base != self.next_offset:
             self.note_damage(min(base, self.next_offset), max(base, self.next_offset))
         self.next_offset = end = max(self.next_offset, base + header.record_count)
         self.first_time_us = self.first_time_us or stamp.append_time_us
         self.append_time_us = max(self.append_time_us, stamp.append_time_us)
-        self.suspect = False  # its offset has just shown whether something is missing before it
+        self.suspect = False  # the batch's offset shows whether a batch before it is missing
         self.index.add(base, location.file, location.position, stamp.append_time_us, stamp.total_size)
         if header.flags & BatchFlags.COMPOSITE:
-            return end  # of many producers, who continue no sequence with it
+            return end  # it has records of many producers, and advances no sequence
         batches = self.producers.get(header.producer_id)
         if batches is None:
             batches = self.producers[header.producer_id] = deque(maxlen=WINDOW_BATCHES)
@@ -151,21 +151,21 @@ class RecoveredTopic:
         return end
 
     def note_damage(self, low: int, high: int) -> None:
-        """Note offsets that are lost; they are never given out again."""
+        """Record lost offsets; they are never assigned again."""
         if not any(start <= low and high <= end for start, end in self.damaged):
             self.damaged.append((low, high))
         self.next_offset = max(self.next_offset, high)
 
 
 class Recovered:
-    """The report of one recovery.
+    """The result of one recovery.
 
     Attributes:
         topics: by topic id.
-        corruptions: damaged ranges before the end of the log. Empty in a healthy life.
-        missing_files: ids of journal files that should be there and are not.
-        torn: what a crash cut off the end, None if nothing.
-        blocks, batches: how much was read.
+        corruptions: damaged ranges before the end of the log. Normally empty.
+        missing_files: ids of journal files that should exist and do not.
+        torn: blocks that a crash cut off at the end, None if there are none.
+        blocks, batches: numbers of blocks and batches read.
     """
 
     def __init__(self) -> None:
@@ -177,17 +177,17 @@ class Recovered:
         self.batches = 0
 
     def topic(self, topic_id: int, first_offset: int) -> RecoveredTopic:
-        """Return a topic, a new one if nothing was seen of it so far."""
+        """Return a topic; create it if it was not seen before."""
         topic = self.topics.get(topic_id)
         if topic is None:
             topic = self.topics[topic_id] = RecoveredTopic(topic_id, first_offset)
         return topic
 
     def stopped_topics(self, start_offsets: Mapping[int, int] | None = None) -> dict[int, DataLossError]:
-        """Return the topics that must not serve, and why.
+        """Return the topics that must not be served, and the error of each.
 
         Args:
-            start_offsets: topic id to its first offset that is still wanted; what is missing below it was released.
+            start_offsets: topic id to its start offset; missing offsets below it were released.
         """
         starts = start_offsets or {}
         stopped: dict[int, DataLossError] = {}

@@ -1,17 +1,17 @@
-"""Recovery: from the files of a journal that ended somehow to one that can be trusted and written.
+"""Journal recovery: turns files left by any kind of end into a journal that can be trusted and written.
 
-1. Read all file headers. The highest watermark in them says up to where everything was synced for sure. Files that
+1. Read all file headers. The highest watermark in them says up to where everything was certainly synced. Files that
    hold nothing newer are the *body* of the log, the others (the last one, seldom more) its *tail*.
-2. Scan the tail: blocks form *runs*, and their watermarks raise the bar. The first hole above the highest watermark is
-   where a crash cut the log off; what follows is dropped. A hole below it is corruption.
-3. Read the body and show its entries to the visitor. Its holes are corruption.
-4. Copy the accepted runs of the tail to a fresh file, sync it, give it its name, and show its entries to the visitor.
-   The page cache may hold bytes that a failed sync never brought to the disk, so the old copy is not to be trusted; the
-   new file's header lists the older ones that still count, and its name makes it true in one step.
+2. Scan the tail: blocks form *runs*, and their watermarks raise the limit. The first hole above the highest watermark
+   is where a crash cut the log off; blocks behind it are dropped. A hole below it is corruption.
+3. Read the body and pass its entries to the visitor. Its holes are corruption.
+4. Copy the accepted runs of the tail to a fresh file, sync it, rename it, and pass its entries to the visitor.
+   The page cache may hold bytes that a failed sync never wrote to the disk, so the old copy is not trusted; the
+   new file's header lists the older files that still count, and its rename makes the change atomic.
 
-The first two steps are the *survey*. Its outcome can be compared with what the metadata know of the journal, before
-anything is trusted. Nothing is changed before step 4, so a crash during recovery only means to begin again. Sequences
-go on behind the highest one seen, so that one that was cut off is never used again.
+The first two steps are the *survey*. Its result can be compared with the journal's state recorded in the metadata,
+before anything is trusted. Nothing is changed before step 4, so a crash during recovery only repeats it. Sequences
+continue above the highest one seen, so that one that was cut off is never used again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Run(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """A hole in the log, where sequence ``first`` was to be. ``bounded``: a valid block follows in the same file."""
+    """A hole in the log in place of sequence ``first``. ``bounded``: a valid block follows in the same file."""
 
     source: Source
     hole: Hole
@@ -83,14 +83,14 @@ class _Gap(NamedTuple):
 
 
 class Recovery:
-    """One recovery of the files on ``disk``; see the module. The results are the attributes.
+    """One recovery of the files on ``disk``; see the module. The attributes are its results.
 
     Attributes:
-        active: the file to go on in.
+        active: the file to continue in.
         last_sequence: everything up to it is recovered and synced.
         checkpoint: control entries up to this sequence are superseded.
-        identity, metadata: what the new file's header says of the metadata; may be changed after the survey.
-        next_number, spares: for the journal's file keeping.
+        identity, metadata: the metadata fields of the new file's header; may be changed after the survey.
+        next_number, spares: for the file keeper.
     """
 
     def __init__(self, disk: Disk, files: FileTable, file_size: int) -> None:
@@ -116,7 +116,7 @@ class Recovery:
         self.spares: list[str] = []
 
     async def survey(self) -> Standing:
-        """Read headers and tail, and change nothing."""
+        """Read headers and tail without changing anything."""
         self._sizes = await self._disk.list()
         self.next_number = max(map(number_of, self._sizes), default=0) + 1
         found = self._found = await read_sources(self._disk, self._sizes)
@@ -127,7 +127,7 @@ class Recovery:
         self._last = body[-1].limit or 0 if body else 0
         for source in found.live[len(body) :]:
             await self._scan_tail(source)
-        # What was freed is said behind the newest header, by a block that may be cut off: then it still is to be there.
+        # Frees are recorded behind the newest header, in a block that may be cut off: then the file must still exist.
         missing = found.expected_ids - {source.file_id for source in found.live}
         for _, payload in self._freed:
             missing.difference_update(file_id for (file_id,) in islice(_U64.iter_unpack(payload), 1, None))
@@ -143,7 +143,7 @@ class Recovery:
         )
 
     def _body(self) -> list[Source]:
-        """Return the files that hold nothing newer than what was synced for sure."""
+        """Return the files that hold only sequences that were certainly synced."""
         found = self._found
         return [
             source
@@ -152,11 +152,11 @@ class Recovery:
         ]
 
     async def run(self, visitor: Visitor | None = None, synced: int = 0) -> Recovered:
-        """Recover what was surveyed; see the class for the results.
+        """Recover the surveyed files; see the class for the results.
 
         Args:
-            visitor: is shown what is accepted.
-            synced: a sequence of which others than the journal know that it was synced.
+            visitor: receives the accepted batches and entries.
+            synced: a sequence known to be synced from a source other than the journal.
 
         Raises:
             JournalFullError: no space for the fresh file.
@@ -182,7 +182,7 @@ class Recovery:
             await self._read_body(source)
         self._report_missing(missing, self.next_number)
         for source in found.unused:
-            await self._retire(source, damaged=False)  # there may be no space for another one
+            await self._retire(source, damaged=False)  # there may be no space for another file
         await self._copy(chain, (body[-1].limit or 0) if body else 0)
         damaged = {item.source.file_id for item in chain if isinstance(item, _Gap)}
         for source in (*found.void, *found.live[len(body) :]):
@@ -202,7 +202,7 @@ class Recovery:
     # --- 2. The tail ---
 
     async def _scan_tail(self, source: Source) -> None:
-        """Append the runs and gaps of a file to the chain, and note what it says of files and metadata."""
+        """Append the runs and gaps of a file to the chain, and apply its entries about files and metadata."""
         chain, freed = self._chain, self._freed
         if source.first != UNKNOWN:
             self._last = source.first - 1
@@ -232,7 +232,7 @@ class Recovery:
                     freed.append((block.sequence, data[entry.start : entry.end]))
                 elif entry.type == EntryType.METADATA:
                     identity, revision = METADATA_ENTRY.unpack_from(data, entry.start)
-                    if identity == self.identity:  # what was accepted as lost has left others
+                    if identity == self.identity:  # after an accepted loss, entries of an older identity remain
                         self.metadata = max(self.metadata, revision)
             end = position + block.length
             if joined:
@@ -247,7 +247,7 @@ class Recovery:
             chain.append(_Gap(source, hole, self._last + 1, bounded=False))
 
     def _cut(self, chain: list[_Run | _Gap]) -> list[_Run | _Gap]:
-        """Drop what lies behind the first gap above the watermark: nobody was told that it is durable."""
+        """Drop blocks behind the first gap above the watermark: they were never acknowledged as durable."""
         for index, item in enumerate(chain):
             if isinstance(item, _Gap) and item.first > self._watermark:
                 dropped = [other for other in chain[index:] if isinstance(other, _Run)]
@@ -295,7 +295,7 @@ class Recovery:
             hole = hole or Hole(file.end or FILE_HEADER_SIZE, source.size, 0)
             await self._damaged(_Gap(source, hole, last + 1, bounded=False), file)
         if source.exact:
-            file.last_sequence = source.limit  # also if its end is damaged: the next recovery must notice it again
+            file.last_sequence = source.limit  # even if its end is damaged: the next recovery must report it again
         file.end = file.written = source.size
         self._last = source.limit
 
@@ -309,9 +309,9 @@ class Recovery:
         return missing[len(gone) :]
 
     async def _damaged(self, gap: _Gap, file: JournalFile) -> None:
-        """Report a gap that stays in its file, which is then kept until what was in the gap is not wanted any more.
+        """Report a gap that stays in its file, which is then kept until the contents of the gap are no longer needed.
 
-        If nobody knows all that was in it, that is for as long as its topics are there.
+        If these are not fully known, the file is kept as long as the topics that may be affected exist.
         """
         corruption = await self._describe(gap)
         self._note(corruption)
@@ -335,14 +335,14 @@ class Recovery:
                 topic.suspect = True
 
     def _suspect_all(self) -> None:
-        # A later batch of a topic clears it again: its offset shows whether one is missing.
+        # A later batch of a topic clears this flag: its offset shows whether a batch is missing.
         for topic in self._recovered.topics.values():
             topic.suspect = True
 
-    # --- What body and copy have in common ---
+    # --- Shared by body and copy ---
 
     def visit(self, data: bytes, block: Block, file: JournalFile, written_at: int) -> None:
-        """Show the entries of a block to the visitor. ``written_at``: where the block is in ``file``."""
+        """Pass the entries of a block to the visitor. ``written_at``: position of the block in ``file``."""
         recovered, visitor = self._recovered, self._visitor
         recovered.blocks += 1
         shift = written_at - block.position
@@ -374,7 +374,7 @@ class Recovery:
     # --- 4. The fresh file ---
 
     async def _copy(self, chain: list[_Run | _Gap], resume_after: int) -> None:
-        """Bring the tail to fresh files, the last of which is the active one."""
+        """Copy the tail to fresh files, the last of which is the active one."""
         writer = TailCopy(self, self._disk, self._files, resume_after, self._highest + 1)
         await writer.start()
         for item in chain:
@@ -386,12 +386,12 @@ class Recovery:
             source = item.source
             scanner = Scanner(self._disk, source.name, source.file_id, start=item.start, end=item.end, last=item.last)
             while (found := await scanner.next()) is not None:
-                # The same bytes were valid a moment ago; if the disk says otherwise now, it cannot be used.
+                # The same bytes were valid when scanned; if they are not now, the disk cannot be used.
                 if isinstance(found, Hole):
                     raise OSError(errno.EIO, f"{source.name} reads differently at byte {found.start} than a moment ago")
                 if found.block.sequence <= self.checkpoint:
-                    # It gets a new sequence above the checkpoint's, so what the checkpoint superseded must not go
-                    # along.
+                    # It gets a new sequence above the checkpoint's, so entries superseded by the checkpoint must not be
+                    # copied.
                     batches = [e for e in entries_of(found.data, found.block) if e.type in _KEPT]
                     if batches:
                         await writer.add(*block_of(batches, found.block.sequence))
@@ -402,7 +402,7 @@ class Recovery:
         self.last_sequence = writer.sequence
 
     async def take_fresh(self) -> tuple[str, JournalFile]:
-        """Return an unused file under its spare name, and what it will become.
+        """Return an unused file under its spare name, and the journal file it will become.
 
         Raises:
             JournalFullError: no space for one.
@@ -413,7 +413,7 @@ class Recovery:
             await self._disk.rename(self.spares.pop(), name)
         else:
             await self._create(name)
-        # Before anything is written: if this recovery is cut off, the name tells the next one which id it has used.
+        # Before anything is written: if this recovery is interrupted, the name tells the next one which id was used.
         await self._disk.sync_directory()
         return name, file
 
@@ -434,7 +434,7 @@ class Recovery:
         return number
 
     async def _retire(self, source: Source, *, damaged: bool) -> None:
-        """Take a file out of the log. A damaged one is kept under another name, for whoever looks into it."""
+        """Take a file out of the log. A damaged one is kept under another name for inspection."""
         if damaged:
             await self._disk.rename(source.name, damaged_name(source.file_id))
         elif source.size != self._file_size:

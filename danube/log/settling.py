@@ -1,4 +1,4 @@
-"""Waiting for one entry of a journal: a session, or a change of a topic or subscription."""
+"""Waits until one journal entry has settled: a session, or a change of a topic or subscription."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Settling:
     """The owner of an entry that one task waits for.
 
     Args:
-        then: called when the entry has become durable, whether or not anybody still waits.
-        patient: whether to go on waiting for a storage that does not answer, as long as it takes.
+        then: called when the entry has become durable, even if no task waits for it any more.
+        patient: whether to wait without limit for a storage that does not answer.
     """
 
     __slots__ = ("_done", "_error", "_patient", "_then")
@@ -29,20 +29,20 @@ class Settling:
         self._patient = patient
 
     def settled(self, _entry: Entry, error: DanubeError | None) -> None:
-        """Journal: the entry is durable, or the journal has failed."""
+        """Called by the journal: the entry is durable, or the journal has failed."""
         if error is None and self._then is not None:
             self._then()
         self._error = error
         self._done.set()
 
     def stalled(self, _entry: Entry, error: DanubeError) -> None:
-        """Journal: the entry waits for its storage, and may still become durable."""
+        """Called by the journal: the entry waits for its storage, and may still become durable."""
         if not self._patient:
             self._error = error
             self._done.set()
 
     async def wait(self) -> None:
-        """Return when the entry is durable; raise if it is not, or not soon."""
+        """Return when the entry is durable; raise if it fails or takes too long."""
         await self._done.wait()
         if self._error is not None:
             raise type(self._error)(self._error.message)

@@ -1,15 +1,15 @@
-"""The log of one topic: assigns offsets, and finds batches again in the cache or in the journal.
+"""The log of one topic: assigns offsets, and reads batches from the cache, the journal or sealed history.
 
 A batch gets its offset when it is appended and becomes visible when its journal entry settles, in the same order.
-Readers see ``[start_offset, end_offset)`` and ask for "the batches from offset X on"; whether those come out of memory,
-off the disk or from far away is not theirs to know. Three places follow each other::
+Readers see ``[start_offset, end_offset)`` and request "the batches from offset X on"; whether these are read from
+memory, the local disk or a remote storage is transparent to them. Three regions follow each other::
 
     start_offset              journal_start                 (cache begins)         end_offset
          | sealed: SealedReader     | journal files: index        | cache               |
 
 The cache always holds the end of the log without a gap, so a read from the disk stops where the cache begins. Sealing
-moves ``journal_start`` up, retention ``start_offset``; a reader that is overtaken by one of them looks again. A topic
-of durability ``remote`` has no share of the journal: what has reached its durability is sealed already.
+advances ``journal_start``, retention ``start_offset``; a reader that is overtaken by one of them tries again. A topic
+of durability ``remote`` has no share of the journal: its durable batches are already sealed.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _NOWHERE: Final = (-1, Location(0, 0))
 
 
 class SealedReader(Protocol):
-    """Reads what the journal has given away."""
+    """Reads batches that are sealed and no longer in the journal."""
 
     async def read(self, topic_id: int, offset: int, max_bytes: int) -> list[StoredBatch]:
-        """Return batches from the one that holds ``offset`` on (or the next behind it); none if nothing is sealed."""
+        """Return batches from the one that holds ``offset`` on (or the next behind it); empty if nothing is sealed."""
         ...
 
     async def offset_at(self, topic_id: int, time_us: int) -> int | None:
-        """Return the first sealed offset that was appended at or after a time; None if all is older."""
+        """Return the first sealed offset appended at or after a time; None if all are older."""
         ...
 
 
 class Submitter(Protocol):
-    """Takes entries and brings them to their durability."""
+    """Takes entries and makes them durable."""
 
     def submit(self, entry: Entry) -> None:
-        """Take an entry; whoever owns it is told when it has settled."""
+        """Take an entry; its owner is notified when it has settled."""
         ...
 
 
@@ -65,27 +65,27 @@ class NothingSealed:
 
 
 class TopicLog:
-    """See the module.
+    """The log of one topic; see the module.
 
     Args:
         topic_id, durability: of the topic.
-        journal: where its batches are, while they are not sealed.
+        journal: holds its batches while they are not sealed.
         cache: shared by all topics of the broker.
-        owner_epoch: goes into every stamp.
-        next_offset: the first offset to be given out; what recovery found is taken into account.
-        start_offset: the first offset that readers may still want.
-        sealed_offset: what lies below is sealed, and not wanted from the journal.
-        recovered: what the journal holds of the topic.
-        sealed: reads what lies below ``sealed_offset``.
-        submitter: where entries go instead of the journal (durability ``remote``).
-        on_unsealed: called when there is something to seal again, and when it has grown by ``seal_bytes``.
+        owner_epoch: written to every stamp.
+        next_offset: the first offset to be assigned; raised to the one that recovery found.
+        start_offset: the first offset that readers may still request.
+        sealed_offset: batches below it are sealed, and not read from the journal.
+        recovered: the topic's recovered state in the journal.
+        sealed: reads batches below ``sealed_offset``.
+        submitter: receives entries instead of the journal (durability ``remote``).
+        on_unsealed: called when there are unsealed batches again, and each time they have grown by ``seal_bytes``.
         seal_bytes: see ``on_unsealed``.
 
     Attributes:
-        unsealed_bytes: of batches that are settled and not sealed. After a restart it may be too high by
+        unsealed_bytes: bytes of batches that are settled and not sealed. After a restart it may be too high by
             ``unsealed_surplus_bytes``, because the index is sparse.
-        unsealed_surplus_bytes: see ``unsealed_bytes``; 0 once all that a restart found is sealed.
-        unsealed_since_us: append time of the oldest of them; 0 if there is none.
+        unsealed_surplus_bytes: see ``unsealed_bytes``; 0 once all batches found at the restart are sealed.
+        unsealed_since_us: append time of the oldest unsealed batch; 0 if there is none.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class TopicLog:
         self.next_offset = next_offset
         """Offset of the next record to be appended."""
         self.end_offset = next_offset
-        """Behind the last record that has reached the topic's durability; readers see what is below."""
+        """Offset behind the last record that has reached the topic's durability; readers see records below it."""
         self.start_offset = min(start_offset, next_offset)
-        """The first record that is kept."""
+        """Offset of the first retained record."""
         self.journal_start = next_offset if self._is_remote else min(max(start_offset, sealed_offset), next_offset)
-        """The first record that is looked for in the journal."""
+        """Offset of the first record that is read from the journal."""
         if self.journal_start:
-            # Released in an earlier life; the file may still be there for the sake of other topics.
+            # Released before the restart; the file may still exist because other topics need it.
             self.index.drop_before(self.journal_start)
             journal.release(topic_id, self.journal_start)
         if recovered is not None and self.journal_start < next_offset:
@@ -155,19 +155,19 @@ class TopicLog:
     # --- Writing ---
 
     def append(self, part: bytes, header: BatchHeader, now_us: int, owner: object = None) -> StoredBatch:
-        """Give a batch its offsets and submit it; ``Journal.admit`` comes before.
+        """Assign offsets to a batch and submit it; call ``Journal.admit`` first.
 
         Args:
             part: the producer's part, checked.
             header: of the part.
             now_us: append time, microseconds since the epoch.
-            owner: goes into the entry, for ``on_commit``.
+            owner: stored in the entry, for ``on_commit``.
 
         Returns:
-            The batch. Its journal entry has it as ``entry.batch``.
+            The batch. Its journal entry refers to it as ``entry.batch``.
 
         Raises:
-            JournalFencedError, UnavailableError: the journal takes nothing more; no offset was used.
+            JournalFencedError, UnavailableError: the journal accepts no more entries; no offset was used.
         """
         base = self.next_offset
         end = base + header.record_count
@@ -211,7 +211,7 @@ class TopicLog:
         self.unsealed_surplus_bytes = self.index.surplus(self.journal_start)
 
     def _note_unsealed(self) -> None:
-        # The first batch counts, too: from then on the age of what is unsealed matters.
+        # The first batch counts, too: from then on the age of unsealed batches matters.
         self._seal_at = (self.unsealed_bytes // self._seal_bytes + 1) * self._seal_bytes
         self._on_unsealed(self)
 
@@ -224,8 +224,8 @@ class TopicLog:
     async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
         """Return batches from the one that holds ``offset`` on; at least one, and about ``max_bytes`` at most.
 
-        An empty list means that nothing lies between ``offset`` and the end. Below ``start_offset`` it begins there.
-        Wait-free if the first batch is cached.
+        An empty list means that there is nothing between ``offset`` and the end. Below ``start_offset``, reading begins
+        there. Does not wait if the first batch is cached.
 
         Raises:
             DataLossError: stored bytes are damaged; it names the offsets.
@@ -240,11 +240,11 @@ class TopicLog:
         if found:
             return found
         if offset < self.journal_start:
-            behind = self.journal_start  # what is sealed while we ask is not in the answer
+            behind = self.journal_start  # batches sealed during the read are not in its result
             found = await self._sealed.read(self.topic_id, offset, max_bytes)
             if found:
                 return found
-            # A hole between what was sealed and what the journal has: a power loss took what was not synced.
+            # A gap between sealed batches and the journal: a power loss took batches that were not synced.
             return await self.read(max(offset + 1, behind), max_bytes)
         return await self._read_journal(found, offset, max_bytes)
 
@@ -255,16 +255,16 @@ class TopicLog:
                 break
             except DataLossError:
                 if found:
-                    return found  # what lies before the damage is good; whoever goes on meets it again
+                    return found  # batches before the damage are good; the next read meets it again
                 raise
             except NotFoundError:
-                # A file went away while we read: what was in it is released.
+                # A file was removed during the read: its batches are released.
                 if found:
                     return found
                 if offset < self.journal_start:
-                    return await self.read(offset, max_bytes)  # sealed, or expired, meanwhile
+                    return await self.read(offset, max_bytes)  # sealed or expired in the meantime
                 if self._resume[0] == offset:
-                    self._resume = _NOWHERE  # the end of a file that is gone; the batch itself is in the next one
+                    self._resume = _NOWHERE  # the end of a removed file; the batch itself is in the next one
                 else:
                     raise DataLossError(
                         f"topic {self.topic_id:016x}: offset {offset} was in a journal file that is gone; restore it, "
@@ -274,8 +274,8 @@ class TopicLog:
         return found
 
     async def offset_at(self, time_us: int) -> int:
-        """Return the first offset appended at or after a time; the end if there is none."""
-        unsealed = self.journal_start  # what is sealed from here on while we ask is not in the answer
+        """Return the first offset appended at or after a time; the end offset if there is none."""
+        unsealed = self.journal_start  # batches sealed from here on are not in the result
         if self.start_offset < unsealed:
             sealed = await self._sealed.offset_at(self.topic_id, time_us)
             if sealed is not None:
@@ -289,7 +289,7 @@ class TopicLog:
         return self.end_offset
 
     def _take_cached(self, found: list[StoredBatch], offset: int, max_bytes: int) -> int:
-        """Append cached batches from ``offset`` on, the first in any case; return their bytes."""
+        """Append cached batches from ``offset`` on, the first one regardless of its size; return their bytes."""
         size = 0
         get = self._cached.get
         while (not found or size < max_bytes) and (batch := get(offset)) is not None:
@@ -299,7 +299,7 @@ class TopicLog:
         return size
 
     async def _take_stored(self, found: list[StoredBatch], offset: int, max_bytes: int) -> tuple[int, int]:
-        """Walk through the journal from the batch that holds ``offset``; return where it stopped, and the size."""
+        """Read the journal from the batch that holds ``offset`` on; return the offset reached, and the size."""
         resume_at, location = self._resume
         if resume_at != offset:
             start = self.index.find(offset)
@@ -308,7 +308,7 @@ class TopicLog:
             location = start
         size = 0
         window = self._journal.window
-        end = self.end_offset  # what settles later may be missing in a buffer that was read before
+        end = self.end_offset  # later batches may be missing in a buffer that was read before
         data, at, (file, position) = b"", 0, location
         while True:
             if at + _HEAD_BYTES > len(data):
@@ -340,7 +340,7 @@ class TopicLog:
                 return offset, size
 
     def _jump(self, location: Location, offset: int) -> Location:
-        """Return where the log goes on behind the end of a journal file."""
+        """Return where the log continues after the end of a journal file."""
         following = self.index.after(location)
         if following is None:
             raise self._missing(offset, self.end_offset, location)
@@ -370,12 +370,12 @@ class TopicLog:
             f"{location.position}; restore them from a copy, or move the subscription behind them"
         )
 
-    # --- Forgetting ---
+    # --- Release ---
 
     def sealed_up_to(self, offset: int, size_bytes: int) -> None:
-        """Keep nothing below an offset in the journal: its ``size_bytes`` of batches are sealed. Never goes back.
+        """Release batches below an offset from the journal: their ``size_bytes`` are sealed. Never moves backwards.
 
-        The caller has made that durable: after a restart it gives ``sealed_offset``.
+        The caller has made that durable: after a restart it passes ``sealed_offset``.
         """
         if offset <= self.journal_start:
             return
@@ -389,31 +389,31 @@ class TopicLog:
         self._journal.release(self.topic_id, self.journal_start)
 
     def _note_rest(self) -> None:
-        """What is unsealed has become less: nothing, or something with an age of its own."""
+        """Update the state of unsealed batches after a release: none left, or younger ones."""
         self.unsealed_since_us = 0
         self._seal_at = 0
         if self.journal_start == self.end_offset:
             self.unsealed_bytes = self.unsealed_surplus_bytes = 0
         else:
-            # The age is that of the first batch behind, or a little more: the index is sparse.
+            # The age of the first remaining batch, or slightly more: the index is sparse.
             self.unsealed_since_us = self.index.first_time() or 1
             self._note_unsealed()
 
     def expire(self, up_to_offset: int) -> None:
-        """Keep nothing below an offset anywhere. Never lowers anything.
+        """Release everything below an offset, in the journal and in memory. Never moves backwards.
 
-        The caller has made the new ``start_offset`` durable: after a restart, what is missing below it is not missed.
+        The caller has made the new ``start_offset`` durable: after a restart, missing batches below it are ignored.
         """
         if up_to_offset > self.start_offset:
             self.start_offset = min(up_to_offset, self.end_offset)
             if self.start_offset > self.journal_start:
                 self._leave_journal(self.start_offset)
-                # Not what the journal stores: a file keeps all of a topic until it needs nothing of it.
+                # Not the bytes in the journal: a file keeps all batches of a topic until it needs none of them.
                 self._measure_unsealed()
                 self._note_rest()
 
     def drop(self) -> None:
-        """The topic is gone: release everything in the journal and in memory."""
+        """Release everything in the journal and in memory, after the topic was deleted."""
         self._cached.clear()
         self._journal.drop_topic(self.topic_id)
 
@@ -423,4 +423,4 @@ class TopicLog:
 
 
 def _ignore(log: TopicLog) -> None:
-    """Nobody seals."""
+    """Callback of a log that is not sealed."""
