@@ -1,7 +1,7 @@
-"""Subscriptions: who gets which message, what is acknowledged, and what must be delivered again.
+"""Subscription dispatch: decides which consumer gets which message, and tracks acknowledgements and redeliveries.
 
-Everything here is a pure state machine: no clock, no files, no sockets. See :mod:`danube.dispatch.machine` for how one
-is driven.
+All modules are pure state machines: no clock, no files, no sockets. :mod:`danube.dispatch.machine` describes how to
+drive one.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def make_subscription(
             so that its size has a hard bound.
         limits: the broker's limits.
         policy: of this subscription; None for the default.
-        lossy: for a topic of durability ``none``: nothing is kept, nothing is delivered twice.
+        lossy: for a topic of durability ``none``: nothing is stored, nothing is delivered twice.
     """
     policy = policy or SubscriptionPolicy()
     if lossy:

@@ -1,14 +1,14 @@
-"""The cursor of a subscription: what is acknowledged, and nothing else.
+"""The cursor of a subscription: the set of acknowledged offsets, and its journal entries.
 
-It is a floor (everything below is acknowledged) and a set of acknowledged ranges above it, so acknowledgements that
-arrive out of order survive a restart::
+It consists of a floor (everything below is acknowledged) and a set of acknowledged ranges above it, so acknowledgements
+that arrive out of order survive a restart::
 
     offsets    0 . . . . . . . . 9 . . . . . . . . 19
     acked      # # # # # # # - - - # # - # # # - - -
                              ^ floor = 7   ranges = [10, 12) [13, 16)
 
 The floor never passes an offset that is not acknowledged. A seek starts a new *generation*: journal entries of older
-generations mean nothing any more. Recovery applies entries in journal order; every entry may be applied twice.
+generations are ignored. Recovery applies entries in journal order; every entry may be applied twice.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class CursorDelta(msgspec.Struct, frozen=True, array_like=True, tag=0):
     subscription_id: int
     generation: int
     ranges: list[int]
-    """Flat."""
+    """Flat list."""
 
 
 class CursorReset(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Journal entry: the cursor was moved to ``floor`` and began a new generation."""
+    """Journal entry: the cursor was moved to ``floor`` and started a new generation."""
 
     subscription_id: int
     generation: int
@@ -50,8 +50,8 @@ class CursorSnapshot(msgspec.Struct, frozen=True, array_like=True, tag=2):
     generation: int
     floor: int
     steps: list[int]
-    """The ranges above the floor as steps, ``[gap, length, gap, length, ...]``: small numbers, of one to three bytes
-    each."""
+    """The ranges above the floor as steps, ``[gap, length, gap, length, ...]``: small numbers, encoded in one to three
+    bytes each."""
 
 
 CursorEntry = CursorDelta | CursorReset | CursorSnapshot
@@ -61,10 +61,10 @@ _decoder: msgspec.msgpack.Decoder[CursorEntry] = msgspec.msgpack.Decoder(CursorE
 
 
 def decode_entry(data: bytes | memoryview) -> CursorEntry:
-    """Decode what :data:`encode_entry` made.
+    """Decode an entry encoded by :data:`encode_entry`.
 
     Raises:
-        DataLossError: the bytes are something else.
+        DataLossError: the bytes are not such an entry.
     """
     try:
         return _decoder.decode(data)
@@ -73,22 +73,22 @@ def decode_entry(data: bytes | memoryview) -> CursorEntry:
 
 
 def _steps(floor: int, flat: Sequence[int]) -> list[int]:
-    """Return a flat list of ranges above ``floor`` as the distances between its numbers."""
+    """Encode a flat list of ranges above ``floor`` as the differences between successive numbers."""
     return [after - before for before, after in pairwise(chain((floor,), flat))]
 
 
 class _Acked(RangeSet):
-    """A range set whose insert says what was new; the common cases take one search."""
+    """A range set whose insert returns the newly added parts; the common cases take one search."""
 
     __slots__ = ()
 
     def insert(self, start: int, end: int, most: int | None) -> list[tuple[int, int]]:
-        """Add ``[start, end)`` and return the parts that were not there; do nothing if there would be > ``most``."""
+        """Add ``[start, end)`` and return the newly added parts; do nothing if there would be > ``most`` ranges."""
         starts, ends = self._starts, self._ends
         index = bisect_right(starts, start)
         after = starts[index] if index < len(starts) else end + 1
         before = ends[index - 1] if index else start - 1
-        if before <= start and end <= after:  # nothing of it is there
+        if before <= start and end <= after:  # no overlap
             if before == start:
                 if after == end:
                     ends[index - 1] = ends[index]
@@ -109,7 +109,7 @@ class _Acked(RangeSet):
         return new
 
     def raise_floor(self, start: int, end: int) -> tuple[list[tuple[int, int]], int]:
-        """Take ``[start, end)`` below the set; return the parts that were not in it, and the floor that results."""
+        """Take ``[start, end)`` below the set; return the parts that were not in it, and the resulting floor."""
         starts = self._starts
         if not starts or end < starts[0]:
             return [(start, end)], end
@@ -121,7 +121,7 @@ class _Acked(RangeSet):
         return new, self.pop_front(end)
 
     def past(self, offset: int) -> int:
-        """Return the first number at or above ``offset`` that is not in the set."""
+        """Return the first offset at or above ``offset`` that is not in the set."""
         index = bisect_right(self._starts, offset) - 1
         return max(offset, self._ends[index]) if index >= 0 else offset
 
@@ -134,8 +134,8 @@ class Cursor:
     """A floor and the acknowledged ranges above it.
 
     Attributes:
-        floor: every offset below is acknowledged. Read-only for others.
-        generation: number of seeks so far. Read-only for others.
+        floor: every offset below it is acknowledged. Read-only for other objects.
+        generation: number of seeks so far. Read-only for other objects.
     """
 
     __slots__ = ("_acked", "_max_ranges", "floor", "generation")
@@ -151,11 +151,11 @@ class Cursor:
         """Build a cursor.
 
         Args:
-            floor: first offset that is not acknowledged, apart from ``ranges``.
+            floor: first unacknowledged offset, apart from ``ranges``.
             generation: of the snapshot it is built from.
             ranges: acknowledged ranges above the floor.
-            max_ranges: most separate ranges above the floor (None: no limit). An acknowledgement that would need one
-                more is refused, and its messages stay unacknowledged.
+            max_ranges: most separate ranges above the floor (None: no limit). An acknowledgement that would exceed it
+                is refused, and its messages stay unacknowledged.
         """
         self.floor = floor
         self.generation = generation
@@ -165,7 +165,7 @@ class Cursor:
 
     @staticmethod
     def most_ranges(limits: Limits) -> int:
-        """Return how many ranges a cursor may have: dispatch stops before, and what is in flight must find room."""
+        """Return the limit of ranges of a cursor; dispatch stops earlier, to leave room for the messages in flight."""
         return limits.max_ack_ranges + limits.max_unacked_messages + limits.max_delayed_ranges
 
     @property
@@ -175,7 +175,7 @@ class Cursor:
 
     @property
     def end(self) -> int:
-        """First offset after everything that is acknowledged."""
+        """First offset after all acknowledged ones."""
         return self._acked.last_end(self.floor)
 
     def ranges(self) -> list[tuple[int, int]]:
@@ -183,9 +183,9 @@ class Cursor:
         return list(self._acked)
 
     def ack(self, start: int, end: int, *, force: bool = False) -> list[tuple[int, int]]:
-        """Acknowledge ``[start, end)`` and return the ranges of it that were not acknowledged before.
+        """Acknowledge ``[start, end)`` and return the parts of it that were not acknowledged before.
 
-        With ``force`` the limit of ranges does not apply: for callers that bound them in another way.
+        With ``force`` the limit of ranges does not apply: for callers that enforce another bound.
         """
         floor = self.floor
         if start > floor:
@@ -198,11 +198,11 @@ class Cursor:
         return new
 
     def is_acked(self, offset: int) -> bool:
-        """Tell whether ``offset`` is acknowledged."""
+        """Return whether ``offset`` is acknowledged."""
         return offset < self.floor or offset in self._acked
 
     def live(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the ranges of ``[start, end)`` that are not acknowledged."""
+        """Return the unacknowledged ranges of ``[start, end)``."""
         if start < self.floor:
             start = self.floor
         if start >= end:
@@ -212,21 +212,21 @@ class Cursor:
         return list(self._acked.gaps(start, end))
 
     def next_live(self, offset: int) -> int:
-        """Return the first offset at or above ``offset`` that is not acknowledged."""
+        """Return the first unacknowledged offset at or above ``offset``."""
         return self.floor if offset < self.floor else self._acked.past(offset)
 
     def backlog(self, end: int) -> int:
-        """Return how many messages below ``end`` are not acknowledged."""
+        """Return the number of unacknowledged messages below ``end``."""
         return sum(high - low for low, high in self.live(self.floor, end))
 
     def seek(self, offset: int) -> None:
-        """Move to ``offset``: everything below counts as acknowledged, nothing above. Begins a new generation."""
+        """Move to ``offset``: everything below counts as acknowledged, nothing above. Starts a new generation."""
         self.generation += 1
         self.floor = offset
         self._acked.clear()
 
     def clamp(self, end: int) -> bool:
-        """Forget what is at or above ``end``, the recovered end of the log; tell whether there was something."""
+        """Remove offsets at or above ``end``, the recovered end of the log; return whether there were any."""
         if self.end <= end:
             return False
         self._acked.remove(end, self.end)
@@ -270,7 +270,7 @@ class Cursor:
         return True
 
     def _merge(self, flat: Sequence[int]) -> None:
-        """Acknowledge recovered ranges; they were accepted once, so the limit does not apply."""
+        """Acknowledge recovered ranges; they were accepted before, so the limit does not apply."""
         acked = self._acked
         for index in range(0, len(flat), 2):
             acked.add(max(flat[index], self.floor), flat[index + 1])

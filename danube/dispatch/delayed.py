@@ -1,9 +1,9 @@
-"""Batches that are not due yet: a heap by delivery time.
+"""Delayed batches of a subscription: a heap ordered by delivery time.
 
-A machine that is offered a new batch with a delivery time ahead of it moves its position past the batch and keeps its
-range here. When it is due, the range comes back, and the batch is read again for its first delivery.
+When a machine is offered a new batch with a future delivery time, it moves its position past the batch and stores the
+range here. When it is due, the range is returned, and the batch is read again for its first delivery.
 
-So below the position there may be messages that were never delivered. An acknowledgement must not touch them (a
+So there may be undelivered messages below the position. An acknowledgement must not include them (a
 cumulative one would), hence :meth:`Delayed.delivered_part`.
 """
 
@@ -24,20 +24,20 @@ class Delayed:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, int]] = []
-        """Due time, start and end; some of it may be discarded by now."""
+        """Due time, start and end; parts of a range may have been discarded since."""
         self._pending = RangeSet()
-        """What is not due and not discarded."""
+        """Offsets that are neither due nor discarded."""
         self._undelivered = RangeSet()
-        """That, and what became due and was not delivered yet."""
+        """The same, and offsets that became due and were not delivered yet."""
         self.some = False
-        """True while something is here, due or not, that was not delivered. For others a cheap question."""
+        """True while there are undelivered offsets, due or not. A cheap check for other objects."""
 
     def __len__(self) -> int:
-        """Return the number of ranges that are not due; some may be discarded by now."""
+        """Return the number of ranges that are not due; some may have been discarded since."""
         return len(self._heap)
 
     def add(self, pairs: Sequence[tuple[int, int]], due: float) -> None:
-        """Keep the parts of one batch until ``due``: sorted, disjoint, neither acknowledged nor delivered."""
+        """Store the parts of one batch until ``due``: sorted, disjoint, neither acknowledged nor delivered."""
         if pairs:
             heapq.heappush(self._heap, (due, pairs[0][0], pairs[-1][1]))
             for start, end in pairs:
@@ -46,7 +46,7 @@ class Delayed:
             self.some = True
 
     def take_due(self, now: float) -> list[tuple[int, int]]:
-        """Remove what is due by ``now`` and return it as ranges, in order of time."""
+        """Remove the ranges due by ``now`` and return them in order of time."""
         heap, pending = self._heap, self._pending
         due: list[tuple[int, int]] = []
         while heap and heap[0][0] <= now:
@@ -58,12 +58,12 @@ class Delayed:
         return due
 
     def deliver(self, start: int, end: int) -> None:
-        """Note the first delivery of a range that was due."""
+        """Record the first delivery of a range that was due."""
         self._undelivered.remove(start, end)
         self._tidy()
 
     def discard(self, start: int, end: int) -> int:
-        """Forget what of a range is here; return how many messages of it were not due."""
+        """Discard a range; return how many of its messages were not due."""
         parts = list(self._pending.overlap(start, end))
         self._pending.remove(start, end)
         self._undelivered.remove(start, end)
@@ -76,7 +76,7 @@ class Delayed:
             self.some = False
 
     def delivered_part(self, ranges: Sequence[int]) -> list[int]:
-        """Return a flat list of ranges without what was not delivered yet."""
+        """Return a flat list of ranges without undelivered delayed offsets."""
         return [
             number
             for index in range(0, len(ranges), 2)
@@ -85,24 +85,24 @@ class Delayed:
         ]
 
     def next_due(self) -> float | None:
-        """Return when the next range is due; what was discarded is dropped first."""
+        """Return when the next range is due; discarded ranges are dropped first."""
         heap, pending = self._heap, self._pending
         while heap and next(pending.overlap(heap[0][1], heap[0][2]), None) is None:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def messages(self) -> int:
-        """Count the messages that are not due."""
+        """Return the number of messages that are not due."""
         return self._pending.count()
 
     def shift(self, by_s: float) -> bool:
-        """Let everything that is not due be due so much later, or (negative) sooner; tell if there is any."""
+        """Delay all ranges that are not due by ``by_s`` seconds more (negative: less); return whether there are any."""
         if by_s:
-            self._heap = [(due + by_s, start, end) for due, start, end in self._heap]  # and it is still a heap
+            self._heap = [(due + by_s, start, end) for due, start, end in self._heap]  # still a heap
         return bool(self._heap)
 
     def clear(self) -> None:
-        """Forget everything (after a seek)."""
+        """Discard everything (after a seek)."""
         self._heap.clear()
         self._pending.clear()
         self._undelivered.clear()

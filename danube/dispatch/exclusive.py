@@ -1,15 +1,15 @@
-"""Exclusive and failover: one consumer at a time gets everything, in order, as whole batches.
+"""Exclusive and failover subscriptions: one consumer at a time gets all messages, in order, as whole batches.
 
-They differ in who may join. Exclusive refuses a second consumer. Failover lets consumers stand by in the order in which
-they joined; when the active one leaves, the next is active at once and begins with what its predecessor did not
-acknowledge.
+They differ in the consumers they admit. Exclusive refuses a second consumer. Failover lets consumers stand by in the
+order in which they joined; when the active one leaves, the next one becomes active at once and starts with the messages
+that its predecessor did not acknowledge.
 
-A failover consumer that lets a message time out is *suspended* until it says something. If another one is not, that one
-is active from then on, and gets what the first had: so nothing is stuck behind a consumer that is connected and dead.
-The first one stands by when it comes back.
+A failover consumer that lets a message time out is *suspended* until it sends any sign of life. If another consumer is
+not suspended, it becomes active and gets the messages of the first one, so no message is stuck at a consumer that is
+connected and hanging. The first one stands by when it resumes.
 
-A batch is delivered whole while the active consumer has any credit, so its balance may go below zero, once; likewise
-while the window of unacknowledged messages, if the policy sets one, is not full.
+A batch is delivered whole while the active consumer has any credit, so its balance may go below zero, once; the same
+holds for the window of unacknowledged messages, if the policy sets one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ExclusiveMachine(RangedMachine):
 
     @property
     def active(self) -> int | None:
-        """Return the consumer that gets the messages, if there is one."""
+        """The consumer that gets the messages, None if there is none."""
         return self._active.consumer_id if self._active is not None else None
 
     def _admit(self, name: str, displaced: Member | None) -> None:
@@ -63,10 +63,10 @@ class ExclusiveMachine(RangedMachine):
             self._choose(now)
 
     def _resumed(self, member: Member) -> None:
-        self._choose(0.0)  # what changes hands goes out at once, whatever the time
+        self._choose(0.0)  # messages that change hands are delivered at once, at any time
 
     def _choose(self, now: float) -> None:
-        """Let the next in line be active if the active consumer is gone, or suspended while another one is not."""
+        """Activate the next consumer if the active one is gone, or suspended while another one is not."""
         active = self._active
         members = self._members
         if active is not None and active.consumer_id in members and not active.suspended:
@@ -117,7 +117,7 @@ class ExclusiveMachine(RangedMachine):
         return out
 
     def _redeliver(self, member: Member, span: Span, attempt: int, now: float) -> Delivery:
-        """Deliver the lowest of what waits in a batch and may go out as the same attempt."""
+        """Deliver the lowest waiting messages of a batch that may go out as the same attempt."""
         waiting, add = self._waiting, self._flights.add
         end = span.end_offset
         ranges: list[int] = []
@@ -140,7 +140,7 @@ class ExclusiveMachine(RangedMachine):
 
 
 def _charge(member: Member, span: Span, ranges: list[int], attempt: int, messages: int) -> Delivery:
-    """Let a consumer pay for a delivery, and make it."""
+    """Charge a consumer for a delivery, and build it."""
     base, size = span.base_offset, span.size_bytes
     member.charge(messages, size)
     whole = messages == span.end_offset - base

@@ -1,4 +1,4 @@
-"""Turns the state of a machine into one sentence: why a subscription moves, or why it does not."""
+"""Explains in one sentence, from the state of a machine, why a subscription moves or does not move."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ __all__ = ["Facts", "explain"]
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine knows about itself."""
+    """Facts that a machine reports about itself."""
 
     description: Description
     now: float
     end_offset: int
     wants: ReadRequest | None
-    """What it would read now."""
+    """The read request it would make now."""
     full: str | None
-    """Which bound stops new messages, as half a sentence."""
+    """The bound that stops new messages, as half a sentence."""
     next_due: float | None
-    """When the next delayed redelivery is due."""
+    """Time of the next delayed redelivery."""
     oldest: tuple[int, int, str, float] | None
     """Start, end, consumer and delivery time of the lowest range in flight."""
     blocked: tuple[str, str] | None = None
-    """State and half a sentence about a key that holds messages back."""
+    """State, and half a sentence, about a key that holds messages back."""
     poison: str | None = None
-    """Half a sentence about what stops the whole subscription under the policy ``block``."""
+    """Half a sentence about the message that stops the whole subscription under the policy ``block``."""
     next_delivery: float | None = None
-    """When the next delayed batch is due."""
+    """Delivery time of the next delayed batch."""
     lossy: bool = False
-    """What cannot be delivered at once is dropped."""
+    """Messages that cannot be delivered at once are dropped."""
 
 
 def explain(facts: Facts) -> Explanation:
-    """Find the first reason that applies."""
+    """Return the first reason that applies."""
     state, sentence = _reason(facts)
     start, end, consumer, since = facts.oldest or (None, None, None, None)
     return Explanation(

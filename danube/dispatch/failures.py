@@ -1,7 +1,7 @@
-"""What fails, when it is tried again, and when it is poison.
+"""Failure rules of messages: counts attempts and failures, schedules retries, and detects poison messages.
 
 A message *fails* when it is refused (nack) or not acknowledged in time. When its consumer is lost it is delivered again
-as well, but that says nothing about the message. So two counters go with whatever was delivered: ``attempt`` says
+as well, but that is not a failure of the message. So every delivered message has two counters: ``attempt`` tells
 whether a delivery may be a repeat, ``failures`` decides about pauses and poison::
 
     deliver ── nack, timeout ──▶ attempt + 1, failures + 1 ──▶ pause of the policy, then deliver again
@@ -18,19 +18,19 @@ from danube.model.policies import SubscriptionPolicy
 __all__ = ["FIRST", "NACKED", "TIMED_OUT", "History", "retry_at"]
 
 NACKED: Final = "nack"
-"""Reason of a nack that gives none."""
+"""Reason of a nack without one."""
 TIMED_OUT: Final = "ack timeout"
 """Reason of a failure by timeout."""
 
 
 class History(NamedTuple):
-    """What has become of some messages so far."""
+    """Delivery history of a range of messages."""
 
     attempt: int
-    """Of a delivery: which one it is. Of what waits: which one the next will be."""
+    """Of a delivery: its number. Of waiting messages: the number of the next delivery."""
     failures: int
     reason: str
-    """What was said about the last failure."""
+    """Reason of the last failure."""
 
     def failed(self, reason: str) -> History:
         """Return the history after one more failure."""
@@ -46,13 +46,13 @@ FIRST: Final = History(1, 0, "")
 
 
 def retry_at(policy: SubscriptionPolicy, failures: int, delay_s: float | None, failed_at: float) -> float | None:
-    """Return when a message that has failed so often may be delivered again (monotonic seconds); None: never, poison.
+    """Return when a failed message may be delivered again (monotonic seconds); None: never, it is poison.
 
     Args:
         policy: of the subscription.
-        failures: how often it has failed; 0 if it only lost its consumer.
-        delay_s: the pause that was asked for; None: as the policy says.
-        failed_at: when that was.
+        failures: number of failures so far; 0 if it only lost its consumer.
+        delay_s: the requested pause; None: the policy's.
+        failed_at: time of the last failure.
     """
     if failures and policy.is_poison(failures):
         return None

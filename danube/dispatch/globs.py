@@ -1,11 +1,11 @@
-"""Key filters: patterns in which ``*`` stands for any run of characters, also none, and ``?`` for exactly one.
+"""Key filters: glob patterns in which ``*`` stands for any run of characters, even none, and ``?`` for exactly one.
 
-There is no escape and there are no character classes; matching is case-sensitive and by code point. The time that a
-match takes grows with the length of the key and never with its square, whatever the pattern: both come from strangers,
-and neither a regular expression nor a matcher that backtracks gives that.
+There is no escape and there are no character classes; matching is case-sensitive and by code point. The time of a
+match is linear in the length of the key and never quadratic, whatever the pattern: both are untrusted input,
+and neither a regular expression nor a matcher that backtracks guarantees that.
 
-A pattern without ``?`` is cut at its stars: the first piece must open the key, the last one must close it, and each of
-the others is looked for behind the one before it, at the first place where it is found. With ``?`` all ways through
+A pattern without ``?`` is split at its stars: the first piece must start the key, the last one must end it, and each
+other piece is searched behind the previous one and matched at its first occurrence. With ``?`` all paths through
 the pattern are followed at the same time, one bit each::
 
     pattern  a*b?     state 0 -a-> state 1 -b-> state 2 -any-> state 3 = matched
@@ -28,13 +28,13 @@ class Glob:
         self.pattern = pattern
         self._pieces = pattern.split("*") if "?" not in pattern else None
         self._masks: dict[str, int] = {}
-        """For each character the states that it leads on from, besides those of ``?``."""
+        """Character to the states that it advances, besides those of ``?``."""
         self._any = 0
-        """States that every character leads on from."""
+        """States that every character advances."""
         self._loops = 0
-        """States that every character leads back to."""
+        """States that every character keeps."""
         self._matched = 1
-        """The last state."""
+        """The final state."""
         if self._pieces is None:
             for char in pattern:
                 state = self._matched
@@ -48,7 +48,7 @@ class Glob:
                 self._matched = state << 1
 
     def matches(self, text: str) -> bool:
-        """Tell whether the whole of ``text`` fits the pattern."""
+        """Return whether the pattern matches the whole of ``text``."""
         if self._pieces is not None:
             return _fits(self._pieces, text)
         masks, any_char, loops = self._masks, self._any, self._loops
@@ -76,5 +76,5 @@ def _fits(pieces: list[str], text: str) -> bool:
 
 
 def matches_any(globs: Sequence[Glob], text: str) -> bool:
-    """Tell whether one of the patterns fits; no patterns at all fit everything."""
+    """Return whether one of the patterns matches; no patterns match everything."""
     return not globs or any(glob.matches(text) for glob in globs)

@@ -1,12 +1,12 @@
-"""Bookkeeping for what is delivered and not acknowledged, by range and never by message.
+"""Tracks delivered and unacknowledged messages as ranges with deadlines, never message by message.
 
-A :class:`Flight` is one contiguous range that was delivered to one consumer. Flights are disjoint and kept sorted by
-offset, so settling an acknowledged range is a binary search. Which of a flight's offsets are still open is not stored
-here: the cursor knows.
+A :class:`Flight` is one contiguous range that was delivered to one consumer. Flights are disjoint and sorted by
+offset, so settling an acknowledged range is a binary search. A flight does not store which of its offsets are open:
+the cursor has this information.
 
 Every flight has a deadline, and a heap finds those that have passed. A lease only ever moves a deadline to a later
-time, so the heap may be behind: an entry that comes up too early goes back with the deadline that counts by then.
-Entries of flights that are over are dropped when they come up, or when they become too many.
+time, so the heap may be outdated: an entry that surfaces too early is pushed again with the current deadline.
+Entries of finished flights are dropped when they surface, or when there are too many.
 
 At any time an offset below the position of its subscription is in exactly one of: the cursor, a flight, the waiting
 set, the poison set aside, the delayed batches.
@@ -24,7 +24,7 @@ from danube.dispatch.failures import History
 __all__ = ["Flight", "InFlight", "Member", "Piece"]
 
 _PRUNE_AT = 64
-"""Smallest deadline heap that is worth pruning."""
+"""Minimum size of the deadline heap before it is pruned."""
 
 
 class Member:
@@ -41,31 +41,31 @@ class Member:
         self.filters = filters
         """Key filters; empty: every key matches."""
         self.suspended = False
-        """It let a message time out and has said nothing since."""
+        """It let a message time out and has sent no sign of life since."""
         self.credit_messages = 0
         self.credit_bytes = 0
         self.in_flight = 0
         self.delivered = 0
         self.acked = 0
         self.queued = False
-        """True while it stands in a line of consumers with credit."""
+        """True while it is in a queue of consumers with credit."""
         self.gap_start = self.gap_end = -1
-        """Dropped messages that it was not told about yet (lossy machines only)."""
+        """Range of dropped messages that it was not notified about yet (lossy machines only)."""
 
     @property
     def has_credit(self) -> bool:
-        """True if something may be delivered to it."""
+        """True if messages may be delivered to it."""
         return self.credit_messages > 0 and self.credit_bytes > 0
 
     def charge(self, messages: int, size_bytes: int) -> None:
-        """Use up credit for a delivery."""
+        """Deduct credit for a delivery."""
         self.credit_messages -= messages
         self.credit_bytes -= size_bytes
         self.delivered += messages
 
 
 class Flight:
-    """One contiguous range at one consumer."""
+    """One contiguous range delivered to one consumer."""
 
     __slots__ = ("deadline", "end", "history", "lease", "member", "open", "since", "start")
 
@@ -75,14 +75,14 @@ class Flight:
         self.start = start
         self.end = end
         self.open = open_count
-        """Offsets of it that are not settled; 0 once the flight is over."""
+        """Number of its unsettled offsets; 0 once the flight is over."""
         self.member = member
         self.history = history
         self.since = since
         self.deadline = deadline
-        """When it times out (monotonic seconds); infinite if never."""
+        """Time of its timeout (monotonic seconds); infinite if it has none."""
         self.lease = 0.0
-        """Until when it was extended; it does not time out earlier, whatever the timeout is."""
+        """End of its extension; it does not time out earlier, whatever the timeout is."""
 
     def part(self, start: int, end: int, open_count: int) -> Flight:
         """Return a flight for a part of this one."""
@@ -92,7 +92,7 @@ class Flight:
 
 
 Piece = tuple[int, int, Flight]
-"""Start and end of a range that was in flight and is not any more, and its flight, which is over."""
+"""Start and end of a range that is no longer in flight, and its flight, which is over."""
 
 
 class InFlight:
@@ -101,20 +101,20 @@ class InFlight:
     __slots__ = ("_cursor", "_deadlines", "_flights", "_sequence", "_timeout_s", "messages", "starts")
 
     def __init__(self, cursor: Cursor, timeout_s: float) -> None:
-        """Build an empty set; ``timeout_s`` 0 means that nothing times out."""
+        """Create an empty set; ``timeout_s`` 0 means no timeouts."""
         self._cursor = cursor
         self._timeout_s = timeout_s or math.inf
         self.starts: list[int] = []
-        """Where the flights begin, in order. For others to see how many there are."""
+        """Start offsets of the flights, in order. Other objects may read its length."""
         self._flights: list[Flight] = []
         self._deadlines: list[tuple[float, int, Flight]] = []
         """Heap of (deadline or an earlier time, sequence, flight)."""
         self._sequence = 0
         self.messages = 0
-        """Offsets in flight."""
+        """Number of offsets in flight."""
 
     def add(self, start: int, end: int, member: Member, history: History, now: float) -> None:
-        """Note the delivery of ``[start, end)``, of which nothing is acknowledged or in flight."""
+        """Record the delivery of ``[start, end)``; none of it may be acknowledged or in flight."""
         count = end - start
         member.in_flight += count
         self.messages += count
@@ -133,7 +133,7 @@ class InFlight:
         self._flights.insert(index, flight)
 
     def _arm(self, flight: Flight) -> None:
-        """Note the deadline of a flight."""
+        """Push the deadline of a flight to the heap."""
         deadline = flight.deadline
         if deadline < math.inf:
             self._sequence = number = self._sequence + 1
@@ -149,7 +149,7 @@ class InFlight:
         return index if index >= 0 and self._flights[index].end > start else index + 1
 
     def settle(self, start: int, end: int) -> None:
-        """Note that ``[start, end)`` was newly acknowledged, whether or not all of it is in flight."""
+        """Record that ``[start, end)`` was newly acknowledged, whether or not all of it is in flight."""
         starts, flights = self.starts, self._flights
         index = bisect_right(starts, start) - 1
         if index >= 0:
@@ -183,13 +183,13 @@ class InFlight:
             del starts[first:index], flights[first:index]
 
     def release(self, start: int, end: int, consumer_id: int | None, *, whole: bool = False) -> list[Piece]:
-        """Take what is open of ``[start, end)`` out of flight.
+        """Take the open offsets of ``[start, end)`` out of flight.
 
         Args:
             start: first offset.
             end: first offset after the range.
-            consumer_id: only what is in flight at this consumer; None: at any.
-            whole: do not cut flights: one that is touched is released completely.
+            consumer_id: only flights of this consumer; None: of any.
+            whole: do not split flights: one that overlaps is released completely.
         """
         released: list[Piece] = []
         index = self._find(start)
@@ -205,7 +205,7 @@ class InFlight:
         return released
 
     def _cut(self, index: int, flight: Flight, low: int, high: int) -> None:
-        """Remove the flight at ``index``; what is open of it outside of ``[low, high)`` stays as flights of its own."""
+        """Remove the flight at ``index``; its open offsets outside of ``[low, high)`` stay as flights of their own."""
         del self.starts[index], self._flights[index]
         for start, end in ((flight.start, low), (high, flight.end)):
             count = sum(b - a for a, b in self._cursor.live(start, end))
@@ -215,7 +215,7 @@ class InFlight:
                 self._arm(part)
 
     def failures(self, offset: int) -> int:
-        """Return how often what is in flight at an offset has failed before; 0 if nothing is."""
+        """Return the failures so far of the message in flight at an offset; 0 if there is none."""
         index = bisect_right(self.starts, offset) - 1
         if index < 0:
             return 0
@@ -223,14 +223,14 @@ class InFlight:
         return flight.history.failures if offset < flight.end else 0
 
     def extend(self, start: int, end: int, consumer_id: int, deadline: float, *, whole: bool = False) -> None:
-        """Move the deadline of what is in flight at a consumer to a later time; an earlier one changes nothing.
+        """Move the deadline of a consumer's flights to a later time; an earlier one changes nothing.
 
         Args:
             start: first offset.
             end: first offset after the range.
-            consumer_id: whose flights.
+            consumer_id: consumer of the flights.
             deadline: monotonic seconds.
-            whole: do not cut flights: one that is touched is extended completely.
+            whole: do not split flights: one that overlaps is extended completely.
         """
         index = self._find(start)
         while index < len(self.starts) and self.starts[index] < end:
@@ -266,7 +266,7 @@ class InFlight:
         return released
 
     def expire(self, now: float) -> list[Piece]:
-        """Take out of flight what has passed its deadline."""
+        """Take expired flights out of flight."""
         released: list[Piece] = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
             flight = heappop(self._deadlines)[2]
@@ -291,7 +291,7 @@ class InFlight:
         return None
 
     def change_timeout(self, timeout_s: float) -> None:
-        """Let everything time out ``timeout_s`` seconds after its delivery (0: never), but no lease end earlier."""
+        """Set deadlines to ``timeout_s`` seconds after delivery (0: no timeout), but not before the end of a lease."""
         self._timeout_s = timeout_s or math.inf
         for flight in self._flights:
             flight.deadline = max(flight.since + self._timeout_s, flight.lease)
@@ -304,7 +304,7 @@ class InFlight:
         heapify(self._deadlines)
 
     def clear(self) -> None:
-        """Forget everything (after a seek)."""
+        """Remove all flights (after a seek)."""
         for flight in self._flights:
             flight.member.in_flight = 0
             flight.open = 0
@@ -322,7 +322,7 @@ class InFlight:
         return start, end, flight
 
     def _end(self, flight: Flight, low: int, high: int, released: list[Piece]) -> None:
-        """End a flight that was removed; list what is open of ``[low, high)``, the rest is the caller's."""
+        """End a flight that was removed; list its open parts of ``[low, high)``, the caller handles the rest."""
         count = 0
         for start, end in self._cursor.live(low, high):
             released.append((start, end, flight))

@@ -1,9 +1,9 @@
-"""What of a key-shared subscription is in flight, and until when.
+"""Tracks the messages of a key-shared subscription that are in flight, with their deadlines.
 
-A :class:`KeyFlight` is what one consumer got of one batch at one time: offsets of many keys, not a range. It times out
-as a whole, so there is one deadline for many messages. Extending the lease of only some of them cuts it in two.
+A :class:`KeyFlight` is one delivery: messages of one batch, of many keys, to one consumer; not a range. It times out
+as a whole, so there is one deadline for many messages. Extending the lease of only some of them splits it in two.
 
-The heap of deadlines is lazy: a flight that is over, or whose deadline was moved, leaves its old entry behind, which is
+The heap of deadlines is lazy: a finished flight, or one whose deadline was moved, leaves its old entry behind, which is
 dropped or pushed again when it surfaces.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["KeyFlight", "KeyFlights"]
 
 
 class KeyFlight:
-    """What one consumer got of one batch at one time."""
+    """Messages of one batch that were delivered to one consumer at one time."""
 
     __slots__ = ("deadline", "extended", "member", "offsets", "open", "since")
 
@@ -26,20 +26,20 @@ class KeyFlight:
         self.member = member
         self.since = since
         self.deadline = deadline
-        """Infinite if it never times out."""
+        """Infinite if there is no timeout."""
         self.extended = False
-        """Its deadline comes from a lease, not from the policy."""
+        """Its deadline is set by a lease, not by the policy."""
         self.offsets = offsets
         self.open = len(offsets)
-        """How many of them are still in flight by this delivery."""
+        """Number of its offsets that are still in flight by this delivery."""
 
 
 class KeyFlights:
     """All flights of one subscription.
 
     Attributes:
-        of: the flight of each offset in flight. :meth:`add` and :meth:`take` change it; who removes an offset otherwise
-            (the machine's hot path does) counts ``open`` down and calls :meth:`close` at 0.
+        of: the flight of each offset in flight. :meth:`add` and :meth:`take` change it; code that removes an offset
+            directly (the machine's hot path does) must decrement ``open`` and call :meth:`close` at 0.
     """
 
     __slots__ = ("_count", "_deadlines", "_sequence", "of")
@@ -55,7 +55,7 @@ class KeyFlights:
         return self._count
 
     def add(self, member: Member, offsets: list[int], now: float, timeout_s: float) -> None:
-        """Note a delivery; ``timeout_s`` 0 means that it never times out."""
+        """Record a delivery; ``timeout_s`` 0 means no timeout."""
         self._insert(KeyFlight(member, now, now + timeout_s if timeout_s else math.inf, offsets))
         member.in_flight += len(offsets)
 
@@ -85,14 +85,14 @@ class KeyFlights:
         return flight
 
     def close(self, flight: KeyFlight) -> None:
-        """Nothing of a flight is in flight any more."""
+        """Remove a flight that has no offsets in flight any more."""
         self._count -= 1
         flight.offsets = []
 
     def extend(self, consumer_id: int, offsets: list[int], deadline: float, most: int) -> None:
-        """Move the deadline of some offsets in flight at a consumer, never to an earlier time.
+        """Move the deadline of some offsets in flight at a consumer; never to an earlier time.
 
-        With ``most`` flights there already, none is cut in two: it is extended as a whole.
+        If there are already ``most`` flights, none is split in two: each is extended as a whole.
         """
         touched: dict[KeyFlight, list[int]] = {}
         for offset in offsets:
@@ -111,7 +111,7 @@ class KeyFlights:
                 self._arm(flight)
 
     def retime(self, timeout_s: float) -> None:
-        """Give every flight the deadline of another timeout; extended ones keep theirs."""
+        """Set the deadlines of all flights by another timeout; extended ones keep theirs."""
         self._deadlines.clear()
         for flight in dict.fromkeys(self.of.values()):
             if not flight.extended:
@@ -119,7 +119,7 @@ class KeyFlights:
             self._arm(flight)
 
     def expired(self, now: float) -> list[KeyFlight]:
-        """Return the flights that have timed out; their offsets stay in flight until somebody takes them out."""
+        """Return the flights that have timed out; their offsets stay in flight until the caller takes them out."""
         late: list[KeyFlight] = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
             late.append(heapq.heappop(self._deadlines)[2])
@@ -136,7 +136,7 @@ class KeyFlights:
         return None
 
     def clear(self) -> None:
-        """Forget everything (after a seek)."""
+        """Remove all flights (after a seek)."""
         for flight in self.of.values():
             flight.member.in_flight = 0
             flight.open = 0

@@ -1,4 +1,4 @@
-"""Says why keys of a key-shared subscription wait: the facts about lines that an explanation needs."""
+"""Explains why keys of a key-shared subscription wait: collects facts about their lines for an explanation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from danube.model.policies import SubscriptionPolicy
 __all__ = ["oldest_in_flight", "why_keys_wait"]
 
 _URGENT = ("blocked", "no-matching-consumer")
-"""States that do not end by themselves, the worst first."""
+"""States that need intervention, the worst first."""
 
 
 def oldest_in_flight(flights: KeyFlights) -> tuple[int, int, str, float] | None:
@@ -26,7 +26,7 @@ def oldest_in_flight(flights: KeyFlights) -> tuple[int, int, str, float] | None:
 
 
 def why_keys_wait(lines: Lines, policy: SubscriptionPolicy, now: float) -> tuple[str, str] | None:
-    """Return state and half a sentence about the key that most needs somebody, else has the oldest waiting message."""
+    """Return state and half a sentence about the key most in need of intervention, else with the oldest waiting one."""
     found: tuple[int, int, str, str] | None = None
     for key in lines.busy():
         if key.sent < len(key.line):

@@ -1,23 +1,24 @@
-"""Key-shared: every key has one owner at a time, and its messages keep their order.
+"""Key-shared subscriptions: every key has one owner at a time, and its messages stay in order.
 
-See :mod:`danube.dispatch.keys` for the line of a key. The rules, and what they give:
+See :mod:`danube.dispatch.keys` for the line of a key. The rules and their effects:
 
-* Only the first waiting offset of a line may be delivered next, and only to the owner of what is in flight. A key moves
-  to the owner that the ring names when nothing of it is in flight. So order holds across joins and leaves.
-* When a message fails or loses its consumer, it and everything of its key behind it waits again. So a message is never
+* Only the first waiting offset of a line may be delivered next, and only to the owner of the messages in flight. A key
+  moves to the owner named by the ring when none of its messages is in flight. So order holds across joins and leaves.
+* When a message fails or loses its consumer, it and all messages of its key behind it wait again. So a message is never
   delivered while an earlier one of its key waits. Only the message itself has failed; the others are repeated.
-* An acknowledgement takes effect in line order. One that comes early (22 before 17 and 21) takes effect with the last
-  one before it, also if it waits again by then; if one before it is delivered again, it is forgotten, and 22 comes
-  again after it. So the effect of a key's messages is in their order, also when a consumer works ahead.
+* An acknowledgement takes effect in line order. An early one (22 before 17 and 21) takes effect with the last
+  one before it, even if that message waits again by then; if a message before it is delivered again, the early
+  acknowledgement is void, and 22 follows it again. So messages of a key take effect in order, even if a consumer works
+  ahead.
 * Poison stops its own key only (``block``), or leaves its line, which goes on at once (``drop``, ``dead_letter``).
 
-A key whose owner has no credit, or that waits for a delay or a move, holds back nobody else: its messages wait in
+A key whose owner has no credit, or that waits for a delay or a move, does not block other keys: its messages wait in
 their line (offsets only; the batch is read again later), and the window of ``max_unacked_messages`` bounds them all.
-So that they do not fill it for ever, a consumer is *suspended*, which lets others have its keys, when it let a message
-time out, until it says something, or had no credit for messages that wait for it as long as the ack timeout, until it
-grants some.
+To keep them from filling the window, a consumer is *suspended*, which gives its keys to other consumers, in two cases:
+after it let a message time out, until it sends a sign of life; or after messages have waited for its credit as long as
+the ack timeout, until it grants some.
 
-A message that the key filters of no consumer let through waits in its line without owner, or is skipped.
+A message that matches no consumer's key filters waits in its line without owner, or is skipped.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class KeySharedMachine(KeyedMachine):
         super().__init__(cursor, limits, policy)
         self._ring = self._lines.ring
         self._due: deque[tuple[int, int]] = deque()
-        """Delayed ranges that are due and must be read again, in order of time; some may be discarded by now."""
+        """Delayed ranges that are due and must be read again, in order of time; some may have been discarded since."""
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
@@ -61,7 +62,7 @@ class KeySharedMachine(KeyedMachine):
         self._keys_moved()
 
     def _replaced(self, old: Member, fresh: Member, now: float) -> None:
-        self._take_back(old)  # and its keys are not without owner in between
+        self._take_back(old)  # so its keys always have an owner
         self._joined(fresh, now)
 
     def _take_back(self, member: Member) -> None:
@@ -82,12 +83,12 @@ class KeySharedMachine(KeyedMachine):
         self._keys_moved()
 
     def _keys_moved(self) -> None:
-        """Act on a ring that has changed."""
+        """Update owners and lines after the ring has changed."""
         if self._ring.filtered and self.policy.unmatched is Unmatched.SKIP:
             lines = self._lines
             done: list[int] = []
             for key in lines.busy():
-                if lines.target(key) is None:  # nothing of it is in flight: whoever had it would match
+                if lines.target(key) is None:  # none of its messages is in flight: a former owner would match
                     done += key.line
                     lines.withdraw(key, set(key.line), [])
             lines.forget(done)
@@ -130,7 +131,7 @@ class KeySharedMachine(KeyedMachine):
         return ReadRequest(self.position, redelivery=False)
 
     def _promote(self, now: float) -> None:
-        """Let what is due by now become ready."""
+        """Make ranges ready that are due by now."""
         self._lines.promote(now)
         if self._delayed.some:
             self._due += self._delayed.take_due(now)
@@ -156,13 +157,13 @@ class KeySharedMachine(KeyedMachine):
         return f"the window of {self._window():,} unacknowledged messages is full (max_unacked_messages)"
 
     def _full(self) -> str | None:
-        """Return which bound stops new messages, or None."""
+        """Return the bound that stops new messages, or None."""
         limits, delayed = self._limits, self._delayed
         if not self._lines.of and not delayed.some:
             return None
         if len(delayed) >= limits.max_delayed_ranges:
             return f"{len(delayed):,} delayed batches wait for their time (max_delayed_ranges)"
-        # With nothing in the window, holes in the cursor may still be filled: that adds no ranges for ever.
+        # If the window is empty, holes in the cursor may still be filled: that does not add ranges without limit.
         # Each delayed batch makes one, too, and has a bound of its own.
         ranges = self.cursor.range_count - len(delayed)
         if ranges >= limits.max_ack_ranges and (self._lines.of or self.position >= self.cursor.end):
@@ -200,7 +201,7 @@ class KeySharedMachine(KeyedMachine):
         return out
 
     def _take_ready(self, member: Member, span: Span, offsets: list[int], room: int) -> None:
-        """Take what waited for this consumer and is in the batch, as far as its credit goes."""
+        """Take the messages of this batch that wait for this consumer, as far as its credit goes."""
         lines = self._lines
         while len(offsets) < room:
             offset = lines.first_ready(member)
@@ -212,7 +213,7 @@ class KeySharedMachine(KeyedMachine):
     def _admit_new(
         self, span: Span, start: int, end: int, taken: dict[Member, list[int]], room: dict[Member, int]
     ) -> int:
-        """Put new messages into the lines of their keys; take those that nothing holds back; return where it ends."""
+        """Put new messages into the lines of their keys; take those that may go out at once; return where it ends."""
         lines = self._lines
         keys, known, of = span.keys, lines.keys, lines.of
         base, most, version = span.base_offset, self._window(), self._ring.version
@@ -236,7 +237,7 @@ class KeySharedMachine(KeyedMachine):
             window += 1
             line.append(offset)
             if key.sent != len(line) - 1 or target is None or (key.sent and key.owner is not target):
-                continue  # others wait before it, and their line is registered; or it has no owner now
+                continue  # behind other waiting messages of a registered line, or without owner
             if room[target] > 0:
                 room[target] -= 1
                 key.owner = target
@@ -248,8 +249,8 @@ class KeySharedMachine(KeyedMachine):
         return end
 
     def _deliver(self, member: Member, span: Span, offsets: list[int], now: float, out: list[Delivery]) -> None:
-        """Hand offsets that were taken to their consumer: one delivery for each run of equal attempts."""
-        offsets.sort()  # those of one batch are in the order of their offsets in every line
+        """Deliver offsets that were taken to their consumer: one delivery for each run of equal attempts."""
+        offsets.sort()  # messages of one batch are in offset order in every line
         self._flights.add(member, offsets, now, self.policy.ack_timeout_s)
         past = self._lines.past
         runs: list[tuple[int, list[int]]] = [(1, offsets)]
@@ -283,7 +284,7 @@ class KeySharedMachine(KeyedMachine):
         self._due.clear()
 
     def tick(self, now: float) -> None:
-        """Let happen what is due; see :meth:`Machine.tick`."""
+        """Process due events; see :meth:`Machine.tick`."""
         silent = self._time_out(now)
         timeout_s = self.policy.ack_timeout_s
         if timeout_s:
@@ -292,7 +293,7 @@ class KeySharedMachine(KeyedMachine):
         self._promote(now)
 
     def _rest(self, silent: Sequence[Member]) -> None:
-        """Let others have the keys of consumers that are silent."""
+        """Suspend silent consumers, so that other consumers get their keys."""
         for member in silent:
             self._suspend(member)
             self._ring.suspend(member)
@@ -300,7 +301,7 @@ class KeySharedMachine(KeyedMachine):
             self._keys_moved()
 
     def give_back(self, consumer_id: int, ranges: Sequence[int], now: float) -> None:
-        """Deliver again what a stuck consumer has; see :meth:`Machine.give_back`."""
+        """Redeliver the messages of a stuck consumer; see :meth:`Machine.give_back`."""
         member = self._members.get(consumer_id)
         if member is None:
             return
@@ -316,7 +317,7 @@ class KeySharedMachine(KeyedMachine):
             self._rest([member])
 
     def next_deadline(self) -> float | None:
-        """Return when :meth:`tick` has something to do."""
+        """Return when :meth:`tick` must be called."""
         deadlines = [self._flights.next_deadline(), self._lines.next_due(), self._delayed.next_due()]
         if self._hungry and self.policy.ack_timeout_s:
             deadlines += [
@@ -337,15 +338,15 @@ class KeySharedMachine(KeyedMachine):
         return self.waiting_messages() > 0 and any(map(self._lines.goes_on, self._lines.busy()))
 
     def shift_delayed(self, by_s: float) -> bool:
-        """As the machine says."""
+        """See :meth:`Machine.shift_delayed`."""
         return self._delayed.shift(by_s)
 
     def delayed_messages(self) -> int:
-        """Count the messages that were read and are not due yet."""
+        """Return the number of messages that were read and are not due yet."""
         return self._delayed.messages()
 
     def explain(self, now: float, end_offset: int) -> Explanation:
-        """Say why the subscription moves or does not."""
+        """Explain why the subscription moves or does not."""
         wants = self.next_read(now)
         return explain(
             Facts(
@@ -363,7 +364,7 @@ class KeySharedMachine(KeyedMachine):
 
 
 def _room(member: Member, span: Span) -> int:
-    """Return how many messages of a batch a consumer's credit allows: bytes may be overdrawn by one message."""
+    """Return how many messages of a batch fit a consumer's credit: bytes may be overdrawn by one message."""
     if not member.has_credit:
         return 0
     average = max(1, span.size_bytes // (span.end_offset - span.base_offset))

@@ -1,8 +1,8 @@
-"""What happens to messages in the lines of a key-shared subscription: acknowledgements, failures, leases, poison.
+"""Base of the key-shared machine: acknowledgements, failures, leases and poison handling on the lines of keys.
 
-Whatever happens to a message happens to the line of its key, see :mod:`danube.dispatch.keys`. Poison that is to be
-copied to a dead-letter topic is *set aside*: it leaves its line, which goes on, and stays in the window until the copy
-is made. Poison under the policy ``block`` stays in its line, with a pause that does not end.
+Every change of a message changes the line of its key, see :mod:`danube.dispatch.keys`. Poison that must be
+copied to a dead-letter topic is *set aside*: it leaves its line, which continues, and stays in the window until it is
+copied. Poison under the policy ``block`` stays in its line, with an infinite pause.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["KeyedMachine", "flat_of"]
 
 
 class KeyedMachine(Machine):
-    """A machine that keeps lines; who gets what of them is up to the subclass."""
+    """A machine that manages lines; subclasses decide which consumer gets their messages."""
 
     def __init__(self, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
         super().__init__(SubscriptionType.KEY_SHARED, cursor, limits, policy)
@@ -33,17 +33,17 @@ class KeyedMachine(Machine):
         self._flights = self._lines.flights
         self._delayed = Delayed()
         self._aside: set[int] = set()
-        """Poison that waits for its copy: in the window, and in no line."""
+        """Poison that waits to be copied: in the window, but in no line."""
         self._hungry: dict[int, float] = {}
-        """Consumers without credit for what waits for them, and since when. Those suspended for it stay here."""
+        """Consumers without credit for messages that wait for them, and since when. Includes those suspended for it."""
 
     def _heard(self, consumer_id: int | None) -> None:
-        """Note that a consumer said something. One that is suspended for want of credit must grant some."""
+        """Record a sign of life of a consumer. One that is suspended for lack of credit must grant some."""
         if self._suspended and consumer_id not in self._hungry:
             self._resume(consumer_id)
 
     def _in_window(self, start: int, end: int) -> Sequence[int]:
-        """Return at least those offsets of a range that are in the window, in order, however wide the range is."""
+        """Return at least the offsets of a range that are in the window, in order, whatever the size of the range."""
         of = self._lines.of
         start, end = max(start, self.cursor.floor), min(end, self.position)
         if end - start <= 2 * len(of) + 16:
@@ -87,12 +87,12 @@ class KeyedMachine(Machine):
         return new
 
     def _settled(self, done: list[int]) -> None:
-        """Acknowledge what no call of a consumer asked for."""
+        """Acknowledge offsets that were settled without a consumer's call."""
         if done:
             self.settled_itself += self._acknowledge(done)
 
     def _release(self, offset: int) -> None:
-        """Forget poison that was set aside."""
+        """Remove poison that was set aside."""
         self._aside.remove(offset)
         self._lines.forget([offset])
 
@@ -125,7 +125,7 @@ class KeyedMachine(Machine):
     def nack(
         self, consumer_id: int | None, ranges: Sequence[int], delay_s: float | None, now: float, reason: str = ""
     ) -> None:
-        """Take note of failures; see :meth:`Machine.nack`."""
+        """Record failures; see :meth:`Machine.nack`."""
         self._heard(consumer_id)
         flights, early = self._flights.of, self._lines.early
         done: list[int] = []
@@ -135,13 +135,13 @@ class KeyedMachine(Machine):
                 if (
                     flight is not None
                     and (consumer_id is None or flight.member.consumer_id == consumer_id)
-                    and offset not in early  # what was acknowledged does not fail any more
+                    and offset not in early  # an acknowledged message cannot fail
                 ):
                     self._fail(offset, delay_s, now, reason or NACKED, done)
         self._settled(done)
 
     def failures(self, offset: int) -> int:
-        """Return how often a message in flight has failed before; see :meth:`Machine.failures`."""
+        """Return the failures so far of a message in flight; see :meth:`Machine.failures`."""
         past = self._lines.past.get(offset) if offset in self._flights.of else None
         return past.history.failures if past is not None else 0
 
@@ -154,7 +154,7 @@ class KeyedMachine(Machine):
         self._flights.extend(consumer_id, offsets, now + lease_s, self._limits.max_in_flight_ranges)
 
     def _time_out(self, now: float) -> list[Member]:
-        """Let fail what was not acknowledged in time; return whose deliveries that were."""
+        """Fail messages that were not acknowledged in time; return the consumers that had them."""
         lines = self._lines
         silent: dict[Member, None] = {}
         late: dict[Key, set[int]] = {}
@@ -170,7 +170,7 @@ class KeyedMachine(Machine):
         return list(silent)
 
     def _fail(self, offset: int, delay_s: float | None, now: float, reason: str, done: list[int]) -> None:
-        """Let a message in flight, and what was sent of its key behind it, wait again, or treat it as poison."""
+        """Fail a message in flight: it waits again with the sent ones of its key behind it, or is treated as poison."""
         lines = self._lines
         key = lines.of[offset]
         lines.unsend(key, key.line.index(offset))
@@ -182,7 +182,7 @@ class KeyedMachine(Machine):
         lines.register(key)
 
     def _judge(self, offset: int, done: list[int]) -> None:
-        """Decide by the policy what becomes of a message that has failed and is not in flight."""
+        """Apply the policy to a message that has failed and is not in flight."""
         lines = self._lines
         past = lines.past[offset]
         due = retry_at(self.policy, past.history.failures, past.delay_s, past.failed_at)
@@ -204,7 +204,7 @@ class KeyedMachine(Machine):
             done.append(offset)
 
     def _judge_all(self, now: float) -> None:
-        """Treat everything that has failed by the policy, which is another one now."""
+        """Apply a changed policy to all messages that have failed."""
         lines = self._lines
         self._flights.retime(self.policy.ack_timeout_s)
         done: list[int] = []
@@ -213,12 +213,12 @@ class KeyedMachine(Machine):
             if past is None or not past.history.failures or offset in self._flights.of:
                 continue
             over = past.due <= now and not self.policy.is_poison(past.history.failures)
-            if not over:  # an end of a pause stays one, however long the new one may be
+            if not over:  # a pause that is over stays over, however long the new one may be
                 self._judge(offset, done)
         self._settled(done)
 
     def poisoned(self, limit: int) -> list[Poisoned]:
-        """Return what is set aside; see :meth:`Machine.poisoned`."""
+        """Return poison that was set aside; see :meth:`Machine.poisoned`."""
         found: list[Poisoned] = []
         for offset in sorted(self._aside):
             history = self._lines.past[offset].history
@@ -232,7 +232,7 @@ class KeyedMachine(Machine):
         return found
 
     def poisoned_messages(self) -> int:
-        """Count the messages that block their key, or are set aside."""
+        """Return the number of messages that block their key, or are set aside."""
         return sum(past.due == math.inf for past in self._lines.past.values())
 
 

@@ -1,20 +1,20 @@
-"""The lines of a key-shared subscription: what is read and not settled of each key, in order.
+"""The lines of a key-shared subscription: per key, the messages that were read and not settled, in order.
 
 Each key with unsettled messages has a *line*: their offsets in order of arrival (a delayed message arrives when it is
-due, so offsets need not grow). The first ``sent`` of them have had their turn, the others wait::
+due, so offsets may be out of order). The first ``sent`` of them had their turn, the others wait::
 
     line   17  21  22 | 40  41          acknowledged: 3, 9 and all other offsets of this key that arrived before 17
            sent       | waiting
 
-What has had its turn is in flight at the key's owner, or acknowledged *early*: before its turn, which comes when all
-before it are settled. The head of a line is never early, so if something is sent, the head is in flight.
+A message that had its turn is in flight at the key's owner, or acknowledged *early*: before its turn, which comes when
+all messages before it are settled. The head of a line is never early, so if ``sent`` is not 0, the head is in flight.
 
-What waits may have been delivered before. If it is acknowledged nevertheless, that is remembered as *late*: it is
-passed over when its turn comes, unless something before it is delivered again, which makes the memory void.
+A waiting message may have been delivered before. If it is acknowledged nevertheless, that is recorded as *late*: it is
+skipped when its turn comes, unless a message before it is delivered again, which makes the record void.
 
 A waiting line is registered in exactly one place: the ready heap of its owner (by its first waiting offset), the heap
-of paused lines, or, if it waits for a move, for a consumer that matches, or behind poison, nowhere: what ends that
-registers it. Entries of the heaps that are outdated by something else are recognised and dropped when they surface.
+of paused lines, or nowhere, if it waits for a move, for a consumer that matches, or behind poison: the event that ends
+this state registers it. Outdated entries of the heaps are recognised and dropped when they surface.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from danube.dispatch.ring import Ring, ring_hash
 __all__ = ["Key", "Lines", "Past"]
 
 _IDLE_KEYS = 65_536
-"""Keys without messages whose place on the ring is remembered."""
+"""Number of keys without messages whose place on the ring is cached."""
 
 
 class Key:
@@ -45,27 +45,27 @@ class Key:
         self.place = ring_hash(name)
         self.line: deque[int] = deque()
         self.sent = 0
-        """How many of the line have had their turn: they are in flight, or acknowledged early."""
+        """Number of messages of the line that had their turn: they are in flight, or acknowledged early."""
         self.owner: Member | None = None
-        """Has the messages in flight; meaningless while ``sent`` is 0."""
+        """Consumer of the messages in flight; undefined while ``sent`` is 0."""
         self.target: Member | None = None
-        """Whom the ring named when its version was ``ring_version``."""
+        """The ring's owner of the key when the ring's version was ``ring_version``."""
         self.ring_version = -1
 
 
 class Past:
-    """What became of a message that was delivered before."""
+    """History of a message that was delivered before."""
 
     __slots__ = ("delay_s", "due", "failed_at", "history")
 
     def __init__(self, history: History) -> None:
         self.history = history
         self.failed_at = 0.0
-        """When it failed the last time ..."""
+        """Time of its last failure ..."""
         self.delay_s: float | None = None
-        """... and the pause that was asked for then; None: what the policy says."""
+        """... and the pause requested then; None: the policy's."""
         self.due = 0.0
-        """It is not delivered before this time; infinite if it is poison and blocks its key."""
+        """It is not delivered before this time; infinite for poison that blocks its key."""
 
 
 class Lines:
@@ -78,30 +78,30 @@ class Lines:
         self.flights = KeyFlights()
         self.keys: dict[str, Key] = {}
         self.of: dict[int, Key] = {}
-        """The key of every offset in the window: read and not acknowledged. All are in the line of their key, apart
-        from poison that was withdrawn."""
+        """The key of every offset in the window: read and not acknowledged. All are in the line of their key, except
+        poison that was withdrawn."""
         self.past: dict[int, Past] = {}
-        """Of those that were taken out of flight at least once."""
+        """History of messages that were taken out of flight at least once."""
         self.early: set[int] = set()
         self.late: dict[Key, set[int]] = {}
         self.ready: dict[int, list[tuple[int, Key]]] = {}
-        """For each consumer a heap of (first waiting offset, key) of keys that it may have now."""
+        """For each consumer a heap of (first waiting offset, key) of keys whose messages it may get now."""
         self.paused: list[tuple[float, int, Key]] = []
         """Heap of (due time, first waiting offset, key)."""
         self.time = 0.0
-        """What is due by this time is not paused any more."""
+        """Pauses that end by this time are over."""
 
     def busy(self) -> list[Key]:
         """Return the keys that have a line."""
         return [key for key in self.keys.values() if key.line]
 
     def prune(self, window: int) -> None:
-        """Forget keys that are not in use, if there are many. Call it between batches."""
+        """Drop unused keys, if there are many. Call it between batches."""
         if len(self.keys) > _IDLE_KEYS + window:
             self.keys = {key.name: key for key in self.of.values()}
 
     def target(self, key: Key) -> Member | None:
-        """Return the consumer that the ring names for a key."""
+        """Return the ring's owner of a key."""
         ring = self.ring
         if key.ring_version != ring.version:
             key.ring_version = ring.version
@@ -109,13 +109,14 @@ class Lines:
         return key.target
 
     def goes_on(self, key: Key) -> bool:
-        """Return whether something of a key waits, not behind poison, and there is a consumer for it."""
+        """Return whether messages of a key wait, not behind poison, and a consumer matches it."""
         return key.sent < len(key.line) and self.due(key.line[key.sent]) != math.inf and self.target(key) is not None
 
-    # --- where waiting lines are found -------------------------------------------------------------------------------
+    # --- registration of waiting lines
+    # ---------------------------------------------------------------------------------
 
     def register(self, key: Key) -> None:
-        """Put a line whose first waiting message has changed, or may move now, where it will be found."""
+        """Register a line whose first waiting message has changed, or that may move now."""
         line = key.line
         if self.late and key.sent:
             self._pass_over(key)
@@ -146,7 +147,7 @@ class Lines:
             del self.late[key]
 
     def register_all(self) -> None:
-        """Register all waiting lines anew: their owners, or their pauses, may have changed."""
+        """Register all waiting lines again: their owners, or their pauses, may have changed."""
         for heap in self.ready.values():
             heap.clear()
         self.paused.clear()
@@ -154,7 +155,7 @@ class Lines:
             self.register(key)
 
     def due(self, offset: int) -> float:
-        """Return before which time an offset is not delivered."""
+        """Return the time before which an offset is not delivered."""
         past = self.past.get(offset) if self.past else None
         return past.due if past is not None else 0.0
 
@@ -176,7 +177,7 @@ class Lines:
         return key.sent < len(key.line) and key.line[key.sent] == first and self.due(first) == due
 
     def first_ready(self, member: Member) -> int | None:
-        """Return the lowest offset that may be delivered to a consumer."""
+        """Return the lowest offset that may be delivered to a consumer now."""
         heap = self.ready[member.consumer_id]
         while heap:
             offset, key = heap[0]
@@ -192,19 +193,20 @@ class Lines:
         return None
 
     def take_ready(self, member: Member) -> None:
-        """Give the message that :meth:`first_ready` returned its turn."""
+        """Mark the message that :meth:`first_ready` returned as sent."""
         offset, key = heapq.heappop(self.ready[member.consumer_id])
         key.owner = member
         key.sent += 1
         if self.late and offset in self.past:
-            self.late.pop(key, None)  # it is delivered again, and so must be what comes after it
+            self.late.pop(key, None)  # it is delivered again, so its successors must be, too
         if key.sent < len(key.line):
             self.register(key)
 
-    # --- what happens to messages ------------------------------------------------------------------------------------
+    # --- changes of messages
+    # -------------------------------------------------------------------------------------------
 
     def unsend(self, key: Key, keep: int) -> None:
-        """Let all but the first ``keep`` messages of a line wait (again). The caller registers it."""
+        """Make all but the first ``keep`` messages of a line wait (again). The caller registers the line."""
         for offset in list(key.line)[keep : key.sent]:
             if self.flights.take(offset) is not None:
                 past = self.past.get(offset)
@@ -218,7 +220,7 @@ class Lines:
         key.sent = keep
 
     def settle(self, key: Key, done: list[int]) -> None:
-        """Take the head of a line out of the books, and behind it what was acknowledged before its turn."""
+        """Remove the head of a line, and the messages behind it that were acknowledged early."""
         line = key.line
         while True:
             offset = line.popleft()
@@ -254,10 +256,10 @@ class Lines:
                 del self.late[key]
 
     def acknowledge_out_of_turn(self, key: Key, offset: int, done: list[int]) -> None:
-        """Acknowledge an offset that is in line, but not at the head of a line of which something is sent."""
+        """Acknowledge an offset in a line that is not at the head of its sent messages."""
         if offset in self.flights.of:
             self.early.add(offset)
-        elif offset in self.past and offset not in self.early:  # it waits, and was delivered before
+        elif offset in self.past and offset not in self.early:  # it waits, after an earlier delivery
             if key.line[0] == offset:
                 self.settle(key, done)
                 self.register(key)
@@ -267,13 +269,13 @@ class Lines:
                     self.register(key)
 
     def is_acknowledged(self, offset: int) -> bool:
-        """Tell whether an offset in line is acknowledged, before its turn."""
+        """Return whether an offset in a line is acknowledged, before its turn."""
         return self._acknowledged(self.of[offset], offset)
 
     def withdraw(self, key: Key, gone: Set[int], done: list[int]) -> None:
-        """Take messages out of the line of their key, whatever their place. They keep their past. Registers the line.
+        """Take messages out of the line of their key, at any place. They keep their history. Registers the line.
 
-        What was acknowledged and has its turn now is added to ``done``.
+        Early acknowledged messages whose turn has come are added to ``done``.
         """
         sent = key.sent
         for index, offset in enumerate(key.line):
@@ -288,7 +290,7 @@ class Lines:
         self.register(key)
 
     def put_back(self, offset: int) -> None:
-        """Let a message that was withdrawn wait again: behind the last one of its key with a lower offset."""
+        """Make a withdrawn message wait again: behind the last one of its key with a lower offset."""
         key = self.of[offset]
         line = key.line
         index = len(line)
@@ -298,13 +300,13 @@ class Lines:
         self.register(key)
 
     def forget(self, offsets: Iterable[int]) -> None:
-        """Take messages that are in no line (any more) out of the books."""
+        """Delete the records of messages that are in no line (any more)."""
         for offset in offsets:
             del self.of[offset]
             self.past.pop(offset, None)
 
     def clear(self) -> None:
-        """Forget everything (after a seek); the ring stays."""
+        """Delete all lines (after a seek); the ring is kept."""
         self.flights.clear()
         self.keys.clear()
         self.of.clear()

@@ -1,11 +1,11 @@
-"""Subscriptions of topics without durability: deliver now or never.
+"""Subscriptions of topics without durability: each batch is delivered at once or dropped.
 
-Nothing is read from a log, acknowledged or delivered again. A batch that is offered goes to whoever may have it, by the
-rules of the subscription's type. What finds no consumer with credit is dropped and counted, and the consumer that would
-have got it is told about the gap before its next delivery.
+Nothing is read from a log, acknowledged or delivered again. An offered batch goes to the matching consumers, by the
+rules of the subscription's type. Messages that find no consumer with credit are dropped and counted, and the consumer
+that would have received them is notified of the gap before its next delivery.
 
-A message that the key filters of no consumer let through was meant for nobody here: it is skipped, and no loss. There
-is nowhere to keep a batch until its delivery time, so that is ignored, and so are all failure policies.
+A message that matches no consumer's key filters is skipped, and does not count as lost. A batch cannot be stored
+until its delivery time, so that is ignored, and so are all failure policies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["LossyMachine"]
 
 
 class LossyMachine(Machine):
-    """Machine of a subscription of any type whose topic keeps nothing. Its cursor just follows the log."""
+    """Machine of a subscription of any type whose topic stores nothing. Its cursor follows the log."""
 
     def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
         super().__init__(kind, cursor, limits, policy)
@@ -36,7 +36,7 @@ class LossyMachine(Machine):
 
     @property
     def active(self) -> int | None:
-        """Return the consumer that gets the messages, if there is one."""
+        """The consumer that gets the messages, None if there is none."""
         if self.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
             return next(iter(self._members), None)
         return None
@@ -89,7 +89,7 @@ class LossyMachine(Machine):
         pairs = [(start, span.end_offset)]
         for member, count in self._turns.deal(span.end_offset - start, span):
             self._deliver(member, span, cut(pairs, count), count, share_of(span, count), out)
-        if pairs:  # nobody in particular has lost these; the first consumer is told
+        if pairs:  # lost to no particular consumer; the first one is notified
             self._drop(next(iter(self._members.values()), None), *pairs[0], pairs[0][1] - pairs[0][0])
 
     def _by_key(self, span: Span, start: int, out: list[Delivery | Gap]) -> None:
@@ -115,7 +115,7 @@ class LossyMachine(Machine):
                 count = len(singles) // 2
                 ranges = merge(singles)
                 self._deliver(self._members[consumer_id], span, ranges, count, share_of(span, count), out)
-        for member, offset in dropped:  # after the deliveries: a gap told with them ends before them
+        for member, offset in dropped:  # after the deliveries: a gap reported with them ends before them
             self._drop(member, offset, offset + 1, 1)
 
     def _deliver(
@@ -152,7 +152,7 @@ class LossyMachine(Machine):
         return []
 
     def seek(self, offset: int, now: float) -> None:
-        """Go on from ``offset``; what is below is ignored if it is offered."""
+        """Continue from ``offset``; offered messages below it are ignored."""
         self.cursor.seek(offset)
         self.position = offset
 
@@ -164,7 +164,7 @@ class LossyMachine(Machine):
         return None
 
     def explain(self, now: float, end_offset: int) -> Explanation:
-        """Say why the subscription moves or does not."""
+        """Explain why the subscription moves or does not."""
         return explain(
             Facts(
                 description=self.describe(end_offset),

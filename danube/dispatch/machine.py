@@ -1,7 +1,7 @@
-"""The common interface of all subscription machines.
+"""The common interface of all subscription machines: inputs, read requests and deliveries.
 
 A machine is a pure value: consumers, credit, acknowledgements, time and batches go in; read requests and deliveries
-come out. Its owner (the broker) does the rest, in a loop like this::
+come out. Its owner (the broker) does all I/O, in a loop like this::
 
     while (request := machine.next_read(now)) is not None:
         span = ...                                  # the batch that holds request.offset; stop if it is not there yet
@@ -9,17 +9,17 @@ come out. Its owner (the broker) does the rest, in a loop like this::
             ...                                     # send it
 
 Only :meth:`Machine.offered` delivers. Every other input (``join``, ``leave``, ``credit``, ``ack``, ``nack``, ``seek``,
-``discard``, ``tick``) may make ``next_read`` answer differently, so the owner calls it again after each of them; at
+``discard``, ``tick``) may change the result of ``next_read``, so the owner calls it again after each of them; at
 :meth:`Machine.next_deadline` it calls ``tick``. There is no other wake-up, hence none to lose: if ``next_read`` returns
-a request and the batch that holds its offset is offered, something moves.
+a request and the batch that holds its offset is offered, the machine makes progress.
 
 Under some policies a machine acknowledges messages by itself. After any call, ``settled_itself`` tells whether it did;
-the owner then journals what :meth:`Machine.take_settled` returns. Under the policy ``dead_letter`` it sets messages
-aside, which the owner finds with :meth:`Machine.poisoned`, copies, and settles with :meth:`Machine.discard`. Of a
-failover subscription the owner asks :attr:`Machine.active` after each call: a timeout may have changed it.
+the owner then journals the result of :meth:`Machine.take_settled`. Under the policy ``dead_letter`` it sets messages
+aside, which the owner finds with :meth:`Machine.poisoned`, copies, and settles with :meth:`Machine.discard`. For a
+failover subscription the owner reads :attr:`Machine.active` after each call: a timeout may have changed it.
 
-A batch may be offered at any time, also when the state has changed since it was asked for: what is not wanted any
-more is left out. Calls for a consumer that is gone (its frames may still be on their way) do nothing.
+A batch may be offered at any time, even if the state has changed since it was requested: messages no longer needed
+are ignored. Calls for a consumer that is gone (its frames may still be in flight) do nothing.
 
 ``now`` is monotonic time in seconds and never goes back.
 """
@@ -45,10 +45,10 @@ class Machine(ABC):
 
     Attributes:
         type: how consumers share the messages. Read-only.
-        cursor: what is acknowledged. Only the machine changes it.
-        position: next new offset to be delivered. Read-only for others.
-        policy: how it treats its messages; see :meth:`change_policy`. Read-only for others.
-        settled_itself: not empty if :meth:`take_settled` has something to return. Read-only for others.
+        cursor: the acknowledged offsets. Only the machine changes it.
+        position: next new offset to be delivered. Read-only for other objects.
+        policy: the policy in force; see :meth:`change_policy`. Read-only for other objects.
+        settled_itself: not empty if :meth:`take_settled` would return ranges. Read-only for other objects.
     """
 
     def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
@@ -58,9 +58,9 @@ class Machine(ABC):
         self.position = cursor.next_live(cursor.floor)
         self._limits = limits
         self._members: dict[int, Member] = {}
-        """In the order in which they joined."""
+        """Connected consumers, in the order in which they joined."""
         self._suspended = 0
-        """How many of them are suspended."""
+        """Number of suspended consumers."""
         self.settled_itself: list[int] = []
         self._redelivered = 0
         self._dropped = 0
@@ -80,11 +80,11 @@ class Machine(ABC):
     def join(self, consumer_id: int, name: str, now: float, filters: Sequence[str] = ()) -> int | None:
         """Connect a consumer, without credit; ``filters`` are its key filters (key-shared only).
 
-        A consumer that is connected under the same name is displaced at once, as by :meth:`leave`, and the new one
-        takes its place in line.
+        A consumer connected under the same name is displaced at once, as by :meth:`leave`, and the new one takes its
+        place in the order.
 
         Returns:
-            The id of the displaced consumer, if there is one; its stream is the caller's to close.
+            The id of the displaced consumer, if there is one; the caller must close its stream.
 
         Raises:
             SubscriptionBusyError: the subscription is exclusive and has a consumer of another name.
@@ -104,7 +104,7 @@ class Machine(ABC):
             self._members[consumer_id] = fresh
             self._joined(fresh, now)
             return None
-        # Same place in line, so that a reconnecting active consumer stays active.
+        # Same place in the order, so that a reconnecting active consumer stays active.
         self._members = {
             (consumer_id if member is displaced else old_id): (fresh if member is displaced else member)
             for old_id, member in self._members.items()
@@ -114,14 +114,14 @@ class Machine(ABC):
         return displaced.consumer_id
 
     def leave(self, consumer_id: int, now: float) -> None:
-        """Disconnect a consumer; what it had and did not acknowledge is delivered again."""
+        """Disconnect a consumer; its unacknowledged messages are delivered again."""
         member = self._members.pop(consumer_id, None)
         if member is not None:
             self._suspended -= member.suspended
             self._left(member, now)
 
     def credit(self, consumer_id: int, messages: int, size_bytes: int) -> None:
-        """Add credit, which is a sign of life, too. Held message credit is capped at ``max_consumer_credit_messages``.
+        """Add credit, also a sign of life. Held message credit is capped at ``max_consumer_credit_messages``.
 
         Raises:
             InvalidArgumentError: a number is negative.
@@ -139,10 +139,10 @@ class Machine(ABC):
                 self._credited(member)
 
     def withdraw(self, consumer_id: int) -> tuple[int, int]:
-        """Take the credit of a consumer away, until :meth:`credit` gives it back: its connection takes no more now.
+        """Withdraw the credit of a consumer until :meth:`credit` restores it: its connection takes no more data now.
 
         Returns:
-            Messages and bytes of credit that it had; what it has overdrawn it still owes.
+            Messages and bytes of credit that it had; overdrawn credit stays negative.
         """
         member = self._members.get(consumer_id)
         if member is None:
@@ -154,13 +154,13 @@ class Machine(ABC):
         return messages, size_bytes
 
     def _suspend(self, member: Member) -> None:
-        """Note that a consumer let a message time out."""
+        """Suspend a consumer that let a message time out."""
         if not member.suspended:
             member.suspended = True
             self._suspended += 1
 
     def _resume(self, consumer_id: int | None) -> None:
-        """Note a sign of life of a consumer. Call it if ``_suspended`` is not 0."""
+        """Record a sign of life of a consumer. Call it if ``_suspended`` is not 0."""
         member = self._members.get(consumer_id) if consumer_id is not None else None
         if member is not None and member.suspended:
             member.suspended = False
@@ -171,56 +171,56 @@ class Machine(ABC):
         """Refuse a consumer by raising. Called before anything changes."""
 
     def _joined(self, member: Member, now: float) -> None:  # noqa: B027 - a hook
-        """A consumer is in ``_members`` now."""
+        """Called after a consumer was added to ``_members``."""
 
     def _left(self, member: Member, now: float) -> None:  # noqa: B027 - a hook
-        """A consumer is no longer in ``_members``."""
+        """Called after a consumer was removed from ``_members``."""
 
     def _replaced(self, old: Member, fresh: Member, now: float) -> None:
-        """A consumer is in ``_members`` now, in the place of one of the same name."""
+        """Called after a consumer took the place of one of the same name in ``_members``."""
         self._left(old, now)
         self._joined(fresh, now)
 
     def _resumed(self, member: Member) -> None:  # noqa: B027 - a hook
-        """A consumer is no longer suspended."""
+        """Called after a consumer was resumed."""
 
     def _credited(self, member: Member) -> None:  # noqa: B027 - a hook
-        """A consumer has got credit, and has some now."""
+        """Called after a consumer received credit, if it has some now."""
 
     def _uncredited(self, member: Member) -> None:  # noqa: B027 - a hook
-        """A consumer has no credit any more, other than by a delivery."""
+        """Called after a consumer lost its credit, other than by a delivery."""
 
     # --- policy ------------------------------------------------------------------------------------------------------
 
     def change_policy(self, policy: SubscriptionPolicy, now: float) -> None:
-        """Treat messages by another policy from now on, also those that are in flight, wait or are poison."""
+        """Apply another policy from now on, also to messages that are in flight, wait or are poison."""
         if policy != self.policy:
             self.policy = policy
             self._policy_changed(now)
 
     def _policy_changed(self, now: float) -> None:  # noqa: B027 - a hook
-        """``policy`` is another one now."""
+        """Called after ``policy`` was replaced."""
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def next_read(self, now: float) -> ReadRequest | None:
-        """Return which batch the machine wants to see now; None if none would help."""
+        """Return the batch that the machine needs now; None if no batch would help."""
 
     @abstractmethod
     def offered(self, span: Span, now: float) -> Sequence[Delivery | Gap]:
-        """Take a batch, and return what of it goes to whom."""
+        """Take a batch, and return the deliveries of its messages."""
 
     # --- acknowledgements --------------------------------------------------------------------------------------------
 
     @abstractmethod
     def ack(self, ranges: Sequence[int], consumer_id: int | None, now: float) -> list[int]:
-        """Acknowledge ranges (flat), whoever sends them.
+        """Acknowledge ranges (flat), whichever consumer sends them.
 
-        Offsets that were never delivered or are acknowledged already are ignored.
+        Undelivered or already acknowledged offsets are ignored.
 
         Returns:
-            What became acknowledged by this call, flat and sorted: the content of the next journal entry.
+            The ranges newly acknowledged by this call, flat and sorted: the content of the next journal entry.
         """
 
     def ack_cumulative(self, offset: int, consumer_id: int | None, now: float) -> list[int]:
@@ -241,85 +241,85 @@ class Machine(ABC):
     def nack(
         self, consumer_id: int | None, ranges: Sequence[int], delay_s: float | None, now: float, reason: str = ""
     ) -> None:
-        """Take note that messages have failed: have them delivered again after a pause, or treat them as poison.
+        """Record failures of messages: redeliver them after a pause, or treat them as poison.
 
         Args:
             consumer_id: only messages in flight at this consumer count; None: at any.
-            ranges: flat; what is not in flight is ignored.
-            delay_s: pause before the redelivery; None: as the policy says.
+            ranges: flat; messages not in flight are ignored.
+            delay_s: pause before the redelivery; None: the policy's.
             now: monotonic seconds.
-            reason: what a person should know about it.
+            reason: explanation of the failure for a person.
         """
 
     def failures(self, offset: int) -> int:
-        """Return how often a message in flight has failed before; 0 for one that is not in flight."""
+        """Return the failures so far of a message in flight; 0 for one that is not in flight."""
         return 0
 
     def give_back(  # noqa: B027 - nothing to do where nothing is tracked
         self, consumer_id: int, ranges: Sequence[int], now: float
     ) -> None:
-        """Have what is in flight at a consumer delivered again, at once: nobody has looked at it, so it has not failed.
+        """Redeliver a consumer's messages in flight at once: they were never processed, so they have not failed.
 
-        The consumer's application is stuck, or else it would not give messages back: it is suspended, as if it had let
-        them time out. Where nothing is tracked this does nothing.
+        The consumer's application is stuck, or it would not give messages back: it is suspended, as if it had let
+        them time out. Machines that track nothing do nothing here.
         """
 
     @abstractmethod
     def extend(self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float) -> None:
-        """Let what is in flight at a consumer time out ``lease_s`` seconds from now, but not earlier than it would.
+        """Let a consumer's messages in flight time out ``lease_s`` seconds from now, but not earlier than before.
 
         Args:
-            consumer_id: whose deliveries.
-            ranges: flat; what is not in flight there is ignored.
+            consumer_id: the consumer.
+            ranges: flat; messages not in flight there are ignored.
             lease_s: seconds from ``now``.
             now: monotonic seconds.
         """
 
     @abstractmethod
     def discard(self, ranges: Sequence[int], now: float) -> list[int]:
-        """Count ranges (flat) as acknowledged although no consumer did it; returns as :meth:`ack` does.
+        """Count ranges (flat) as acknowledged without a consumer's acknowledgement; returns as :meth:`ack` does.
 
-        For offsets that the log no longer holds, batches that cannot be opened, and messages that went elsewhere.
+        For offsets that the log no longer holds, batches that cannot be opened, and messages copied elsewhere.
         New offsets among them are skipped.
         """
 
     def take_settled(self) -> list[int]:
-        """Return what the machine acknowledged by itself since the last call, flat and sorted, for the journal."""
+        """Return the ranges that the machine itself acknowledged since the last call, flat and sorted."""
         flat, self.settled_itself = self.settled_itself, []
         if len(flat) > 2:
             flat = merge([number for pair in sorted(zip(flat[::2], flat[1::2], strict=True)) for number in pair])
         return flat
 
     def poisoned(self, limit: int) -> list[Poisoned]:
-        """Return what waits for its copy in the dead-letter topic: the lowest ``limit`` ranges.
+        """Return the lowest ``limit`` ranges that wait to be copied to the dead-letter topic.
 
-        They stay there until they are acknowledged after all, or :meth:`discard` is called. Empty under other policies
+        They stay set aside until they are acknowledged, or :meth:`discard` is called. Empty under policies other
         than ``dead_letter``.
         """
         return []
 
     @abstractmethod
     def seek(self, offset: int, now: float) -> None:
-        """Move the cursor and begin again from ``offset``; everything in flight is forgotten."""
+        """Move the cursor and start again from ``offset``; everything in flight is dropped."""
 
     # --- time --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def tick(self, now: float) -> None:
-        """Let happen what is due: timeouts, ends of pauses, delivery times."""
+        """Process due events: timeouts, ends of pauses, delivery times."""
 
     @abstractmethod
     def next_deadline(self) -> float | None:
-        """Return when :meth:`tick` has something to do (monotonic seconds), or None."""
+        """Return when :meth:`tick` must be called (monotonic seconds), or None."""
 
     # --- explanations ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def explain(self, now: float, end_offset: int) -> Explanation:
-        """Say why the subscription moves or does not, given the end of the log."""
+        """Explain why the subscription moves or does not, given the end of the log."""
 
     def describe(self, end_offset: int) -> Description:
-        """Return the subscription in numbers, given the end of the log."""
+        """Return the state of the subscription in numbers, given the end of the log."""
         return Description(
             floor=self.cursor.floor,
             position=self.position,
@@ -350,24 +350,24 @@ class Machine(ABC):
         )
 
     def waiting_messages(self) -> int:
-        """Count the messages that wait for redelivery or for the owner of their key."""
+        """Return the number of messages that wait for redelivery or for the owner of their key."""
         return 0
 
     def goes_on(self) -> bool:
-        """Return whether something that was read will be delivered by itself: after a pause, with credit, or a move.
+        """Return whether read messages will be delivered without intervention: after a pause, with credit, or a move.
 
-        Not what needs somebody's doing: messages of keys that no consumer takes, or that poison blocks.
+        Excludes messages that need intervention: of keys that match no consumer, or that poison blocks.
         """
         return self.waiting_messages() > 0
 
     def shift_delayed(self, by_s: float) -> bool:
-        """Let what waits for its delivery time be due so much later, or (negative) sooner; tell if there is any."""
+        """Delay waiting messages by ``by_s`` seconds more (negative: less); return whether there are any."""
         return False
 
     def delayed_messages(self) -> int:
-        """Count the messages that were read and are not due yet."""
+        """Return the number of messages that were read and are not due yet."""
         return 0
 
     def poisoned_messages(self) -> int:
-        """Count the messages that have failed too often and are still there."""
+        """Return the number of messages that have failed too often and are still stored."""
         return 0

@@ -1,4 +1,4 @@
-"""What exclusive, failover and shared machines have in common: everything but the choice of the receiver.
+"""Base of the exclusive, failover and shared machines: everything but the choice of the receiver.
 
 Messages are tracked by range. An offset below ``position`` is in exactly one place::
 
@@ -7,8 +7,8 @@ Messages are tracked by range. An offset below ``position`` is in exactly one pl
               until due│    ▼   │                              │
                        └─▶ waiting ───── too many failures ──▶ set aside (block, dead_letter)
 
-What waits and is ready goes out lowest offset first, and before new messages. A message that is acknowledged while it
-waits, or while it is set aside, is not delivered again.
+Ready messages among the waiting ones go out lowest offset first, and before new messages. A message that is
+acknowledged while it waits, or while it is set aside, is not delivered again.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["RangedMachine"]
 
 
 class RangedMachine(Machine):
-    """A machine that tracks ranges."""
+    """A machine that tracks messages by range."""
 
     def __init__(self, kind: SubscriptionType, cursor: Cursor, limits: Limits, policy: SubscriptionPolicy) -> None:
         super().__init__(kind, cursor, limits, policy)
         self._window = self._window_of(policy)
-        """Most messages that are delivered and not acknowledged; None: no limit."""
+        """Maximum of delivered and unacknowledged messages; None: no limit."""
         self._unacked = 0
-        """Offsets below ``position`` that are not acknowledged, but for those that are not due."""
+        """Number of unacknowledged offsets below ``position``, without those that are not due."""
         self._flights = InFlight(cursor, policy.ack_timeout_s)
         self._waiting = Waiting(cursor)
         self._aside = Aside(cursor)
@@ -50,7 +50,7 @@ class RangedMachine(Machine):
 
     @abstractmethod
     def _any_credit(self) -> bool:
-        """Tell whether some consumer may get messages now."""
+        """Return whether some consumer may get messages now."""
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -71,11 +71,11 @@ class RangedMachine(Machine):
         return ReadRequest(self.position, False)
 
     def _blocking(self) -> Redelivery | None:
-        """Return the poison that stops the subscription. Ask only if something is set aside."""
+        """Return the poison that stops the subscription. Call it only if messages are set aside."""
         return self._aside.first() if self.policy.poison is PoisonPolicy.BLOCK else None
 
     def _full(self) -> str | None:
-        """Return which bound stops new messages, or None. Nothing is full while nothing is outstanding."""
+        """Return the bound that stops new messages, or None. There is none while nothing is outstanding."""
         if not self._unacked and not self._delayed.some:
             return None
         limits = self._limits
@@ -96,12 +96,12 @@ class RangedMachine(Machine):
         return len(self._flights.starts) + len(waiting.ready) + len(waiting.paused) + len(self._aside.items)
 
     def _delay(self, span: Span) -> None:
-        """Keep a new batch, from ``position`` on, until it is due."""
+        """Store the part of a new batch from ``position`` on until it is due."""
         self._delayed.add(self.cursor.live(self.position, span.end_offset), span.due)
         self.position = self.cursor.next_live(span.end_offset)
 
     def _let_due(self, now: float) -> None:
-        """Let delayed messages that are due by now wait for their first delivery."""
+        """Make delayed messages that are due by now wait for their first delivery."""
         for start, end in self._delayed.take_due(now):
             self._unacked += end - start
             self._waiting.add(Redelivery(start, end, FIRST, None, now, 0.0), now, now)
@@ -134,7 +134,7 @@ class RangedMachine(Machine):
         """Settle ranges without a consumer; see :meth:`Machine.discard`."""
         if self._delayed.some:
             for index in range(0, len(ranges), 2):
-                # Those that are not due are not counted as unacknowledged: make up for what is taken off now.
+                # Messages that are not due do not count as unacknowledged: compensate the subtraction below.
                 self._unacked += self._delayed.discard(ranges[index], ranges[index + 1])
         new = self._acknowledge(ranges, force=True)
         position = self.position
@@ -145,7 +145,7 @@ class RangedMachine(Machine):
         return merge(new)
 
     def seek(self, offset: int, now: float) -> None:
-        """Begin again from ``offset``; see :meth:`Machine.seek`."""
+        """Start again from ``offset``; see :meth:`Machine.seek`."""
         self.cursor.seek(offset)
         self._flights.clear()
         self._waiting.clear()
@@ -160,7 +160,7 @@ class RangedMachine(Machine):
     def nack(
         self, consumer_id: int | None, ranges: Sequence[int], delay_s: float | None, now: float, reason: str = ""
     ) -> None:
-        """Have ranges delivered again; see :meth:`Machine.nack`."""
+        """Redeliver ranges after a failure; see :meth:`Machine.nack`."""
         if self._suspended:
             self._resume(consumer_id)
         for index in range(0, len(ranges), 2):
@@ -170,11 +170,11 @@ class RangedMachine(Machine):
             self._failed(released, reason or NACKED, delay_s, now)
 
     def failures(self, offset: int) -> int:
-        """Return how often a message in flight has failed before; see :meth:`Machine.failures`."""
+        """Return the failures so far of a message in flight; see :meth:`Machine.failures`."""
         return self._flights.failures(offset)
 
     def extend(self, consumer_id: int, ranges: Sequence[int], lease_s: float, now: float) -> None:
-        """Give messages in flight more time; see :meth:`Machine.extend`."""
+        """Extend the timeout of messages in flight; see :meth:`Machine.extend`."""
         if self._suspended:
             self._resume(consumer_id)
         for index in range(0, len(ranges), 2):
@@ -182,7 +182,7 @@ class RangedMachine(Machine):
             self._flights.extend(ranges[index], ranges[index + 1], consumer_id, now + lease_s, whole=whole)
 
     def give_back(self, consumer_id: int, ranges: Sequence[int], now: float) -> None:
-        """Deliver again what a stuck consumer has; see :meth:`Machine.give_back`."""
+        """Redeliver the messages of a stuck consumer; see :meth:`Machine.give_back`."""
         member = self._members.get(consumer_id)
         if member is None:
             return
@@ -202,7 +202,7 @@ class RangedMachine(Machine):
             self._retry(Redelivery(start, end, history, flight.member.consumer_id, now, 0.0), now)
 
     def _retry(self, item: Redelivery, now: float) -> None:
-        """Put what came back where it belongs: to what waits, or to the poison."""
+        """Add a returned range to the waiting ones, or to the poison."""
         due = retry_at(self.policy, item.history.failures, item.delay_s, item.since)
         if due is not None:
             self._waiting.add(item, due, now)
@@ -214,7 +214,7 @@ class RangedMachine(Machine):
             self._aside.add(item)
 
     def poisoned(self, limit: int) -> list[Poisoned]:
-        """Return what is set aside for the dead-letter topic; see :meth:`Machine.poisoned`."""
+        """Return poison for the dead-letter topic; see :meth:`Machine.poisoned`."""
         if not self._aside.items or self.policy.poison is not PoisonPolicy.DEAD_LETTER:
             return []
         return self._aside.poisoned(limit)
@@ -240,7 +240,7 @@ class RangedMachine(Machine):
         self._lost(self._flights.release_all(member), now)
 
     def tick(self, now: float) -> None:
-        """Let happen what is due; see :meth:`Machine.tick`."""
+        """Process due events; see :meth:`Machine.tick`."""
         expired = self._flights.expire(now)
         if expired:
             self._failed(expired, TIMED_OUT, None, now)
@@ -249,10 +249,10 @@ class RangedMachine(Machine):
         self._waiting.promote(now)
 
     def _timed_out(self, members: Iterable[Member], now: float) -> None:
-        """Consumers have let messages time out."""
+        """Called after consumers let messages time out."""
 
     def next_deadline(self) -> float | None:
-        """Return when :meth:`tick` has something to do."""
+        """Return when :meth:`tick` must be called."""
         first = self._flights.next_deadline()
         if self._waiting.paused:
             second = self._waiting.next_due()
@@ -267,23 +267,23 @@ class RangedMachine(Machine):
     # --- explanations ------------------------------------------------------------------------------------------------
 
     def waiting_messages(self) -> int:
-        """Count the messages that wait for redelivery or for the owner of their key."""
+        """Return the number of messages that wait for redelivery or for the owner of their key."""
         return self._waiting.messages()
 
     def shift_delayed(self, by_s: float) -> bool:
-        """As the machine says."""
+        """See :meth:`Machine.shift_delayed`."""
         return self._delayed.shift(by_s)
 
     def delayed_messages(self) -> int:
-        """Count the messages that were read and are not due yet."""
+        """Return the number of messages that were read and are not due yet."""
         return self._delayed.messages()
 
     def poisoned_messages(self) -> int:
-        """Count the messages that have failed too often and are still there."""
+        """Return the number of messages that have failed too often and are still stored."""
         return self._aside.messages()
 
     def explain(self, now: float, end_offset: int) -> Explanation:
-        """Say why the subscription moves or does not."""
+        """Explain why the subscription moves or does not."""
         oldest = self._flights.oldest()
         return explain(
             Facts(

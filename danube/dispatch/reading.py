@@ -1,8 +1,8 @@
-"""A reader: one consumer that reads the log from some offset on, without a subscription.
+"""Machine of a reader: one consumer that reads the log from a given offset on, without a subscription.
 
-Whole batches in order, as far as its credit goes, and nothing is remembered: no acknowledgements, no timeouts, no
-redelivery. What it has read counts as acknowledged. It reads the log as it is, so batches whose delivery time has not
-come are delivered, too.
+It delivers whole batches in order, as far as the credit goes, and keeps no state: no acknowledgements, no timeouts, no
+redelivery. Messages read count as acknowledged. It reads the log as it is, so batches with a future delivery time
+are delivered, too.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["ReaderMachine"]
 
 
 class ReaderMachine(Machine):
-    """Machine of a reader. It looks like that of an exclusive subscription; its cursor just follows the position."""
+    """Machine of a reader. It resembles that of an exclusive subscription; its cursor follows the position."""
 
     def __init__(self, limits: Limits, start: int = 0) -> None:
-        """Build a machine that begins at offset ``start``."""
+        """Build a machine that starts at offset ``start``."""
         super().__init__(SubscriptionType.EXCLUSIVE, Cursor(start), limits, SubscriptionPolicy(ack_timeout_s=0.0))
 
     @property
@@ -73,14 +73,14 @@ class ReaderMachine(Machine):
         """Do nothing: there are no leases."""
 
     def discard(self, ranges: Sequence[int], now: float) -> list[int]:
-        """Skip what the log no longer holds at the position; return nothing, for there is nothing to journal."""
+        """Skip messages at the position that the log no longer holds; return nothing: there is nothing to journal."""
         for index in range(0, len(ranges), 2):
             if ranges[index] <= self.position < ranges[index + 1]:
                 self._move(ranges[index + 1])
         return []
 
     def seek(self, offset: int, now: float) -> None:
-        """Go on from ``offset``."""
+        """Continue from ``offset``."""
         self.cursor.seek(offset)
         self.position = offset
 
@@ -92,7 +92,7 @@ class ReaderMachine(Machine):
         return None
 
     def explain(self, now: float, end_offset: int) -> Explanation:
-        """Say why the reader moves or does not."""
+        """Explain why the reader moves or does not."""
         return explain(
             Facts(
                 description=self.describe(end_offset),

@@ -1,12 +1,12 @@
-"""Which consumer owns which key: a consistent hashing ring.
+"""Consistent hashing ring of a key-shared subscription: assigns each key to one consumer.
 
 Each consumer has 100 points on a ring of 32-bit numbers; a key belongs to the first point at or after its own hash
-whose consumer may have it: one whose key filters let the key through, and that is not suspended unless all of these
+whose consumer is eligible: its key filters match the key, and it is not suspended unless all matching ones
 are. When a consumer joins, leaves, is suspended or resumed, only keys next to its points move, about one in N.
 
 The hash is that of upstream: FNV-1a 64, folded to 32 bits, then the finaliser of MurmurHash3
-(https://github.com/aappleby/smhasher), which spreads the points evenly. The points are made from the consumer's *name*
-(upstream: a number that is new at each connect), so a consumer that reconnects gets its keys back.
+(https://github.com/aappleby/smhasher), which spreads the points evenly. The points are derived from the consumer's
+*name* (upstream: a number that is new at each connect), so a consumer that reconnects gets its keys back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from danube.model.names import fnv1a_64
 __all__ = ["POINTS", "Ring", "ring_hash"]
 
 POINTS = 100
-"""Points of one consumer on the ring."""
+"""Points per consumer on the ring."""
 
 
 def ring_hash(text: str) -> int:
@@ -36,8 +36,9 @@ class Ring:
     """The points of all consumers, sorted.
 
     Attributes:
-        version: grows whenever keys may have moved. Read-only for others.
-        filtered: True if some consumer has key filters, so that there may be keys without owner. Read-only for others.
+        version: incremented whenever keys may have moved. Read-only for other objects.
+        filtered: True if some consumer has key filters, so that keys without owner may exist. Read-only for other
+            objects.
     """
 
     __slots__ = ("_globs", "_members", "_owners", "_points", "_suspended", "filtered", "version")
@@ -50,7 +51,7 @@ class Ring:
         self._members: list[Member] = []
         self._suspended: set[Member] = set()
         self._globs: dict[tuple[str, ...], list[Glob]] = {}
-        """The compiled filters: consumers that have the same ones share them."""
+        """The compiled filters, shared by consumers with equal filters."""
 
     def add(self, member: Member) -> None:
         """Put a consumer on the ring, with its key filters; not suspended."""
@@ -81,17 +82,17 @@ class Ring:
         self.filtered = any(self._globs)
 
     def suspend(self, member: Member) -> None:
-        """Let others have the keys of a consumer, as far as there are others that match."""
+        """Give the keys of a consumer to other matching consumers, if there are any."""
         self._suspended.add(member)
         self.version += 1
 
     def resume(self, member: Member) -> None:
-        """Let a consumer have its keys again."""
+        """Give a consumer its keys back."""
         self._suspended.discard(member)
         self.version += 1
 
     def owner(self, place: int, key: str = "") -> Member | None:
-        """Return the owner of ``key``, which hashes to ``place``; None if no consumer is there or none matches."""
+        """Return the owner of ``key``, which hashes to ``place``; None if there is no consumer or none matches."""
         owners = self._owners
         if not owners:
             return None
@@ -109,7 +110,7 @@ class Ring:
         return owners[index]
 
     def _able(self, key: str) -> set[Member]:
-        """Return the consumers that may have a key."""
+        """Return the consumers eligible for a key."""
         verdicts = {filters: matches_any(globs, key) for filters, globs in self._globs.items()}
         able = {member for member in self._members if verdicts[member.filters]}
         return able - self._suspended or able

@@ -1,7 +1,7 @@
-"""Shared: all consumers get messages in turn, as far as their credit goes. No order.
+"""Shared subscriptions: all consumers get messages in turn, as far as their credit goes. No order.
 
-A batch is cut into as many contiguous slices as there are consumers with credit, so everybody gets an equal share and
-the cost is one slice, not one message. A slice never goes beyond the message credit of its consumer; byte credit may be
+A batch is cut into as many contiguous slices as there are consumers with credit, so all get an equal share and
+the cost is one slice, not one message. A slice never exceeds the message credit of its consumer; byte credit may be
 overdrawn by one message. A message that was refused or timed out goes to another consumer, if one has credit.
 """
 
@@ -72,7 +72,7 @@ class SharedMachine(RangedMachine):
         return out
 
     def _redeliver(self, span: Span, item: Redelivery, now: float, out: list[Delivery]) -> None:
-        """Deliver one waiting range; what nobody has credit for goes back to the waiting set."""
+        """Deliver one waiting range; the part without a consumer with credit goes back to the waiting set."""
         pairs = self.cursor.live(item.start, item.end)
         avoided = self._members.get(item.avoid) if item.avoid is not None else None
         if avoided is not None and avoided.queued and len(self._turns) > 1:

@@ -1,7 +1,7 @@
-"""What goes into a subscription's state machine and what comes out of it: plain values.
+"""Inputs and outputs of subscription machines as plain values: batches, deliveries, states, explanations.
 
-Offsets count messages of one topic; ranges are half-open. A *flat* list ``[start, end, start, end, ...]`` is how ranges
-travel on the wire and in the journal, so the machines take and give them in this form too.
+Offsets count messages of one topic; ranges are half-open. A *flat* list ``[start, end, start, end, ...]`` is the form
+of ranges on the wire and in the journal, so the machines use it, too.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ __all__ = ["ConsumerState", "Delivery", "Description", "Explanation", "Gap", "Po
 
 
 class Span(NamedTuple):
-    """One batch of the log, as far as dispatch needs to know it."""
+    """One batch of the log, as seen by dispatch."""
 
     base_offset: int
     end_offset: int
     """First offset after the batch."""
     size_bytes: int
-    """What delivering the whole batch costs in byte credit."""
+    """Byte credit that delivering the whole batch costs."""
     token: Any = None
-    """The owner's own object; handed back in deliveries, never looked at, never kept."""
+    """The owner's own object; returned in deliveries, never inspected or stored."""
     keys: Sequence[str] | None = None
     """Effective key of each record (key-shared only; None means that all have the key ``""``)."""
     due: float = 0.0
-    """Nothing of it is delivered before this time (monotonic seconds)."""
+    """No message of it is delivered before this time (monotonic seconds)."""
 
 
 class ReadRequest(NamedTuple):
-    """The machine wants to see the batch that holds ``offset``."""
+    """The machine needs the batch that holds ``offset``."""
 
     offset: int
     redelivery: bool
@@ -52,9 +52,9 @@ class Delivery(NamedTuple):
     whole: bool
     """True if ``ranges`` is the complete batch."""
     messages: int
-    """Number of offsets in ``ranges``: the message credit that was used."""
+    """Number of offsets in ``ranges``: the message credit used."""
     size_bytes: int
-    """The byte credit that was used (for a slice its share of the batch, rounded up)."""
+    """The byte credit used (for a slice its share of the batch, rounded up)."""
 
 
 class Gap(NamedTuple):
@@ -71,11 +71,11 @@ class Poisoned(NamedTuple):
     start: int
     end: int
     attempt: int
-    """How often they were delivered."""
+    """Number of deliveries."""
     failures: int
-    """How often they were refused or timed out."""
+    """Number of refusals and timeouts."""
     reason: str
-    """What was said about the last failure."""
+    """Reason of the last failure."""
 
 
 class ConsumerState(msgspec.Struct, frozen=True):
@@ -89,32 +89,32 @@ class ConsumerState(msgspec.Struct, frozen=True):
     """May be negative: an exclusive consumer gets a batch whole while it has any credit."""
     credit_bytes: int
     in_flight_messages: int
-    """Delivered to it and not settled."""
+    """Messages delivered to it and not settled."""
     delivered_messages: int
     """Since it joined, redeliveries included."""
     acked_messages: int
     """Acknowledged while they were in flight at this consumer."""
     suspended: bool = False
-    """It let a message time out and has said nothing since; others go before it."""
+    """It let a message time out and has sent no sign of life since; other consumers take precedence."""
     key_filters: tuple[str, ...] = ()
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A subscription in numbers."""
+    """State of a subscription in numbers."""
 
     floor: int
-    """Everything below is acknowledged."""
+    """All offsets below it are acknowledged."""
     position: int
     """Next new offset to be delivered."""
     generation: int
-    """Counts the seeks."""
+    """Number of seeks."""
     backlog_messages: int
-    """Not acknowledged, up to the end of the log."""
+    """Unacknowledged messages up to the end of the log."""
     in_flight_messages: int
     waiting_messages: int
-    """To be delivered again, or read and held back until the owner of their key may have them."""
+    """Messages to be redelivered, or read and held back until the owner of their key may get them."""
     acked_ranges: int
-    """Acknowledged ranges above the floor."""
+    """Number of acknowledged ranges above the floor."""
     redelivered_messages: int
     """Deliveries beyond the first, since the machine was built."""
     dropped_messages: int
@@ -123,7 +123,7 @@ class Description(msgspec.Struct, frozen=True):
     delayed_messages: int = 0
     """Not delivered yet because they are not due."""
     poisoned_messages: int = 0
-    """Failed too often, and still there: they block, or wait to be copied to the dead-letter topic."""
+    """Failed too often and still stored: they block, or wait to be copied to the dead-letter topic."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -141,6 +141,6 @@ class Explanation(msgspec.Struct, frozen=True):
     oldest_consumer: str | None = None
     """... the consumer that has it ..."""
     oldest_age_s: float | None = None
-    """... and since how many seconds."""
+    """... and for how many seconds."""
     next_retry_s: float | None = None
     """Seconds until the next delayed redelivery; 0 or less if one is due."""

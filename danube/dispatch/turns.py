@@ -1,4 +1,4 @@
-"""Round robin among the consumers that have credit, and cutting a batch into their shares."""
+"""Round robin among the consumers with credit: shares of a batch, and cutting ranges into them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Turns", "cut", "merge", "share_of"]
 
 
 class Turns:
-    """The consumers with credit, in the order of their turns."""
+    """A queue of the consumers with credit, in the order of their turns."""
 
     __slots__ = ("_line",)
 
@@ -23,22 +23,23 @@ class Turns:
         return len(self._line)
 
     def add(self, member: Member) -> None:
-        """Let a consumer with credit queue up at the end, unless it is in the line already."""
+        """Add a consumer with credit at the end of the queue, unless it is queued already."""
         if not member.queued:
             member.queued = True
             self._line.append(member)
 
     def remove(self, member: Member) -> None:
-        """Take a consumer out of the line, if it is in it."""
+        """Remove a consumer from the queue, if it is queued."""
         if member.queued:
             member.queued = False
             self._line.remove(member)
 
     def deal(self, count: int, span: Span) -> Iterator[tuple[Member, int]]:
-        """Share out ``count`` messages of a batch: yield a consumer and how many it gets, until all are gone.
+        """Share out ``count`` messages of a batch: yield a consumer and its number of messages, until all are assigned.
 
-        Each consumer in the line gets an equal share, less if its credit does not reach; what remains is shared in
-        further rounds. The consumer must be charged before the next step. Ends early when nobody has credit any more.
+        Each queued consumer gets an equal share, less if its credit does not suffice; the rest is shared in
+        further rounds. The consumer must be charged before the next step. Ends early when no consumer has credit any
+        more.
         """
         line = self._line
         while count and line:
@@ -76,7 +77,7 @@ def cut(pairs: list[tuple[int, int]], count: int) -> list[int]:
 
 
 def merge(flat: list[int]) -> list[int]:
-    """Join neighbours in a flat, sorted list of ranges."""
+    """Merge adjacent ranges in a flat, sorted list."""
     merged = flat[:2]
     for index in range(2, len(flat), 2):
         if flat[index] == merged[-1]:

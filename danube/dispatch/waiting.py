@@ -1,8 +1,8 @@
-"""Messages that were delivered and must be delivered again, and those that must not: ranges, never single messages.
+"""Messages waiting for redelivery, and poison set aside: as ranges, never as single messages.
 
-:class:`Waiting` keeps a heap by offset of the ranges that may go out now, and a heap by time of those whose pause is
-not over. :class:`Aside` keeps the poison. An acknowledgement does not touch either: what was acknowledged meanwhile is
-skipped when its turn comes.
+:class:`Waiting` has a heap by offset of the ranges that may go out now, and a heap by time of paused
+ranges. :class:`Aside` stores the poison. Acknowledgements change neither: acknowledged offsets are
+skipped when their turn comes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Redelivery(NamedTuple):
     end: int
     history: History
     avoid: int | None
-    """A consumer that should rather not get it: the one that had it last."""
+    """A consumer to avoid if possible: the one that had it last."""
     since: float
-    """When it came back."""
+    """Time when it was returned."""
     delay_s: float | None
-    """The pause that was asked for; None: the policy's."""
+    """The requested pause; None: the policy's."""
 
 
 class Waiting:
@@ -41,28 +41,28 @@ class Waiting:
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
         self.ready: list[Redelivery] = []
-        """Heap by offset. For others to see whether there is something; some may be acknowledged by now."""
+        """Heap by offset. Other objects may check whether it is empty; some ranges may be acknowledged by now."""
         self.paused: list[tuple[float, Redelivery]] = []
-        """Heap by due time; the same."""
+        """Heap by due time; likewise."""
 
     def __len__(self) -> int:
         """Return the number of ranges; some may be acknowledged by now."""
         return len(self.ready) + len(self.paused)
 
     def add(self, item: Redelivery, due: float, now: float) -> None:
-        """Add a range that may be delivered again from ``due`` on."""
+        """Add a range that may be redelivered from ``due`` on."""
         if due <= now:
             heapq.heappush(self.ready, item)
         else:
             heapq.heappush(self.paused, (due, item))
 
     def promote(self, now: float) -> None:
-        """Move what is due by now to the ranges that are ready."""
+        """Move ranges due by now to the ready ones."""
         while self.paused and self.paused[0][0] <= now:
             heapq.heappush(self.ready, heapq.heappop(self.paused)[1])
 
     def peek(self) -> Redelivery | None:
-        """Return the lowest ready range, beginning with an offset that is not acknowledged; None if there is none."""
+        """Return the lowest ready range, from its first unacknowledged offset on; None if there is none."""
         ready = self.ready
         while ready:
             item = ready[0]
@@ -89,13 +89,13 @@ class Waiting:
         heapq.heappush(self.ready, item)
 
     def take_paused(self) -> list[Redelivery]:
-        """Remove what is not ready and return what of it is not acknowledged: a new policy gives it new pauses."""
+        """Remove paused ranges and return their unacknowledged parts, for new pauses under a new policy."""
         items = [item for _, item in self.paused]
         self.paused.clear()
         return _live(self._cursor, items)
 
     def take_ready(self) -> list[Redelivery]:
-        """Remove what is ready and return what of it is not acknowledged."""
+        """Remove ready ranges and return their unacknowledged parts."""
         items = sorted(self.ready)
         self.ready.clear()
         return _live(self._cursor, items)
@@ -108,11 +108,11 @@ class Waiting:
         return paused[0][0] if paused else None
 
     def messages(self) -> int:
-        """Count the offsets that wait and are not acknowledged. Walks all of them: for describing only."""
+        """Return the number of waiting unacknowledged offsets. Iterates over all ranges: for descriptions only."""
         return _count(self._cursor, [*self.ready, *(item for _, item in self.paused)])
 
     def clear(self) -> None:
-        """Forget everything (after a seek)."""
+        """Remove all ranges (after a seek)."""
         self.ready.clear()
         self.paused.clear()
 
@@ -125,7 +125,7 @@ class Aside:
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
         self.items: list[Redelivery] = []
-        """By offset. For others to see whether there is something; some may be acknowledged by now."""
+        """Ordered by offset. Other objects may check whether it is empty; some ranges may be acknowledged by now."""
 
     def __len__(self) -> int:
         """Return the number of ranges; some may be acknowledged by now."""
@@ -136,7 +136,7 @@ class Aside:
         insort(self.items, item)
 
     def first(self) -> Redelivery | None:
-        """Return the lowest range with an offset that is not acknowledged; None if there is none."""
+        """Return the lowest range with an unacknowledged offset; None if there is none."""
         items = self.items
         gone = 0
         while gone < len(items) and not self._cursor.live(items[gone].start, items[gone].end):
@@ -145,7 +145,7 @@ class Aside:
         return items[0] if items else None
 
     def poisoned(self, limit: int) -> list[Poisoned]:
-        """Return the lowest ``limit`` ranges that are not acknowledged."""
+        """Return the lowest ``limit`` unacknowledged ranges."""
         found: list[Poisoned] = []
         if self.first() is not None:
             for start, end, history in self._parts():
@@ -160,16 +160,16 @@ class Aside:
                 yield start, end, item.history
 
     def take(self) -> list[Redelivery]:
-        """Remove everything and return what of it is not acknowledged."""
+        """Remove all ranges and return their unacknowledged parts."""
         items, self.items = self.items, []
         return _live(self._cursor, items)
 
     def messages(self) -> int:
-        """Count the offsets that are not acknowledged."""
+        """Return the number of unacknowledged offsets."""
         return _count(self._cursor, self.items)
 
     def clear(self) -> None:
-        """Forget everything (after a seek)."""
+        """Remove all ranges (after a seek)."""
         self.items.clear()
 
 
