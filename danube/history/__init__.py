@@ -1,6 +1,6 @@
-"""History: what the journal has sealed away into storage backends, and how it is found again.
+"""History: seals batches from the journal into storage backends, reads them back, and maintains them.
 
-:class:`History` holds the pieces of one broker: catalogue, sealer, reader, manifests, retention, merging and
+:class:`History` combines the components of one broker: catalogue, sealer, reader, manifests, retention, merging and
 the janitor. Topics of durability ``remote`` commit to a storage directly, with a :class:`RemoteJournal`. The bytes
 are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest`.
 """

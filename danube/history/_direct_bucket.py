@@ -1,4 +1,4 @@
-"""What the manifests in a storage say of topics, in the shape in which a broker would say it."""
+"""Answers log state and log part queries from the manifests in a storage, in the same form as a broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["DirectBucket"]
 
 
 class _TopicHead(msgspec.Struct, array_like=True):
-    """The beginning of a topic's record, which is all that is needed here; what follows is passed over."""
+    """The first fields of a topic's record, the only ones needed here; later fields are ignored."""
 
     durability: Durability
     partitions: int
@@ -31,14 +31,14 @@ _HEAD = msgspec.msgpack.Decoder(_TopicHead)
 
 
 class DirectBucket:
-    """The sealed history of a cluster as its manifests tell it; made by :meth:`DirectStorage.bucket`.
+    """The sealed history of a cluster according to its manifests; created by :meth:`DirectStorage.bucket`.
 
-    A snapshot: what is sealed later is not in it. What a broker still has in its journal (or in commits of durability
-    ``remote`` that were not merged yet) is not in it either, so a log ends with its last part.
+    A snapshot: later sealed batches are not included. Neither are batches that a broker still has in its journal (or in
+    commits of durability ``remote`` that were not merged yet), so a log ends with its last sealed part.
 
     Attributes:
-        url: of the storage, without secrets.
-        epoch: of the broker that wrote it.
+        url: the storage's URL, without secrets.
+        epoch: epoch of the broker that wrote the manifests.
         created_us: when the newest manifest was written.
     """
 
@@ -50,11 +50,11 @@ class DirectBucket:
         self._topics = {name: _HEAD.decode(record) for name, record in sorted(bucket.topics.items())}
 
     def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
-        """Return how far the logs reach, as :meth:`danube.client.Client.log_state` does.
+        """Return the extent of the logs, as :meth:`danube.client.Client.log_state` does.
 
         Raises:
-            TopicNotFoundError: a topic that is named has no history here.
-            InvalidArgumentError: ``topics`` and ``pattern`` together, or a pattern that is none.
+            TopicNotFoundError: a named topic has no history here.
+            InvalidArgumentError: both ``topics`` and ``pattern``, or an invalid pattern.
         """
         matches = name_matcher(topics, pattern)
         if not topics:
@@ -62,11 +62,11 @@ class DirectBucket:
         return [self._state(name) for topic in topics for name in self._members(topic)]
 
     def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
-        """Return where a range of offsets is, as :meth:`danube.client.Client.log_parts` does.
+        """Return the parts that hold a range of offsets, as :meth:`danube.client.Client.log_parts` does.
 
         Raises:
             TopicNotFoundError: there is no such topic or partition here.
-            InvalidArgumentError: the base name of a partitioned topic, or no range.
+            InvalidArgumentError: the base name of a partitioned topic, or an invalid range.
         """
         if self._members(topic) != [topic]:
             raise InvalidArgumentError(f"topic {topic!r} is partitioned; read {partition_name(topic, 0)!r} and so on")
@@ -96,7 +96,7 @@ class DirectBucket:
         )
 
     def _members(self, topic: str) -> list[str]:
-        """Return the plain topic or partitions behind a name."""
+        """Return the topic or the partitions that a name refers to."""
         validate_topic(topic)
         head = self._topics.get(topic)
         if head is not None:

@@ -1,12 +1,12 @@
-"""The half of direct reading that waits: fetches pieces of objects ahead, in order, bounded.
+"""The asynchronous half of direct reading: fetches pieces of objects ahead, in order, within a bound.
 
-A run goes through *spans*, each a range of offsets in one part. A planner finds the bytes of a span (by the part's
-index if the span is not all of it), cuts them into pieces of 4 to 8 MiB and starts to fetch them; it goes on into the
-next span, so that a new object costs no pause. At most three pieces lie ready or are on their way beside the one that
-is being decoded::
+A run reads *spans*, each a range of offsets in one part. A planner finds the bytes of a span (using the part's
+index if the span is not the whole part), cuts them into pieces of 4 to 8 MiB and starts to fetch them; it continues
+with the next span, so that a new object causes no pause. At most three pieces are ready or being fetched besides the
+one being decoded::
 
     caller (its own thread)           planner (Trio)
-    decode piece 1  <-- next() ----   piece 2 ready | piece 3, 4 on their way | waits for room
+    decode piece 1  <-- next() ----   piece 2 ready | pieces 3, 4 being fetched | waits for room
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ __all__ = ["DirectPart", "DirectRun", "FooterCache", "Piece", "Span"]
 T = TypeVar("T")
 
 _PIECE_BYTES: Final = 4 * MIB
-"""Pieces are at least so large, if there is so much, and less than twice that."""
+"""Minimum size of a piece, unless the range is smaller; pieces are less than twice as large."""
 _AHEAD: Final = 2
-"""Pieces that wait in line, beside the one that the planner is about to put there."""
+"""Pieces that are queued, besides the one that the planner is about to queue."""
 _WHOLE_BYTES: Final = 256 * KIB
-"""A part up to this size is read whole: that is cheaper than asking its index."""
+"""A part up to this size is read whole: that is cheaper than reading its index."""
 _MAX_FOOTERS: Final = 256
 
 
 class DirectPart(msgspec.Struct, frozen=True, array_like=True):
-    """A run of sealed batches in one object. Small, and can be pickled; knows nothing of the storage's secrets."""
+    """A run of sealed batches in one object. Small and picklable; contains no secrets of the storage."""
 
     topic: str
     """Name of the plain topic or partition."""
     storage: str
-    """Name of the storage that the object is in."""
+    """Name of the storage that holds the object."""
     object: str
     """Key of the object."""
     object_bytes: int
-    """Size of the object; 0 if it is not known."""
+    """Size of the object; 0 if unknown."""
     part: SegmentPart
 
 
@@ -62,26 +62,26 @@ class Span(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of its part."""
+        """Whether it covers the whole part."""
         return self.start <= self.part.part.base_offset and self.end >= self.part.part.end_offset
 
 
 class Piece(NamedTuple):
-    """Bytes of a span, in their order."""
+    """Consecutive bytes of a span."""
 
     number: int
-    """Of the span."""
+    """Number of the span."""
     position: int
-    """Of the first byte, in the object."""
+    """Position of the first byte in the object."""
     data: bytes
     is_last: bool
-    """Of its span."""
+    """Whether it is the last piece of its span."""
     producers: dict[int, str]
-    """Names of producers by their ids, as the object's footer has them; empty if nobody wants them."""
+    """Names of producers by id, from the object's footer; empty if not requested."""
 
 
 class _Fetch(Generic[T]):
-    """Something that is on its way."""
+    """A fetch in progress."""
 
     __slots__ = ("_done", "_error", "_result", "_work")
 
@@ -109,7 +109,7 @@ class _Fetch(Generic[T]):
 
 
 class _Item(NamedTuple):
-    """A piece that was ordered."""
+    """A piece that was requested."""
 
     number: int
     position: int
@@ -119,7 +119,7 @@ class _Item(NamedTuple):
 
 
 class FooterCache:
-    """Names of producers by object, of the objects that were read last."""
+    """Producer names of the most recently read objects."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, dict[int, str]] = OrderedDict()
@@ -141,15 +141,15 @@ class FooterCache:
 
 
 class DirectRun:
-    """One pass through spans. ``run`` it in a nursery, and take pieces with ``next``, one at a time.
+    """One pass over spans. Start ``run`` in a nursery, and take pieces with ``next``, one at a time.
 
     Args:
-        storage: where the objects are.
-        footers: of this storage.
-        spans: what is read.
-        skip_to: the position in the first span's object to begin at; 0: at its first batch that counts.
-        producers: whether names of producers are wanted.
-        careful: ask the index of small parts, too.
+        storage: the storage with the objects.
+        footers: the footer cache of this storage.
+        spans: the ranges to read.
+        skip_to: position in the first span's object to start at; 0: at its first batch in the range.
+        producers: whether to read names of producers.
+        careful: read the index of small parts, too.
     """
 
     def __init__(
@@ -172,11 +172,11 @@ class DirectRun:
         self._send, self._receive = trio.open_memory_channel[_Item](_AHEAD)
 
     def close(self) -> None:
-        """Stop fetching. To be called in the event loop."""
+        """Stop fetching. Must be called in the event loop."""
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Fetch ahead until all is fetched, or it is closed."""
+        """Fetch ahead until everything is fetched, or the run is closed."""
         with self._scope, self._send:
             async with trio.open_nursery() as nursery:
                 for number, span in enumerate(self._spans):
@@ -184,7 +184,7 @@ class DirectRun:
                 self._complete = True
 
     async def next(self) -> Piece | None:
-        """Return the next piece; None behind the last one.
+        """Return the next piece; None after the last one.
 
         Raises:
             DataLossError: an index or footer is damaged.
@@ -224,7 +224,7 @@ class DirectRun:
             await self._send.send(_Item(number, low, fetch, high == end, names))
 
     async def _locate(self, span: Span) -> tuple[int, int]:
-        """Return the bytes of the object that hold a span: whole batches, perhaps a few more than needed."""
+        """Return the byte range of a span in its object: whole batches, possibly a few more than needed."""
         part = span.part.part
         if span.is_whole or part.size_bytes <= self._whole_bytes or part.index_count < 2:
             return part.start, part.end
@@ -235,7 +235,7 @@ class DirectRun:
                 break
             except DataLossError:
                 if not again:
-                    raise  # it did not happen on the way
+                    raise  # the damage is not from the transfer
         first, _ = index.find(span.start)
         _, behind = index.find(span.end - 1)
         return part.start + first, part.start + behind if behind >= 0 else part.end

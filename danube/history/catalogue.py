@@ -1,21 +1,21 @@
-"""Which sealed parts exist, and in which objects: the truth about history, in the metadata store.
+"""The catalogue of sealed parts and their objects: the authoritative record of history, in the metadata store.
 
 Keys::
 
-    /owner                                  OwnerRecord: who may change what follows
+    /owner                                  OwnerRecord: the broker that may change the keys below
     /segments/{topic id}/{base offset}      PartRecord: (object, byte range, offsets, checksum)
     /objects/{storage}/{object}             ObjectRecord: how many parts point to it
     /starts/{topic id}                      first offset that retention has left
 
-Every change is a transaction that is conditional on ``/owner``: a broker that comes to life takes a higher epoch and
-writes that key, and from then on every change of a former owner fails (:class:`OwnerFencedError`). A transaction is
-bounded, so a large change is several; each of them is consistent in itself: an object's count of references is changed
-together with the parts that point to it.
+Every change is a transaction that is conditional on ``/owner``: a broker that starts takes a higher epoch and
+writes that key, and from then on every change of a former owner fails (:class:`OwnerFencedError`). Transactions are
+bounded, so a large change takes several; each of them is consistent in itself: an object's reference count is changed
+together with the parts that refer to it.
 
-The dictionaries here are the copy that every read uses. One lock orders the changes of this broker. A change whose
-outcome is not known (its answer was lost, or it was cancelled) is settled before the next one: the owner's key is
-written anew, so that whatever is still on its way to the store comes too late, and then the store is asked. The
-owner's own step to a higher epoch is settled in the same way: the key has either the old record, or the new one.
+The dictionaries here are a copy that serves all reads. One lock orders the changes of this broker. A change with an
+unknown outcome (its answer was lost, or it was cancelled) is settled before the next one: the owner's key is
+rewritten, so that the change fails if it has not been applied yet, and then the store is read. A raise of the owner's
+own epoch is settled in the same way: the key has either the old record, or the new one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from danube.model.errors import DanubeError, MetadataConflictError, OwnerFencedE
 __all__ = ["HistoryCatalogue", "OwnerRecord"]
 
 _PARTS_PER_TRANSACTION: Final = 60
-"""Changes of one transaction are at most twice this, and a few: below ``metadata_max_transaction_changes``."""
+"""Changes of one transaction are at most slightly more than twice this: below ``metadata_max_transaction_changes``."""
 _OWNER_KEY: Final = "/owner"
 
 
@@ -43,16 +43,16 @@ class OwnerRecord(msgspec.Struct, frozen=True, array_like=True):
     """The broker that owns the history."""
 
     epoch: int
-    """Grows with each life of a broker on this metadata."""
+    """Incremented at each start of a broker on this metadata store."""
     incarnation: str
-    """Names this metadata store: a bucket that was written under another one belongs to somebody else."""
+    """Identifies this metadata store: a bucket written under another one belongs to another broker."""
     raised_from: int = 0
-    """The epoch of the owner that went on under this one; 0: the owner was new. Without it, a raise of which the answer
-    was lost could not be told from the claim of another broker that came first and took the same epoch."""
+    """The previous epoch of the same owner, if it raised its epoch; 0: the owner was new. Without it, a raise whose
+    answer was lost could not be told from the claim of another broker that came first and took the same epoch."""
 
 
 OnChange = Callable[[Sequence[PartRecord], Sequence[PartRecord], Mapping[int, int]], None]
-"""``on_change(added, removed, starts)``: one change that has happened; what was added may replace what was removed."""
+"""``on_change(added, removed, starts)``: one change that was applied; added parts may replace removed ones."""
 
 _encode = msgspec.msgpack.encode
 _OWNER = msgspec.msgpack.Decoder(OwnerRecord)
@@ -73,25 +73,25 @@ def _start_key(topic_id: int) -> str:
 
 
 class HistoryCatalogue:
-    """See the module. Create it with :meth:`claim`.
+    """The catalogue; see the module. Create it with :meth:`claim`.
 
     Attributes:
-        epoch: of this owner.
-        incarnation: of the metadata store.
-        topics: by topic id; those with sealed parts or a start.
-        objects: all objects that are known, garbage included.
-        commits: objects of durability ``remote`` that are referenced. They are known in memory only: the objects tell
-            of themselves, and recovery finds them.
-        on_change: called for each change, in their order, as soon as it is known to have happened.
+        epoch: epoch of this owner.
+        incarnation: identity of the metadata store.
+        topics: histories by topic id, for topics with sealed parts or a start offset.
+        objects: all known objects, including garbage.
+        commits: referenced objects of durability ``remote``. They are kept in memory only: the objects describe
+            themselves, and recovery finds them.
+        on_change: called for each change, in order, as soon as it is known to have been applied.
     """
 
     def __init__(self, store: MetadataStore, owner: OwnerRecord, owner_revision: int) -> None:
         self._store = store
         self._owner = _encode(owner)
         self._owner_revision = owner_revision
-        # The change of which it is not known whether it has happened, and what to do if it has.
+        # A change with unknown outcome, and the function to call if it was applied.
         self._doubtful: tuple[Sequence[Put | Delete], Callable[[], None]] | None = None
-        # The owner's record under a higher epoch, of which it is not known whether it was written.
+        # The owner's record under a higher epoch, if it is unknown whether it was written.
         self._raising: bytes | None = None
         self._lock = trio.Lock()
         self._on_their_way: set[ObjectRef] = set()
@@ -104,12 +104,12 @@ class HistoryCatalogue:
 
     @classmethod
     async def claim(cls, store: MetadataStore, incarnation: str, at_least: int = 1) -> HistoryCatalogue:
-        """Take ownership under a new epoch, fencing every former owner, and read what there is.
+        """Take ownership under a new epoch, fencing every former owner, and read the catalogue.
 
         Args:
-            store: the metadata.
-            incarnation: the name that a store without an owner gets.
-            at_least: the lowest epoch that will do (a bucket may know of higher ones than a new metadata store).
+            store: the metadata store.
+            incarnation: identity that a store without an owner gets.
+            at_least: the lowest acceptable epoch (a bucket may contain higher ones than a new metadata store).
         """
         while True:
             item = await store.get(_OWNER_KEY)
@@ -120,7 +120,7 @@ class HistoryCatalogue:
                     _OWNER_KEY, _encode(owner), expected_revision=item.mod_revision if item is not None else 0
                 )
             except MetadataConflictError:
-                continue  # another one claims at the same time; the last one wins
+                continue  # another broker claims at the same time; the last one wins
             self = cls(store, owner, revision)
             await self._load()
             return self
@@ -136,11 +136,11 @@ class HistoryCatalogue:
             self.topic(int(item.key.removeprefix("/starts/"), 16)).start_offset = int(item.value)
 
     async def raise_epoch(self, at_least: int) -> None:
-        """Go on under a higher epoch, because a bucket that is taken over knows of one.
+        """Continue under a higher epoch, because a bucket that is taken over contains one.
 
         Raises:
             OwnerFencedError: another broker owns the history now.
-            DanubeError: the store failed. If it is not known whether it happened, the next change finds out.
+            DanubeError: the store failed. If the outcome is unknown, the next change determines it.
         """
         async with self._changing():
             while self.epoch < at_least:
@@ -150,7 +150,7 @@ class HistoryCatalogue:
                         _OWNER_KEY, owner, expected_revision=self._owner_revision
                     )
                 except DanubeError as error:
-                    await self._renew()  # is it there, and only its answer was lost?
+                    await self._renew()  # it may be there, with only its answer lost
                     if self.epoch < at_least and not isinstance(error, MetadataConflictError):
                         raise
                 else:
@@ -158,25 +158,25 @@ class HistoryCatalogue:
                     self._raising = None
 
     def _own(self, owner: bytes) -> None:
-        """Go on under this record: it is in the store, and it is ours."""
+        """Adopt this owner's record, which is in the store."""
         self._owner, self.epoch = owner, _OWNER.decode(owner).epoch
 
     def topic(self, topic_id: int) -> TopicHistory:
-        """Return the history of a topic, an empty one if nothing of it is sealed."""
+        """Return the history of a topic; create an empty one if nothing of it is sealed."""
         found = self.topics.get(topic_id)
         if found is None:
             found = self.topics[topic_id] = TopicHistory()
         return found
 
     def find(self, topic_id: int) -> TopicHistory | None:
-        """Return the history of a topic if there is any."""
+        """Return the history of a topic, None if there is none."""
         return self.topics.get(topic_id)
 
-    # --- Objects on their way ---
+    # --- Objects in progress ---
 
     @contextmanager
     def bringing(self, ref: ObjectRef) -> Iterator[None]:
-        """Say that an object is being stored and entered: until that is done or given up, it is no orphan."""
+        """Mark an object as being stored and entered: until then, or until that is given up, it is not an orphan."""
         self._on_their_way.add(ref)
         try:
             yield
@@ -184,24 +184,24 @@ class HistoryCatalogue:
             self._on_their_way.discard(ref)
 
     async def settle(self) -> None:
-        """Find out whether the last change has happened, if that is in doubt.
+        """Determine whether the last change was applied, if that is unknown.
 
         Raises:
             OwnerFencedError: another broker owns the history now.
-            DanubeError: the store failed; it is still in doubt.
+            DanubeError: the store failed; the outcome is still unknown.
         """
         async with self._changing():
             return
 
     def may_be_wanted(self, ref: ObjectRef) -> bool:
-        """Whether an object is known, or on its way. Exact only after :meth:`settle`."""
+        """Whether an object is known or in progress. Exact only after :meth:`settle`."""
         return ref in self.objects or ref in self._on_their_way
 
     # --- Changes ---
 
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:
-        """Wait for one's turn; what went before is settled then."""
+        """Wait for the change lock; all earlier changes are settled then."""
         async with self._lock:
             await self._settle()
             yield
@@ -219,12 +219,12 @@ class HistoryCatalogue:
 
         Args:
             ref, size_bytes, created_us: the object.
-            parts: of it.
-            tainted: it also holds what is not wanted.
+            parts: its parts.
+            tainted: it also holds data that is no longer needed.
 
         Raises:
             MetadataConflictError: some of the offsets are sealed already.
-            OwnerFencedError: another broker owns the history now. What was entered before stays.
+            OwnerFencedError: another broker owns the history now. Earlier entries of this call remain.
         """
         records = [PartRecord(ref.storage, ref.key, part) for part in parts]
         for at in range(0, len(records), _PARTS_PER_TRANSACTION):
@@ -243,7 +243,7 @@ class HistoryCatalogue:
     def add_commit(self, ref: ObjectRef, size_bytes: int, created_us: int, parts: Sequence[SegmentPart]) -> None:
         """Make the parts of a commit of durability ``remote`` visible, in memory only.
 
-        They are replaced, expired and dropped like sealed ones; a commit whose last part goes is forgotten.
+        They are replaced, expired and dropped like sealed ones; a commit is removed with its last part.
         """
         live_bytes = sum(part.size_bytes for part in parts)
         self.commits[ref] = ObjectRecord(size_bytes, len(parts), live_bytes, created_us)
@@ -251,7 +251,7 @@ class HistoryCatalogue:
             self.topic(part.topic_id).add(PartRecord(ref.storage, ref.key, part))
 
     def forget_commits(self, storage: str) -> None:
-        """Forget all commits in a storage: they are about to be read anew."""
+        """Remove all commits in a storage: they are about to be read again."""
         for topic in self.topics.values():
             gone = [record for record in topic.parts if record.storage == storage and record.ref in self.commits]
             if gone:
@@ -279,10 +279,10 @@ class HistoryCatalogue:
     async def replace(
         self, old: Sequence[PartRecord], ref: ObjectRef, size_bytes: int, now_us: int, part: SegmentPart
     ) -> bool:
-        """Put one part, of a verified object, in the place of neighbours that hold the same offsets.
+        """Replace adjacent parts by one part of a verified object that holds the same offsets.
 
         Returns:
-            Whether that was done; not if one of the old parts went away meanwhile.
+            Whether that was done; False if one of the old parts was removed in the meantime.
 
         Raises:
             OwnerFencedError: another broker owns the history now.
@@ -296,7 +296,7 @@ class HistoryCatalogue:
             return True
 
     async def withdraw(self, topic_id: int, parts: Sequence[PartRecord], now_us: int) -> None:
-        """Forget some parts of a topic: what they hold is elsewhere. Those that are not there any more are left out.
+        """Remove some parts of a topic whose batches are stored elsewhere. Parts that do not exist are ignored.
 
         Raises:
             OwnerFencedError: another broker owns the history now.
@@ -313,7 +313,7 @@ class HistoryCatalogue:
                     await self._change(added=(), removed=some, now_us=now_us)
 
     async def expire(self, topic_id: int, start_offset: int, now_us: int) -> None:
-        """Let a topic begin at ``start_offset``: forget the parts that lie below it as a whole. Never goes back.
+        """Move a topic's start to ``start_offset`` and remove the parts that lie entirely below. Never moves backwards.
 
         Raises:
             OwnerFencedError: another broker owns the history now.
@@ -323,7 +323,7 @@ class HistoryCatalogue:
                 topic = self.topic(topic_id)
                 gone = [record for record in topic.parts if record.part.end_offset <= start_offset]
                 some = gone[:_PARTS_PER_TRANSACTION]
-                # Step by step: the start never passes a part that is still entered.
+                # In steps: the start never passes a part that is still entered.
                 step = some[-1].part.end_offset if len(gone) > len(some) else start_offset
                 if step <= topic.start_offset and not some:
                     return
@@ -333,7 +333,7 @@ class HistoryCatalogue:
                     return
 
     async def drop_topic(self, topic_id: int, now_us: int) -> None:
-        """Forget a deleted topic; the objects that it shared become tainted.
+        """Remove a deleted topic; objects that it shared become tainted.
 
         Raises:
             OwnerFencedError: another broker owns the history now.
@@ -350,7 +350,7 @@ class HistoryCatalogue:
                 await self._change(added=(), removed=some, now_us=now_us, taint=True)
 
     async def forget_object(self, ref: ObjectRef) -> None:
-        """Forget an object that was deleted from its storage.
+        """Remove an object that was deleted from its storage.
 
         Raises:
             OwnerFencedError: another broker owns the history now.
@@ -362,7 +362,7 @@ class HistoryCatalogue:
                 await self._transact([Delete(_object_key(ref))], [], lambda: self._forget_object(ref))
 
     def garbage(self, until_us: int) -> list[ObjectRef]:
-        """Return the objects without references whose last one went before a time."""
+        """Return the unreferenced objects that lost their last reference before a time."""
         return [
             ref
             for ref, record in self.objects.items()
@@ -384,7 +384,7 @@ class HistoryCatalogue:
         starts: dict[int, int] | None = None,
         taint: bool = False,
     ) -> None:
-        """Add and remove parts, keep the counts of their objects, in one transaction."""
+        """Add and remove parts, and update the counts of their objects, in one transaction."""
         objects: dict[ObjectRef, ObjectRecord] = {}
 
         def count(record: PartRecord, sign: int) -> None:
@@ -435,7 +435,7 @@ class HistoryCatalogue:
         if operations:
             await self._transact(operations, conditions, apply)
         else:
-            apply()  # nothing of it is in the store
+            apply()  # nothing to change in the store
 
     def _forget_topic(self, topic_id: int) -> None:
         self.topics.pop(topic_id, None)
@@ -446,7 +446,7 @@ class HistoryCatalogue:
     async def _transact(
         self, operations: Sequence[Put | Delete], conditions: Sequence[Condition], apply: Callable[[], None]
     ) -> None:
-        """Do a transaction as the owner, and then ``apply`` it to the memory."""
+        """Run a transaction as the owner, and then ``apply`` it to memory."""
         self._doubtful = operations, apply
         try:
             await self._store.transact([Condition(_OWNER_KEY, self._owner_revision), *conditions], operations)
@@ -458,7 +458,7 @@ class HistoryCatalogue:
             apply()
 
     async def _settle(self) -> bool:
-        """Find out whether the change that is in doubt, if there is one, has happened; make memory and store agree."""
+        """Determine whether a change with unknown outcome was applied; bring memory in line with the store."""
         if self._doubtful is None:
             if self._raising is not None:
                 await self._renew()
@@ -472,7 +472,7 @@ class HistoryCatalogue:
         return happened
 
     async def _renew(self) -> None:
-        """Write the owner's key anew: nothing that expects its former revision can happen any more."""
+        """Rewrite the owner's key: pending changes that expect its former revision then fail."""
         while True:
             item = await self._store.get(_OWNER_KEY)
             if item is not None and item.value == self._raising:
@@ -488,12 +488,12 @@ class HistoryCatalogue:
                     _OWNER_KEY, self._owner, expected_revision=item.mod_revision
                 )
             except MetadataConflictError:
-                continue  # another owner, or our own last try has arrived: look again
+                continue  # another owner, or our own last attempt: read again
             self._raising = None
             return
 
     async def _happened(self, operations: Sequence[Put | Delete]) -> bool:
-        """Return whether a transaction is there: its first change tells."""
+        """Return whether a transaction was applied, judging by its first change."""
         first = operations[0]
         item = await self._store.get(first.key)
         if isinstance(first, Delete):
@@ -502,4 +502,4 @@ class HistoryCatalogue:
 
 
 def _ignore(added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[int, int]) -> None:
-    """Nobody wants to know."""
+    """Default callback that does nothing."""

@@ -1,17 +1,17 @@
-"""Reading sealed history without a broker and without an event loop: for Spark's executors and drivers.
+"""Reads sealed history without a broker and without an event loop: for Spark's executors and drivers.
 
-The same backends, plugins, retries and checks as the broker's, behind plain blocking calls. They run in a Trio loop in
-a thread of its own, which fetches ahead while the caller's thread decodes::
+It uses the same backends, plugins, retries and checks as the broker, behind blocking calls. They run in a Trio loop in
+a separate thread, which fetches ahead while the caller's thread decodes::
 
     with open_direct("s3://bucket/prefix", {"region": "eu-west-1"}) as storage:
         for batch in storage.read(part, 1000, 2000):      # parts come from the broker, or from the bucket's manifests
             records = open_records(batch.part, read_header(batch.part), limits.max_batch_bytes)
 
 Every batch is verified: its stamp, the checksum of the producer's part, and that the offsets follow each other. Bytes
-that do not verify are fetched once more before the damage is told. What is handed over between the two threads is
+that fail verification are fetched once more before the damage is reported. The queue between the two threads is
 bounded: a slow caller stops the fetching.
 
-Nothing here shows an option that was given to :func:`open_direct`: it may be a secret.
+No message or repr shows an option that was given to :func:`open_direct`: it may be a secret.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def open_direct(
     """Open a storage for reading, and close it at the end of the block.
 
     Args:
-        url: of the storage, as :class:`~danube.model.query_api.LogState` tells it, for example.
-        options: of its backend, for what the URL does not say, such as credentials. Texts will do for numbers. The
-            URL's own options win.
+        url: of the storage, for example from :class:`~danube.model.query_api.LogState`.
+        options: options of its backend that are not in the URL, such as credentials. Numbers may be given as text.
+            Options in the URL take precedence.
         limits: ``storage_*`` are used: deadlines, attempts and concurrency.
 
     Raises:
         ConfigurationError: a wrong URL or option, or a plugin that is not installed; it shows no secrets.
-        StorageNotFoundError: a ``disk://`` directory that is not there.
+        StorageNotFoundError: a ``disk://`` directory that does not exist.
         StorageError: the backend cannot be opened.
     """
     _check_disk(url)
@@ -76,7 +76,7 @@ def open_direct(
 
 
 def direct_parts(found: LogParts) -> list[DirectPart]:
-    """Return the parts that a broker has told of, for reading them directly."""
+    """Return the parts from a broker's answer, for reading them directly."""
     return [
         DirectPart(found.topic, part.storage, part.object, part.object_bytes, from_log_part(found.topic_id, part))
         for part in found.parts
@@ -84,7 +84,7 @@ def direct_parts(found: LogParts) -> list[DirectPart]:
 
 
 class DirectStorage:
-    """A storage that is open for reading; made by :func:`open_direct`. May be used from several threads.
+    """A storage opened for reading; created by :func:`open_direct`. May be used from several threads.
 
     Its calls block, so they are refused in an event loop.
     """
@@ -101,7 +101,7 @@ class DirectStorage:
         return self._loop.storage.url
 
     def bucket(self, cluster: str = "danube") -> DirectBucket:
-        """Return what the manifests in the storage say of a cluster's history: for reading without a broker.
+        """Return the history of a cluster according to the manifests in the storage: for reading without a broker.
 
         Raises:
             DataLossError: a manifest is damaged or missing.
@@ -126,18 +126,18 @@ class DirectStorage:
         return self.read_all([(part, start, part.part.end_offset if end is None else end)], producers=producers)
 
     def read_all(self, spans: Iterable[tuple[DirectPart, int, int]], *, producers: bool = True) -> Iterator[RawBatch]:
-        """Yield the stored batches of parts, in their order, that overlap the ranges of offsets beside them.
+        """Yield the stored batches of parts, in order, that overlap the given ranges of offsets.
 
-        The first batch of a span may begin before its range, the last one end behind it. What follows is fetched while
-        a batch is being worked on, also across parts.
+        The first batch of a span may begin before its range, the last one end behind it. Following data is fetched
+        while a batch is being processed, also across parts.
 
         Args:
-            spans: part, start and end; a range that the part does not hold is cut down to what it holds.
-            producers: whether names of producers are wanted; they cost another small read of each object.
+            spans: part, start and end; a range is cut down to the offsets that the part holds.
+            producers: whether to read names of producers; they cost another small read of each object.
 
         Raises (while it is iterated over):
             DataLossError: a batch, an index or the object is damaged; it names object, topic, offset and remedy.
-            StorageNotFoundError: an object is gone: merged or expired meanwhile, or it is another storage.
+            StorageNotFoundError: an object is gone: merged or expired in the meantime, or it is another storage.
             StorageDeniedError: access is refused; it says what to grant.
             StorageError: the storage cannot be read.
             ClosedError: the storage was closed.
@@ -151,7 +151,7 @@ class DirectStorage:
         """Return the first offset within ``found`` that was appended at or after a time; its end if there is none.
 
         Args:
-            found: parts, as a broker or a bucket tells of them.
+            found: parts, as returned by a broker or a bucket.
             time_us: microseconds since the epoch.
 
         Raises what :meth:`read_all` raises.
@@ -179,8 +179,8 @@ class DirectStorage:
                 where = (place.number, place.position)
                 if where == damaged_at:
                     raise self._lost(spans[place.number], place, str(error)) from error
-                # Once more: it may have happened on the way. And it is nobody's business if it lies before what is
-                # wanted, and is here only because a small part is read whole.
+                # Read once more: the transfer may have caused it. Damage before the requested range is ignored; such
+                # bytes are here only because a small part is read whole.
                 damaged_at, careful = where, True
                 if place.expected < spans[place.number].start:
                     place.position, place.expected = 0, -1
@@ -203,7 +203,7 @@ class DirectStorage:
                 self._loop.stop(run)
 
     def _decode(self, run: DirectRun, spans: Sequence[Span], place: _Place) -> Iterator[RawBatch]:
-        """Cut batches out of the pieces of a run; ``place`` follows, and says where to go on after an error."""
+        """Cut batches out of the pieces of a run; ``place`` is updated, and tells where to continue after an error."""
         first = place.number
         rest = b""
         while (piece := self._loop.call(run.next)) is not None:
@@ -215,7 +215,7 @@ class DirectStorage:
                     place.expected = span.part.part.base_offset
             data, at = piece.data, 0
             while rest:
-                # A batch across the edge of two pieces: joined alone, so that the pieces are not copied.
+                # A batch across the edge of two pieces: only this batch is joined, so that the pieces are not copied.
                 batch, _, missing = next(cut_batches(rest, 0, len(rest), span.part.part.topic_id))
                 if batch is None:
                     if at == len(data):
@@ -237,7 +237,7 @@ class DirectStorage:
                     if place.passes(span, batch):
                         yield _raw(batch, piece)
                     if place.expected >= span.end:
-                        break  # what else is here is not wanted, and need not be good
+                        break  # later bytes are not needed and may be damaged
             if piece.is_last:
                 if place.expected < span.end:
                     raise CorruptBatchError(
@@ -262,23 +262,23 @@ class DirectStorage:
 
 
 class _Place:
-    """How far a reading has come."""
+    """Progress of a read."""
 
     __slots__ = ("expected", "number", "position")
 
     def __init__(self) -> None:
         self.number = 0
-        """Of the span."""
+        """Number of the span."""
         self.position = 0
-        """Of the next batch, in the object; 0 if the span has not begun."""
+        """Position of the next batch in the object; 0 if the span has not begun."""
         self.expected = -1
-        """Offset of the next batch; -1 if it is not known."""
+        """Offset of the next batch; -1 if unknown."""
 
     def passes(self, span: Span, batch: StoredBatch) -> bool:
-        """Take note of a batch; return whether it is wanted.
+        """Record a batch; return whether it is in the requested range.
 
         Raises:
-            CorruptBatchError: it is not the one that belongs here.
+            CorruptBatchError: it is not the expected batch.
         """
         if batch.base_offset != self.expected and (self.expected >= 0 or batch.base_offset > span.start):
             expected = f"{self.expected}" if self.expected >= 0 else f"at most {span.start}"
@@ -306,7 +306,7 @@ class _Loop:
         self._footers = FooterCache()
         self._closing = trio.Event()
         opened: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        # A daemon: a process that was told to end does not wait for a storage.
+        # A daemon: a process that was asked to exit does not wait for a storage.
         self._thread = threading.Thread(
             target=self._run, args=(url, options, limits, opened), name="danube-direct", daemon=True
         )
@@ -324,7 +324,7 @@ class _Loop:
             raise ClosedError("the storage is closed; open it again with open_direct()") from None
 
     def start(self, spans: Sequence[Span], skip_to: int, producers: bool, careful: bool) -> DirectRun:
-        """Begin to fetch."""
+        """Start a run."""
 
         async def start() -> DirectRun:
             run = DirectRun(self.storage, self._footers, spans, skip_to, producers, careful)
@@ -334,12 +334,12 @@ class _Loop:
         return self.call(start)
 
     def stop(self, run: DirectRun) -> None:
-        """End a run, from any thread, without waiting for that. It may have ended long since."""
+        """End a run, from any thread, without waiting for it. It may have ended already."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(run.close)
 
     def close(self) -> None:
-        """Close the storage; return when that is done."""
+        """Close the storage, and wait until it is closed."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._closing.set)
         self._thread.join()
@@ -365,7 +365,7 @@ class _Loop:
 
 
 def _check_disk(url: str) -> None:
-    """Refuse a directory that is not there: opening it would make it, and find nothing in it."""
+    """Refuse a directory that does not exist: opening would create it, and find nothing in it."""
     parts = parse_url(url)
     if parts.scheme == "disk" and parts.path and not Path(parts.path).is_dir():
         raise StorageNotFoundError(

@@ -1,7 +1,7 @@
-"""The history of one broker: its storages, what is sealed in them, and the tasks that keep it in order.
+"""Manages the history of one broker: its storages, and the tasks that seal, merge, expire and clean up.
 
-These tasks live here: the reader's fetches, a sealer for each storage, and the keeper, which applies retention, merges
-small parts and collects garbage. They come to life with :meth:`History.run` and end with it.
+These tasks run here: the reader's fetches, a sealer for each storage, and the keeper, which applies retention, merges
+small parts and collects garbage. They are started by :meth:`History.run` and end with it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ __all__ = ["History", "Keepable", "Told"]
 _log = logging.getLogger("danube.history")
 
 _KEEP_INTERVAL_S: Final = 30.0
-"""How often retention is applied, small parts are looked for, and what could not be done is tried again. Deadlines of
-garbage are kept exactly."""
+"""Interval at which retention is applied, small parts are merged, and failed work is retried. Deadlines of
+garbage are met exactly."""
 _ORPHANS_INTERVAL_S: Final = 6 * 3600.0
 
 
 class Keepable(Sealable, Protocol):
-    """What history needs of a topic."""
+    """Interface of a topic for its history."""
 
     @property
     def retention(self) -> Retention:
-        """Its rules."""
+        """Its retention rules."""
         ...
 
     @property
@@ -58,13 +58,13 @@ class Keepable(Sealable, Protocol):
 
 
 class Told(Protocol):
-    """What the broker tells history about topics and subscriptions, for the manifests."""
+    """Interface of the broker for manifests: records of topics and subscriptions."""
 
     def of_topics(self, names: Iterable[str]) -> tuple[dict[str, bytes], Subscriptions]:
-        """Return the records of the topics that these plain topics and partitions belong to, by topic name.
+        """Return the records of the topics that own these plain topics and partitions, by topic name.
 
-        With them those of their namespaces, and the policies of the broker, as a manifest has them; and the
-        subscriptions of these very topics and partitions.
+        Includes the records of their namespaces and the policies of the broker, in the form used by manifests; and the
+        subscriptions of these topics and partitions themselves.
         """
         ...
 
@@ -73,18 +73,18 @@ class Told(Protocol):
         ...
 
     def everything(self, storage: str) -> tuple[dict[str, bytes], Subscriptions]:
-        """Return the records of the topics of a storage by name, those above them, and all their subscriptions."""
+        """Return the records of a storage's topics by name, those of namespaces and broker, and all subscriptions."""
         ...
 
 
 class History:
-    """See the module.
+    """The history of a broker; see the module.
 
     Args:
-        catalogue: claimed by this broker.
-        storages: by name; the one called ``default`` is that of topics that name none.
-        journal: which is relieved by sealing.
-        told: where topic records come from.
+        catalogue: the catalogue claimed by this broker.
+        storages: by name; ``default`` is used for topics that name none.
+        journal: the journal that sealing relieves.
+        told: source of topic records.
         cluster: name of the cluster: the folder in each storage.
         limits, rng, wall_clock_us: configuration and seams.
     """
@@ -142,8 +142,8 @@ class History:
         self.janitor = Janitor(catalogue, storages, self.manifests, self.reader, cluster, limits, wall_clock_us)
         journal.on_roll.append(self.sealer.journal_rolled)
         catalogue.on_change = self._note_change
-        # The last life may have ended between a change of the catalogue and its manifest: begin with a snapshot. Also
-        # where nothing is left: topics may have been deleted that manifests still tell of.
+        # The previous process may have ended between a change of the catalogue and its manifest: begin with a snapshot.
+        # Also without any objects left: manifests may still list topics that were deleted.
         for name in self.manifests:
             if self._is_told(name) or storages[name].was_written:
                 self.manifests[name].note()
@@ -160,7 +160,7 @@ class History:
     def _note_change(
         self, added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[int, int]
     ) -> None:
-        """Let the manifests follow the catalogue, change by change."""
+        """Pass a change of the catalogue to the manifests."""
         for storage in {record.storage for record in (*added, *removed)} & self.manifests.keys():
             objects: dict[str, list[SegmentPart]] = {}
             for record in added:
@@ -170,16 +170,16 @@ class History:
             self.manifests[storage].note(added=objects, removed=gone, starts=starts)
 
     def _is_told(self, storage: str) -> bool:
-        """Whether there are manifests in a storage that may be wrong now."""
+        """Whether a storage has manifests that may be outdated now."""
         return self.manifests[storage].written or any(ref.storage == storage for ref in self.catalogue.objects)
 
     def tell(self, storage: str, records: Mapping[str, bytes], *, always: bool = False) -> None:
-        """Have the manifests of a storage say what topics, namespaces or the broker say now.
+        """Note new records of topics, namespaces or the broker for the manifests of a storage.
 
         Args:
-            storage: its name; one that is not configured is passed over.
-            records: by name, as manifests have them.
-            always: also if there is nothing yet that manifests would have to tell of.
+            storage: its name; ignored if it is not configured.
+            records: by name, in the form used by manifests.
+            always: also if the storage has nothing yet that manifests would have to describe.
         """
         if storage in self.manifests and (always or self._is_told(storage)):
             self.manifests[storage].note(topics=records)
@@ -187,18 +187,18 @@ class History:
     # --- Topics ---
 
     def can_seal(self, storage: str) -> bool:
-        """Whether durable topics may be sealed into a storage: it is configured, and does not forget."""
+        """Whether durable topics may be sealed into a storage: it is configured, and is durable."""
         found = self.storages.get(storage)
         return found is not None and found.capabilities.durable
 
     def add_topic(self, topic: Keepable) -> None:
-        """Look after a topic from now on."""
+        """Manage a topic's history from now on."""
         self._topics[topic.topic_id] = topic
         if topic.durability is not Durability.REMOTE and self.can_seal(topic.storage):
             self.sealer.watch(topic)
 
     async def drop_topic(self, topic_id: int, name: str) -> None:
-        """Forget a deleted topic; what it shared with others is written anew by and by.
+        """Remove a deleted topic; objects shared with other topics are rewritten later.
 
         Raises:
             OwnerFencedError: another broker owns the history now.
@@ -208,26 +208,26 @@ class History:
         history = self.catalogue.find(topic_id)
         storages = {record.storage for record in history.parts} if history is not None else set()
         if known is not None:
-            storages.add(known.storage)  # manifests may tell of it though all of it has expired
+            storages.add(known.storage)  # manifests may still list it, even if all of it has expired
         if history is not None:
             await self.catalogue.drop_topic(topic_id, self._clock_us())
         self._topics.pop(topic_id, None)
         for storage in storages & self.manifests.keys():
             if self._is_told(storage):
-                # There may be another one of that name by now.
+                # By now there may be another topic of that name.
                 self.manifests[storage].note(topics={name: self._told.record_of(name)})
         self._wake.set()
 
     async def sweep(self, alive: set[int]) -> None:
-        """Forget what belongs to topics that are gone (a deletion was cut short)."""
+        """Remove the history of topics that no longer exist (after an interrupted deletion)."""
         for topic_id in set(self.catalogue.topics) - alive:
             await self.catalogue.drop_topic(topic_id, self._clock_us())
 
     async def take_over(self, storage: str, bucket: Bucket) -> None:
-        """Make a storage this broker's own, after all that ``bucket`` tells of was entered in the catalogue.
+        """Take ownership of a storage, after everything listed in ``bucket`` was entered in the catalogue.
 
         Raises:
-            StorageError: the backend failed; it may have happened, and is tried again with the next sealing.
+            StorageError: the backend failed; the change may have been applied, and is retried with the next sealing.
         """
         await self.manifests[storage].take_over(bucket, self.catalogue.epoch)
         self._wake.set()
@@ -235,7 +235,7 @@ class History:
     # --- Retention ---
 
     def plan(self, topic: Keepable, rules: Retention | None = None) -> RetentionPlan:
-        """Return what retention would do to a topic now; with other ``rules`` than its own, if they are given."""
+        """Return the effect that retention would have on a topic now; with ``rules`` instead of its own, if given."""
         history = self.catalogue.find(topic.topic_id)
         rules = topic.retention if rules is None else rules
         return plan_retention(topic.name, rules, topic.log, history, topic.floors(), self._clock_us())
@@ -272,7 +272,7 @@ class History:
             task_status.started()
 
     def keep_now(self) -> None:
-        """Do not wait for the next round of retention, merging and collecting."""
+        """Start the next round of retention, merging and collecting at once."""
         self._wake.set()
 
     async def _keep(self) -> None:
@@ -304,10 +304,10 @@ class History:
         return min(max(1.0, (deadline_us - self._clock_us()) / 1e6), _KEEP_INTERVAL_S)
 
     async def keep(self) -> None:
-        """Apply retention, merge what is small, delete what has had its grace: one round of each.
+        """Run one round: apply retention, merge small parts, delete garbage whose grace has ended.
 
-        A storage in which merging fails is still told of what has changed, and what had its grace is still deleted:
-        otherwise one bad object would let garbage gather for as long as it is bad.
+        If merging fails in a storage, its manifests are still updated and its garbage is still deleted: otherwise one
+        damaged object would let garbage accumulate for as long as it exists.
 
         Raises:
             StorageError: a backend failed.
@@ -327,7 +327,7 @@ class History:
                 await self.merger.merge(name)
             except OwnerFencedError as error:
                 errors.append(error)
-                return  # what is garbage is for the other broker to say
+                return  # only the other broker can decide what is garbage
             except (DanubeError, OSError) as error:
                 errors.append(error)
             try:
@@ -336,7 +336,7 @@ class History:
             except (DanubeError, OSError) as error:
                 errors.append(error)
 
-        async with trio.open_nursery() as nursery:  # a storage in trouble holds up nobody else's
+        async with trio.open_nursery() as nursery:  # a failing storage does not delay the others
             for name in self.storages:
                 nursery.start_soon(keep_storage, name)
         errors.sort(key=lambda error: not isinstance(error, OwnerFencedError))
@@ -346,7 +346,7 @@ class History:
             raise error
 
     async def seal_now(self, topics: Iterable[Keepable]) -> None:
-        """Seal everything that topics have, commits of durability ``remote`` included; return when that is done.
+        """Seal all data of topics, including commits of durability ``remote``; return when that is done.
 
         Raises:
             StorageError: a backend failed.

@@ -1,19 +1,19 @@
-"""The janitor: deletes what nothing refers to, and finds what should not be there, or should be and is not.
+"""The janitor: deletes unreferenced objects, and reports orphaned, missing and damaged ones.
 
 Objects become garbage when their last part is merged away, expires, or belongs to a deleted topic; they are deleted
-``segment_grace_s`` later, first in the backend and then in the catalogue, so that whatever happens in between is only
-done again.
+``segment_grace_s`` later, first in the backend and then in the catalogue, so that an interruption in between only
+repeats the deletion.
 
-*Orphans* are objects that the catalogue has never heard of: an upload whose broker died before it was entered. They
-are told from uploads that are under way by the time in their names. *Missing* objects are the opposite, and the one
-thing here that nobody can repair. :meth:`Janitor.check` finds both; :meth:`Janitor.repair` removes orphans and the
+*Orphans* are objects unknown to the catalogue: uploads whose broker died before they were entered. They
+are told from uploads in progress by the time in their names. *Missing* objects are the opposite, and the only
+problem here that cannot be repaired. :meth:`Janitor.check` finds both; :meth:`Janitor.repair` removes orphans and the
 remains of interrupted uploads.
 
-Nothing that is referenced is ever deleted, and nothing that may be: an object on its way is no orphan, and a change of
-the catalogue of which the answer was lost is settled first. Each deletion asks the catalogue for the count and, once
-more, for the parts themselves. And nothing is deleted where the manifests are somebody else's: a new broker that was
+An object that is referenced, or may be, is never deleted: an object in progress is not an orphan, and a change of
+the catalogue whose answer was lost is settled first. Each deletion checks the reference count in the catalogue and then
+the parts themselves. Nothing is deleted where the manifests belong to another broker: a new broker that is
 given the bucket of a lost one knows none of the objects in it, and all of them would look like orphans. An owner that
-was superseded and does not know it yet deletes nothing either (:meth:`danube.history.manifest.ManifestLog.confirm`).
+was superseded without knowing it deletes nothing either (:meth:`danube.history.manifest.ManifestLog.confirm`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DELETES_AT_ONCE = 500
 
 
 class StorageReport(msgspec.Struct, kw_only=True):
-    """What a check of one storage has found."""
+    """Result of a check of one storage."""
 
     storage: str
     url: str
@@ -51,28 +51,28 @@ class StorageReport(msgspec.Struct, kw_only=True):
     size_bytes: int = 0
     referenced: int = 0
     garbage: int = 0
-    """Known, no longer referenced, waiting for their grace to end."""
+    """Known, unreferenced, within their grace."""
     orphans: list[str] = []
     """Unknown to the catalogue and older than the grace."""
     recent: int = 0
-    """Unknown and younger, or a later owner's: uploads that may be under way."""
+    """Unknown and younger, or a later owner's: possibly uploads in progress."""
     missing: list[str] = []
-    """Referenced, and not there, or of another size."""
+    """Referenced, but absent or of another size."""
     damaged: list[str] = []
     """With ``deep``: parts whose bytes do not match their checksums, each with its topic and offsets."""
     abandoned_uploads: int = 0
-    """Repair only: remains of interrupted uploads that were removed."""
+    """Repair only: removed remains of interrupted uploads."""
     deleted: int = 0
-    """Repair only: orphans that were deleted."""
+    """Repair only: deleted orphans."""
 
     @property
     def ok(self) -> bool:
-        """Whether all history is there."""
+        """Whether all history is present."""
         return not self.missing and not self.damaged
 
 
 class Janitor:
-    """See the module. One for each broker."""
+    """The janitor of a broker; see the module."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class Janitor:
         self._clock_us = wall_clock_us
 
     async def collect(self, name: str) -> int:
-        """Delete the objects of a storage whose grace is over; return how many.
+        """Delete the objects of a storage whose grace is over; return their number.
 
         Raises:
             FailedPreconditionError: the storage holds the history of another broker.
-            StorageError: the backend failed; what is left is tried again the next time.
+            StorageError: the backend failed; the rest is retried next time.
             OwnerFencedError: another broker owns the history now.
         """
         deleted = 0
@@ -116,8 +116,8 @@ class Janitor:
     def next_deadline_us(self, since_us: int) -> int | None:
         """Return when the next grace ends, at or after a time; None if there is no such garbage.
 
-        What could have gone before, and has not, is stuck: its storage is away, or not configured any more. Nobody
-        should hurry for it.
+        Garbage whose grace ended before is stuck: its storage is unavailable, or no longer configured. It must not
+        cause frequent rounds.
         """
         ends = [
             record.garbage_since_us + self._grace_us
@@ -158,8 +158,8 @@ class Janitor:
                 report.size_bytes += item.size_bytes
                 record = known.get(item.key)
                 if record is None:
-                    # The name says when it was begun, and by whom: what a later owner has written is not an orphan only
-                    # because a former one, who has slept, does not know it. Foreign names are the user's business.
+                    # The name has the time and the epoch of its writer: an object of a later owner is not an orphan,
+                    # even if this former owner does not know it. Foreign names belong to the user.
                     origin = object_origin(item.key)
                     if origin is not None and origin[0] < before_us and origin[1] <= self._catalogue.epoch:
                         report.orphans.append(item.key)
@@ -173,7 +173,7 @@ class Janitor:
                 else:
                     report.referenced += 1
                     unseen.discard(item.key)
-        # What was entered or deleted while the listing went on is neither missing nor an orphan.
+        # Objects entered or deleted during the listing are neither missing nor orphans.
         found, report.orphans = report.orphans, self._unwanted(name, report.orphans)
         report.recent += len(found) - len(report.orphans)
         for key in sorted(unseen):
@@ -215,13 +215,13 @@ class Janitor:
         Raises:
             FailedPreconditionError: the storage holds the history of another broker.
             StorageError: the backend failed.
-            DanubeError: the metadata store failed, and a change is in doubt: nothing is deleted then.
+            DanubeError: the metadata store failed, and the outcome of a change is unknown: nothing is deleted then.
         """
         report = await self.check(name)
-        await self._manifests[name].confirm()  # behind the listing: a later owner whose objects are in it is found
+        await self._manifests[name].confirm()  # after the listing, so a later owner whose objects are listed is found
         storage = self._storages[name]
         for at in range(0, len(report.orphans), _DELETES_AT_ONCE):
-            # What a lost answer has left in doubt may be in the store, although memory does not know it.
+            # A change whose answer was lost may be in the store, although it is not in memory.
             await self._catalogue.settle()
             some = self._unwanted(name, report.orphans[at : at + _DELETES_AT_ONCE])
             await storage.delete(some)
@@ -231,7 +231,7 @@ class Janitor:
         return report
 
     async def check_manifests(self, name: str) -> int:
-        """Read every manifest of a storage, and return how many there are.
+        """Read every manifest of a storage, and return their number.
 
         Raises:
             DataLossError: one is damaged.
@@ -245,6 +245,6 @@ class Janitor:
             try:
                 await load_manifest(storage, key)
             except StorageNotFoundError:
-                continue  # a new snapshot has superseded it meanwhile
+                continue  # superseded by a new snapshot in the meantime
             count += 1
         return count

@@ -1,18 +1,20 @@
-r"""Manifests: what a reader who has only the bucket needs, to find and verify everything in it.
+r"""Manifests: objects that describe a bucket's history, so that it can be found and verified without metadata.
 
-The metadata store is the truth about history while the cluster lives; manifests are its shadow, beside the objects. A
+The metadata store is authoritative while the cluster exists; manifests are a copy beside the objects. A
 manifest is an object of its own, in a sequence under the epoch of the broker that wrote it::
 
     manifests/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>
 
 The first of an epoch is a *snapshot* of everything; those behind it are *deltas*, each for one group of changes; from
-time to time a snapshot begins anew. To read: take the highest epoch that has a snapshot, its newest snapshot, and the
-deltas behind it in their order, without a gap. What a former owner still writes has a lower epoch and does not count.
+time to time a new snapshot is written. To read: take the highest epoch that has a snapshot, its newest snapshot, and
+the deltas behind it in order, without a gap. Manifests that a former owner still writes have a lower epoch and are
+ignored.
 
-An owner that does not know yet that it is a former one may still delete. So nothing that a manifest has ever named is
-deleted before :meth:`ManifestLog.confirm` has written a manifest without it, and has *then* found no later owner in the
-bucket. A later owner leaves its mark there first (a claim, or a manifest) and reads the manifests afterwards. So either
-its mark is found, and nothing is deleted, or it reads of nothing that is going to be deleted, however late that is.
+An owner that does not know yet that it has been superseded may still delete. So an object ever named in a manifest is
+deleted only after :meth:`ManifestLog.confirm` has written a manifest without it, and has *then* found no later owner in
+the bucket. A later owner leaves its mark there first (a claim, or a manifest) and reads the manifests afterwards. So
+either its mark is found, and nothing is deleted, or it does not read of the objects to be deleted, however late that
+is.
 
 The bytes of a manifest (numbers little-endian)::
 
@@ -22,10 +24,10 @@ The bytes of a manifest (numbers little-endian)::
     |             |  u16    | u16  |   u32    |  u32          |  u32 | Manifest       |
     +-------------+---------+------+----------+---------------+------+-------~~-------+
 
-The CRC32C is over everything else: the 20 bytes before it, and the body. Magic, version, length and CRC stay where they
-are in all versions. A manifest that is larger than an object may be is stored in pieces (``<sequence>-<number>``), and
+The CRC32C is over everything else: the 20 bytes before it, and the body. Magic, version, length and CRC stay in place
+in all versions. A manifest larger than the backend's maximum object is stored in pieces (``<sequence>-<number>``), and
 the object under its own name has the kind PIECES and says how many; put together they are a manifest as drawn above.
-Sealing waits for its manifest before it lets local data go, so after the loss of a machine the bucket tells of
+Sealing waits for its manifest before it releases local data, so after the loss of a machine the bucket lists
 everything that was sealed.
 """
 
@@ -73,19 +75,19 @@ _BODY_START: Final = _HEAD.size + _CRC.size
 _KEY = re.compile("([0-9a-f]{16})/([0-9a-f]{16})")
 _PIECE_KEY = re.compile("[0-9a-f]{16}/[0-9a-f]{16}-[0-9a-f]{8}")
 _LOOKS: Final = 50
-"""How often a listing is repeated because what it names is not there, 0.1 s apart."""
+"""How often a listing is repeated because a listed object is missing, 0.1 s apart."""
 _DELTAS_PER_SNAPSHOT: Final = 64
 
 
 class ManifestKind(enum.IntEnum):
-    """What a manifest says."""
+    """The kind of a manifest."""
 
     SNAPSHOT = 1
-    """Everything."""
+    """Complete state."""
     DELTA = 2
-    """What has changed since the manifest before."""
+    """Changes since the previous manifest."""
     PIECES = 3
-    """Only how many pieces it is in."""
+    """Only the number of its pieces."""
 
 
 Subscriptions = dict[int, dict[str, tuple[bytes, bytes]]]
@@ -97,22 +99,22 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     kind: int
     incarnation: str
-    """Of the metadata store whose shadow this is."""
+    """Identity of the metadata store that it describes."""
     epoch: int
     sequence: int
     created_us: int
     removed: list[tuple[int, int]]
-    """(topic id, base offset) of parts that are gone. Applied before ``added``."""
+    """(topic id, base offset) of removed parts. Applied before ``added``."""
     added: dict[str, list[SegmentPart]]
-    """Object key to the parts in it that are referenced."""
+    """Object key to the referenced parts in it."""
     starts: dict[int, int]
-    """Topic id to its first offset, where retention has moved it."""
+    """Topic id to its start offset, where retention has moved it."""
     topics: dict[str, bytes | None]
-    """Topic name to its record; None: it was deleted. A name without a slash at its beginning is that of a namespace,
-    and the empty one is the broker's: what they say of policies counts for their topics, too."""
+    """Topic name to its record; None: it was deleted. A name without a leading slash is a namespace,
+    and the empty name is the broker: the policies in their records also apply to their topics."""
     subscriptions: Subscriptions
-    """Topic id, subscription name, (record, cursor): of all topics in a snapshot, of those that were sealed in a delta.
-    A topic's subscriptions are given as a whole."""
+    """Topic id, subscription name, (record, cursor): of all topics in a snapshot, of the sealed topics in a delta.
+    A topic's subscriptions are always listed completely."""
 
 
 _BODY = msgspec.msgpack.Decoder(Manifest)
@@ -128,7 +130,7 @@ _PIECES = msgspec.msgpack.Decoder(_Pieces)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the object."""
+    """Return the bytes of the object."""
     return _wrap(manifest.kind, msgspec.msgpack.encode(manifest))
 
 
@@ -138,7 +140,7 @@ def _wrap(kind: int, body: bytes) -> bytes:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Read a manifest that is not in pieces, or was put together; ``where`` names it in errors.
+    """Decode a manifest that is not in pieces, or was joined; ``where`` names it in errors.
 
     Raises:
         DataLossError: damaged.
@@ -151,11 +153,11 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 async def load_manifest(storage: Storage, key: str) -> Manifest:
-    """Read a manifest, and its pieces if it is in some.
+    """Read a manifest, and its pieces if there are any.
 
     Raises:
         DataLossError, FailedPreconditionError: as :func:`decode_manifest`.
-        StorageNotFoundError: it is not there, or a piece of it.
+        StorageNotFoundError: it, or one of its pieces, does not exist.
         StorageError: the backend failed.
     """
     data, where = await storage.get(key), f"{storage.url}/{key}"
@@ -188,21 +190,21 @@ def _unwrap(data: bytes, where: str) -> tuple[int, bytes]:
 
 
 def manifest_prefix(cluster: str) -> str:
-    """Return where the manifests of a cluster are."""
+    """Return the key prefix of a cluster's manifests."""
     return f"manifests/{cluster}/"
 
 
 class Bucket:
-    """What the manifests of a bucket say, put together.
+    """The combined contents of a bucket's manifests.
 
     Attributes:
-        epoch: of the last owner; 0 if there is no manifest.
-        incarnation: of the metadata store that they shadow.
+        epoch: epoch of the last owner; 0 if there is no manifest.
+        incarnation: identity of the metadata store that they describe.
         created_us: when the newest manifest was written.
-        snapshot_key: the object that it begins with.
+        snapshot_key: key of the snapshot that it starts from.
         parts: topic id, base offset, (object key, part).
         starts, topics, subscriptions: as in :class:`Manifest`.
-        namespaces: name to record; of the broker itself, under the empty name, its policies.
+        namespaces: name to record; the empty name has the policies of the broker itself.
     """
 
     def __init__(self) -> None:
@@ -239,12 +241,12 @@ class Bucket:
                 records[name] = record
 
     def objects(self) -> set[str]:
-        """Return the keys of all objects that are referenced."""
+        """Return the keys of all referenced objects."""
         return {key for parts in self.parts.values() for key, _ in parts.values()}
 
 
 async def read_bucket(storage: Storage, cluster: str) -> Bucket:
-    """Read the manifests of a cluster; nothing else is needed to find its history.
+    """Read the manifests of a cluster; they suffice to find its history.
 
     Raises:
         DataLossError: a manifest is damaged or missing.
@@ -262,7 +264,7 @@ async def read_bucket(storage: Storage, cluster: str) -> Bucket:
                 bucket.apply(manifest)
             bucket.snapshot_key = manifests[0][0]
             return bucket
-        await trio.sleep(0.1)  # a new snapshot has replaced what was listed: look again
+        await trio.sleep(0.1)  # a new snapshot has replaced the listed objects: list again
     raise DataLossError(f"{storage.url}: manifests of cluster {cluster!r} are listed, but are not there when read")
 
 
@@ -273,13 +275,13 @@ async def _list_epochs(storage: Storage, cluster: str) -> dict[int, list[tuple[i
     async for page in storage.list_all(prefix):
         for item in page.objects:
             found = _KEY.fullmatch(item.key.removeprefix(prefix))
-            if found is not None:  # what else lies here is not ours
+            if found is not None:  # ignore foreign objects
                 epochs.setdefault(int(found[1], 16), []).append((int(found[2], 16), item.key))
     return epochs
 
 
 async def _newest(storage: Storage, found: Sequence[tuple[int, str]]) -> list[tuple[str, Manifest]] | None:
-    """Return the newest snapshot of an epoch and what follows it; None if something went away while it was read."""
+    """Return the newest snapshot of an epoch and its deltas; None if an object was deleted during the reading."""
     manifests: list[tuple[str, Manifest]] = []
     before = -1
     for sequence, key in reversed(found):
@@ -296,20 +298,20 @@ async def _newest(storage: Storage, found: Sequence[tuple[int, str]]) -> list[tu
 
 
 Everything = tuple[Iterable[PartRecord], dict[int, int], dict[str, bytes], Subscriptions]
-"""What a snapshot holds: parts, starts, topics, subscriptions."""
+"""Contents of a snapshot: parts, starts, topics, subscriptions."""
 
 
 class ManifestLog:
-    """Writes the manifests of one storage. Changes gather until :meth:`flush` writes them as one object.
+    """Writes the manifests of one storage. Changes are collected until :meth:`flush` writes them as one object.
 
-    Whenever a write has failed, or its answer was lost, the next manifest is a snapshot under the next number: whatever
-    is there of the failed one is superseded, and no change can be forgotten.
+    Whenever a write has failed, or its answer was lost, the next manifest is a snapshot under the next number: it
+    supersedes whatever was written of the failed one, so no change is lost.
 
     Args:
-        storage: where to.
-        cluster: its name.
+        storage: the storage to write to.
+        cluster: name of the cluster.
         incarnation, epoch: of the owner.
-        everything: returns what a snapshot holds.
+        everything: returns the contents of a snapshot.
         wall_clock_us: for ``created_us``.
     """
 
@@ -337,12 +339,12 @@ class ManifestLog:
         self._noted = 0
         self._told = 0
         self.check_owner: Callable[[], Awaitable[None]] | None = None
-        """Raises OwnerFencedError if somebody else has claimed the bucket, in a way that manifests do not tell of."""
+        """Raises OwnerFencedError if another broker has claimed the bucket in a way that manifests do not show."""
         self._clear()
 
     @property
     def pending(self) -> bool:
-        """Whether anything was noted that no manifest in the bucket tells of yet."""
+        """Whether there are noted changes that no manifest in the bucket contains yet."""
         return self._told < self._noted
 
     @property
@@ -366,11 +368,11 @@ class ManifestLog:
         topics: Mapping[str, bytes | None] | None = None,
         subscriptions: Subscriptions | None = None,
     ) -> None:
-        """Take note of a change that the catalogue has made."""
+        """Note a change of the catalogue."""
         self._noted += 1
         gone = {(record.part.topic_id, record.part.base_offset) for record in removed}
         if gone:
-            # What was added since the last manifest goes without a word.
+            # Parts added since the last manifest, and removed again, are not mentioned.
             for key, parts in self._added.items():
                 self._added[key] = [part for part in parts if (part.topic_id, part.base_offset) not in gone]
             self._removed += sorted(gone)
@@ -381,15 +383,15 @@ class ManifestLog:
         self._topics.update(topics or {})
 
     def _is_checked(self) -> bool:
-        # A call, because it changes while others wait: a type checker takes a plain attribute for unchanged.
+        # A call, because another task may change it: a type checker treats a plain attribute as unchanged.
         return self._checked
 
     async def check(self) -> None:
-        """Make sure that the place is ours: no other cluster, and no later owner, has written manifests here.
+        """Verify that no other cluster, and no later owner, has written manifests at this place.
 
         Raises:
-            FailedPreconditionError: it is somebody else's; nothing is to be written here.
-            OwnerFencedError: it is a later owner's.
+            FailedPreconditionError: the place belongs to another cluster; it must not be written to.
+            OwnerFencedError: a later owner has written there.
         """
         if self._is_checked():
             return
@@ -398,7 +400,7 @@ class ManifestLog:
         except DataLossError as error:
             bucket = await self._what_is_readable(error)
         if self._is_checked():
-            return  # another upload has found the place to be ours meanwhile; what was read may be our own manifest
+            return  # another upload has verified it in the meantime; what was read may be our own manifest
         if bucket.epoch and bucket.incarnation != self._incarnation:
             raise FailedPreconditionError(
                 f"{self._storage.url} holds the history of another life of cluster {self._cluster!r}; bring it back "
@@ -413,7 +415,7 @@ class ManifestLog:
         self._checked = True
 
     async def _what_is_readable(self, error: DataLossError) -> Bucket:
-        """Return epoch and incarnation from a place where manifests are damaged: our snapshot will replace them."""
+        """Return epoch and incarnation from a place with damaged manifests: our snapshot will replace them."""
         for epoch, found in sorted((await _list_epochs(self._storage, self._cluster)).items(), reverse=True):
             for _, key in reversed(found):
                 try:
@@ -427,13 +429,13 @@ class ManifestLog:
         raise error
 
     async def take_over(self, bucket: Bucket, epoch: int) -> None:
-        """Make the place ours, whoever it belonged to: write a snapshot under a higher epoch.
+        """Take ownership of the place from any former owner: write a snapshot under a higher epoch.
 
-        The caller has entered what ``bucket`` tells of. The former owner, should it come back, finds that the place is
-        somebody else's.
+        The caller has entered everything that ``bucket`` lists. The former owner, if it returns, finds that the place
+        belongs to another owner.
 
         Raises:
-            StorageError: the backend failed; it may have happened. The next :meth:`flush` tries again.
+            StorageError: the backend failed; the write may have succeeded. The next :meth:`flush` retries it.
         """
         assert epoch > bucket.epoch
         async with self._lock:
@@ -445,11 +447,11 @@ class ManifestLog:
         await self.flush()
 
     async def confirm(self) -> None:
-        """Make sure that what was removed before this call may be deleted; see the module.
+        """Verify that objects removed before this call may be deleted; see the module.
 
         Raises:
-            FailedPreconditionError: the place is somebody else's.
-            OwnerFencedError: another owner has come.
+            FailedPreconditionError: the place belongs to another cluster.
+            OwnerFencedError: there is a later owner.
             StorageError: the backend failed.
         """
         await self.check()
@@ -466,7 +468,7 @@ class ManifestLog:
             await self.check_owner()
 
     async def flush(self) -> None:
-        """Write what has gathered, if anything. A failed call may be repeated: nothing is lost.
+        """Write the collected changes, if any. A failed call may be repeated: nothing is lost.
 
         Raises:
             FailedPreconditionError, OwnerFencedError: as :meth:`check`.
@@ -480,7 +482,7 @@ class ManifestLog:
             key = f"{self._prefix}{self._epoch:016x}/{self._sequence:016x}"
             self._sequence += 1
             is_snapshot = manifest.kind == ManifestKind.SNAPSHOT
-            left, self._until_snapshot = self._until_snapshot, 0  # should this one fail, the next is a snapshot
+            left, self._until_snapshot = self._until_snapshot, 0  # if this one fails, the next is a snapshot
             noted = self._noted
             self._clear()
             await self._write(key, encode_manifest(manifest))
@@ -514,7 +516,7 @@ class ManifestLog:
         return Manifest(ManifestKind.SNAPSHOT, *head, [], added, starts, dict(topics), subscriptions)
 
     async def _drop_older(self, key: str) -> None:
-        """Delete what two snapshots have superseded: the one before stays for those who are reading it."""
+        """Delete manifests superseded by two snapshots: the previous one is kept for readers in progress."""
         previous, self._previous_snapshot = self._previous_snapshot, key
         if previous:
             pages = self._storage.list_all(self._prefix)

@@ -1,14 +1,14 @@
-"""Merging: small neighbours become one part, and what shares an object with deleted data gets a new one.
+"""Merges small adjacent parts of a topic into one, and rewrites objects that hold data of deleted topics.
 
-A topic that trickles gets a small part with each seal, in an object that many topics share. When it has gathered
-``segment_merge_parts`` of them in a row (none larger than a quarter of ``segment_bytes``), they are written anew, back
+A topic with little traffic gets a small part with each seal, in an object that many topics share. When it has collected
+``segment_merge_parts`` of them in a row (none larger than a quarter of ``segment_bytes``), they are rewritten, back
 to back, as one part. Topics that are due at the same time share the new objects, so merging keeps their number small,
-too. An object that holds data of a deleted topic is *tainted*: the parts in it that are still wanted move out, and then
-it is deleted like everything that nothing refers to.
+too. An object that holds data of a deleted topic is *tainted*: the parts in it that are still needed are moved out, and
+then it is deleted like every unreferenced object.
 
-What topics of durability ``remote`` have in commits is sealed here, too: when it makes a segment, or is old enough.
+Commits of durability ``remote`` are sealed here, too: when a topic has enough for a segment, or they are old enough.
 
-The old objects stay for a named grace, so queries that began before go on undisturbed.
+The old objects are kept for a grace period, so that queries in progress are not disturbed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Merger", "runs_to_merge"]
 _log = logging.getLogger("danube.history")
 
 _MOST_PARTS = 56
-"""Parts of one run: their change of the catalogue is one transaction."""
+"""Maximum parts of one run: their change of the catalogue is one transaction."""
 
 Run = Sequence[PartRecord]
 
@@ -42,7 +42,7 @@ Run = Sequence[PartRecord]
 def runs_to_merge(
     history: TopicHistory, must_move: Callable[[PartRecord], bool], segment_bytes: int, merge_parts: int
 ) -> list[Run]:
-    """Return the runs of neighbouring parts of one topic that are to be written as one part each. Pure."""
+    """Return the runs of adjacent parts of one topic that should be merged into one part each. Pure."""
     runs: list[Run] = []
     run: list[PartRecord] = []
     size = 0
@@ -68,7 +68,7 @@ def runs_to_merge(
 
 
 class Merger:
-    """Merges for all topics of a broker; see the module."""
+    """Merges parts for all topics of a broker; see the module."""
 
     def __init__(
         self,
@@ -90,20 +90,20 @@ class Merger:
         self._rng = rng
         self._clock_us = wall_clock_us
         self.merged_parts = 0
-        """Since the broker was started."""
+        """Number of parts merged since the broker was started."""
 
     async def merge(self, storage: str, wanted: frozenset[int] = frozenset()) -> int:
-        """Merge what is due in a storage now; return how many parts went into others.
+        """Merge the due parts of a storage now; return the number of merged parts.
 
         Args:
             storage: its name.
-            wanted: topics of which all commits of durability ``remote`` are to become segments, however young.
+            wanted: ids of topics whose commits of durability ``remote`` must all become segments, however young.
 
-        A run that is damaged, or of which an object is missing, is logged and left where it is; the others go on.
+        A run that is damaged, or of which an object is missing, is logged and skipped; the others are merged.
 
         Raises:
             FailedPreconditionError: the storage holds the history of another broker.
-            StorageError: the backend failed; what was merged before stays merged.
+            StorageError: the backend failed; parts merged before stay merged.
             OwnerFencedError: another broker owns the history now.
         """
         before = self.merged_parts
@@ -134,7 +134,7 @@ class Merger:
         return runs_to_merge(history, must_move, self._limits.segment_bytes, self._limits.segment_merge_parts)
 
     async def _merge_into(self, storage: str, runs: Sequence[Run]) -> None:
-        """Write runs into as few objects as they fill."""
+        """Write runs into as few objects as possible."""
         group: list[Run] = []
         size = 0
         for run in runs:
@@ -157,8 +157,8 @@ class Merger:
                 if await self._copy(builder, run):
                     copied.append(run)
             except (DataLossError, StorageNotFoundError, StorageRangeError) as error:
-                # An object that is gone, or cut off, is damage, too: waiting would not bring it back. The runs beside
-                # this one are not given up for it: the next round would put the same runs together again.
+                # A missing or truncated object counts as damage, too: waiting would not restore it. The other runs
+                # continue: otherwise the next round would combine the same runs again.
                 _log.error("history that is to be merged is damaged, and stays where it is: %s", error)
                 builder.abandon()
         if not copied:
@@ -169,7 +169,7 @@ class Merger:
             await self._enter(storage, built, copied)
 
     async def _copy(self, builder: SegmentBuilder, run: Run) -> bool:
-        """Copy a run's batches as one part; False if the topic has changed meanwhile."""
+        """Copy a run's batches as one part; False if the topic has changed in the meantime."""
         topic_id = run[0].part.topic_id
         offset, end = run[0].part.base_offset, run[-1].part.end_offset
         names = await self._reader.names(run[0])
@@ -181,7 +181,7 @@ class Merger:
         while offset < end:
             batches = await self._reader.read(topic_id, offset, MIB)
             if not batches or batches[0].base_offset != offset or batches[-1].end_offset > end:
-                builder.abandon()  # expired or deleted meanwhile
+                builder.abandon()  # expired or deleted in the meantime
                 return False
             for batch in batches:
                 builder.add(batch)
@@ -199,5 +199,5 @@ class Merger:
             if await self._catalogue.replace(run, built.ref(storage), len(built.data), built.created_us, part):
                 self.merged_parts += len(run)
         if self.merged_parts == before:
-            await self._storages[storage].delete([built.key])  # everything in it has changed meanwhile
+            await self._storages[storage].delete([built.key])  # all topics in it have changed in the meantime
         await self._manifests[storage].flush()

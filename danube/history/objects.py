@@ -1,7 +1,7 @@
-"""Bringing a built object into a storage backend, and making sure that it is there.
+"""Stores built objects in a storage backend, and verifies them by reading them back.
 
-Names are used once: time, epoch and chance are in them, so no put ever replaces anything. What was uploaded is read
-back and compared before anybody relies on it: a backend that says "done" and has something else is caught here, while
+Keys are used once: they contain time, epoch and a random number, so no put ever replaces an object. Uploads are read
+back and compared before they are relied on: a backend that reports success but holds something else is detected while
 the local copy still exists.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["BuiltObject", "build", "load_footer", "object_name", "object_origin"
 _PIECE_BYTES: Final = 2 * MIB
 _FOOTER_GUESS_BYTES: Final = 64 * KIB
 _CRC_BYTES: Final = 256 * KIB
-"""Small enough for a processor's cache: the broker stands still while the checksum is made."""
+"""Fits into a processor's cache; limits how long the checksum blocks the event loop."""
 _NAME = re.compile(r".*/([0-9a-f]{16})-([0-9a-f]+)-[0-9a-f]{16}\.seg")
 
 
@@ -39,7 +39,7 @@ class BuiltObject(NamedTuple):
     key: str
     data: bytearray
     crc: int
-    """Over all of it."""
+    """CRC32C of the whole object."""
     created_us: int
     footer: SegmentFooter
 
@@ -49,17 +49,17 @@ class BuiltObject(NamedTuple):
 
 
 def segment_prefix(cluster: str) -> str:
-    """Return where the segments of a cluster are."""
+    """Return the key prefix of a cluster's segments."""
     return f"segments/{cluster}/"
 
 
 def object_name(cluster: str, created_us: int, epoch: int, rng: random.Random) -> str:
-    """Return a key that was never used; keys sort by time."""
+    """Return a key that was never used before; keys sort by time."""
     return f"{segment_prefix(cluster)}{created_us:016x}-{epoch:x}-{rng.getrandbits(64):016x}.seg"
 
 
 def object_origin(key: str) -> tuple[int, int] | None:
-    """Return when a segment was begun, and under which epoch, by its name; None for other keys."""
+    """Return the creation time and epoch of a segment from its key; None for other keys."""
     found = _NAME.fullmatch(key)
     return (int(found[1], 16), int(found[2], 16)) if found else None
 
@@ -71,7 +71,7 @@ def build(key: str, builder: SegmentBuilder, created_us: int) -> BuiltObject:
 
 
 def crc_of(data: bytearray) -> int:
-    """Return the CRC32C of a large buffer without a second copy of all of it."""
+    """Return the CRC32C of a large buffer without copying it as a whole."""
     crc = 0
     with memoryview(data) as view:
         for at in range(0, len(view), _CRC_BYTES):
@@ -83,17 +83,17 @@ async def upload(storage: Storage, built: BuiltObject) -> None:
     """Store an object and verify it: when this returns, the backend holds exactly these bytes.
 
     Raises:
-        StorageError: it could not be stored, or came back different.
+        StorageError: it could not be stored, or the stored bytes differ.
     """
     await storage.put(built.key, built.data, if_absent=storage.capabilities.conditional_put)
     await verify(storage, built.key, len(built.data), built.crc)
 
 
 async def verify(storage: Storage, key: str, size_bytes: int, crc: int) -> None:
-    """Read an object back and compare it.
+    """Read an object back and compare its size and checksum.
 
     Raises:
-        StorageUnavailableError: it is different; it should be written again, under another name.
+        StorageUnavailableError: it differs; write it again under another name.
         StorageError: it could not be read.
     """
     found_bytes = (await storage.head(key)).size_bytes
@@ -109,11 +109,11 @@ async def verify(storage: Storage, key: str, size_bytes: int, crc: int) -> None:
 
 
 async def load_footer(storage: Storage, key: str, size_bytes: int = 0) -> SegmentFooter:
-    """Read the table of contents of an object.
+    """Read the footer of an object.
 
     Args:
-        storage, key: where it is.
-        size_bytes: of the object; 0: not known, and asked for.
+        storage, key: location of the object.
+        size_bytes: of the object; 0: unknown, read from the storage.
 
     Raises:
         DataLossError: it is damaged.

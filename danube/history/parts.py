@@ -1,4 +1,4 @@
-"""Sealed parts and their objects, as the catalogue knows them: values, and the order of one topic's parts. Pure."""
+"""Records of sealed parts and objects in the catalogue, and the ordered parts of one topic. Pure."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from danube.model.query_api import LogPart
 
 __all__ = ["ObjectRecord", "ObjectRef", "PartRecord", "TopicHistory", "from_log_part", "to_log_part"]
 
-# What an engine is told of a part is what a footer says of it, without the topic, behind where its object is.
+# A LogPart has the fields of a SegmentPart, without the topic, after the location of its object.
 assert LogPart.__struct_fields__[3:] == SegmentPart.__struct_fields__[1:]
 
 
 def to_log_part(storage: str, key: str, object_bytes: int, part: SegmentPart) -> LogPart:
-    """Say of a part what engines are told."""
+    """Convert a part to its form in the API."""
     return LogPart(storage, key, object_bytes, *msgspec.structs.astuple(part)[1:])
 
 
 def from_log_part(topic_id: int, part: LogPart) -> SegmentPart:
-    """Return the part that an engine was told of."""
+    """Convert a part from its form in the API."""
     return SegmentPart(topic_id, *msgspec.structs.astuple(part)[3:])
 
 
 class ObjectRef(NamedTuple):
-    """Names an object: the storage that it is in, and its key."""
+    """Identifies an object: its storage and its key."""
 
     storage: str
     key: str
 
 
 class PartRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A sealed part, and where it is."""
+    """A sealed part and its location."""
 
     storage: str
     object: str
@@ -43,7 +43,7 @@ class PartRecord(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def ref(self) -> ObjectRef:
-        """The object that holds it."""
+        """The object that holds the part."""
         return ObjectRef(self.storage, self.object)
 
 
@@ -53,12 +53,12 @@ class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
     references: int
     live_bytes: int
-    """Of the parts that are referenced."""
+    """Total bytes of the referenced parts."""
     created_us: int
     garbage_since_us: int = 0
-    """When its last reference went; it is deleted a named grace later. 0 while it is referenced."""
+    """Time of losing the last reference; it is deleted a grace period later. 0 while it is referenced."""
     tainted: bool = False
-    """It holds data of a deleted topic: what is still wanted in it is to be written anew."""
+    """It holds data of a deleted topic: the parts in it that are still needed are to be rewritten."""
 
 
 class TopicHistory:
@@ -69,14 +69,14 @@ class TopicHistory:
     def __init__(self) -> None:
         self.parts: list[PartRecord] = []
         self._bases: list[int] = []
-        # Highest append time up to the end of each part: a clock that steps back must not break the binary search.
+        # Highest append time up to the end of each part: keeps the binary search valid if the clock steps back.
         self._highest_us: list[int] = []
         self.start_offset = 0
-        """What retention has left begins here."""
+        """Start offset set by retention."""
 
     @property
     def end_offset(self) -> int:
-        """Behind the last sealed offset; 0 if nothing is sealed."""
+        """Offset behind the last sealed one; 0 if nothing is sealed."""
         return self.parts[-1].part.end_offset if self.parts else 0
 
     @property
@@ -85,7 +85,7 @@ class TopicHistory:
         return sum(record.part.size_bytes for record in self.parts)
 
     def find(self, offset: int) -> PartRecord | None:
-        """Return the part that holds ``offset``, or else the first one behind it."""
+        """Return the part that holds ``offset``, or else the next one."""
         at = max(0, bisect_right(self._bases, offset) - 1)
         for record in self.parts[at : at + 2]:
             if record.part.end_offset > offset:
@@ -93,7 +93,7 @@ class TopicHistory:
         return None
 
     def between(self, start: int, end: int, most: int) -> tuple[list[PartRecord], bool]:
-        """Return the parts that hold something of ``[start, end)``, at most ``most``, and whether there are more."""
+        """Return the parts that overlap ``[start, end)``, at most ``most``, and whether there are more."""
         first = max(0, bisect_right(self._bases, start) - 1)
         if first < len(self.parts) and self.parts[first].part.end_offset <= start:
             first += 1
@@ -101,12 +101,12 @@ class TopicHistory:
         return self.parts[first : min(last, first + most)], last > first + most
 
     def find_time(self, time_us: int) -> PartRecord | None:
-        """Return the first part with something appended at or after a time."""
+        """Return the first part with a batch appended at or after a time."""
         at = bisect_left(self._highest_us, time_us)
         return self.parts[at] if at < len(self.parts) else None
 
     def add(self, record: PartRecord) -> None:
-        """Put a part in its place."""
+        """Insert a part in order."""
         base = record.part.base_offset
         at = bisect_right(self._bases, base)
         self._bases.insert(at, base)
@@ -114,7 +114,7 @@ class TopicHistory:
         self._note_times(at)
 
     def remove(self, records: Iterable[PartRecord]) -> None:
-        """Take parts out."""
+        """Remove parts."""
         gone = {record.part.base_offset for record in records}
         self.parts = [record for record in self.parts if record.part.base_offset not in gone]
         self._bases = [record.part.base_offset for record in self.parts]

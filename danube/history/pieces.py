@@ -1,7 +1,7 @@
-"""What is too large for one object: it is cut into pieces, which an object behind them names.
+"""Splits data larger than one object into pieces, which are named by an object written after them.
 
-A backend says how large an object may be; a snapshot of everything grows with the history. Pieces are stored first, and
-the object that names them last, so whatever is cut off in between, what is named is there. Each piece is put once.
+A backend limits the size of an object; a snapshot of everything grows with the history. Pieces are stored first, and
+the object that names them last, so after any interruption all named pieces exist. Each piece is put once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from danube.storage import Storage
 __all__ = ["ROOM_BYTES", "cut", "join_pieces", "piece_bytes", "piece_key", "put_pieces"]
 
 _PIECE_BYTES: Final = 32 * MIB
-"""Not more, even where an object may be larger: each piece has its own attempts and deadline."""
+"""Maximum, even if the backend allows larger objects: each piece has its own retries and deadline."""
 ROOM_BYTES: Final = 1 * KIB
-"""Left for what an object that names pieces has beside them."""
+"""Reserved for the other contents of an object that names pieces."""
 
 
 def piece_bytes(storage: Storage) -> int:
-    """Return how large a piece is at most."""
+    """Return the maximum size of a piece."""
     return min(_PIECE_BYTES, storage.capabilities.max_object_bytes)
 
 
@@ -31,21 +31,21 @@ def piece_key(key: str, number: int) -> str:
 
 
 def cut(data: bytes, size: int) -> list[bytes]:
-    """Cut data into pieces of ``size`` bytes; the last one may be smaller."""
+    """Split data into pieces of ``size`` bytes; the last one may be smaller."""
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
 async def put_pieces(key: str, pieces: list[bytes], put: Callable[[str, bytes], Awaitable[None]]) -> None:
-    """Store pieces, one after the other. Raises what ``put`` raises."""
+    """Store pieces in order. Raises the errors of ``put``."""
     for number, piece in enumerate(pieces):
         await put(piece_key(key, number), piece)
 
 
 async def join_pieces(storage: Storage, key: str, count: int) -> bytes:
-    """Read pieces back.
+    """Read pieces and join them.
 
     Raises:
-        StorageNotFoundError: one is not there.
+        StorageNotFoundError: a piece does not exist.
         StorageError: the backend failed.
     """
     return b"".join([await storage.get(piece_key(key, number)) for number in range(count)])

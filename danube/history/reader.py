@@ -1,12 +1,12 @@
-"""Reading sealed parts back: ranged reads from the storage backends, with read-ahead and a bounded cache.
+"""Reads sealed parts: ranged reads from the storage backends, with read-ahead and a bounded cache.
 
-Who jumps somewhere gets one small range, so that the first message comes soon. Who goes on reading from there is read
-ahead for: first one chunk, then more while it keeps up, up to four. Chunks are 2 MiB of an object at aligned places, so
-several readers of the same history share them. Fetches run in tasks of their own: a reader that is cancelled takes
-nothing away from the others, and no two readers fetch the same chunk at the same time.
+A reader that jumps to an offset gets one small range, so that the first message arrives soon. A reader that continues
+from there gets read-ahead: first one chunk, then more while it keeps up, up to four. Chunks are 2 MiB of an object at
+aligned positions, so several readers of the same history share them. Fetches run in tasks of their own: cancelling a
+reader does not affect the others, and no two readers fetch the same chunk at the same time.
 
-Every batch is verified before it is handed out. Bytes that do not verify are fetched once more, past the cache, before
-the damage is reported.
+Every batch is verified before it is returned. Bytes that fail verification are fetched once more, past the cache,
+before the damage is reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["CHUNK_BYTES", "SegmentReader"]
 
 CHUNK_BYTES: Final = 2 * MIB
 _FIRST_BYTES: Final = 128 * KIB
-"""Read by whoever jumps to a place."""
+"""Size of the first read after a jump."""
 _MAX_FOOTERS: Final = 32
 _MAX_FIRST_READS: Final = 4
 _MAX_AHEAD: Final = 4
@@ -46,7 +46,7 @@ _INDEX_CACHE_BYTES: Final = 16 * MIB
 
 
 class _Fetch:
-    """A chunk that is on its way."""
+    """A chunk that is being fetched."""
 
     __slots__ = ("data", "done", "error")
 
@@ -57,23 +57,23 @@ class _Fetch:
 
 
 class _Place(NamedTuple):
-    """Where a reader goes on: a part, and the position in its object."""
+    """Where a reader continues: a part, and the position in its object."""
 
     record: PartRecord
     position: int
     first_bytes: int
-    """What is read at first, if nothing is read ahead."""
+    """Size of the first read, if nothing is read ahead."""
     ahead: int
 
 
 class SegmentReader:
-    """Reads for all topics of a broker. Its fetches live as long as :meth:`run`.
+    """Reads sealed history for all topics of a broker. Fetches run within :meth:`run`.
 
     Args:
-        catalogue: which parts there are.
+        catalogue: lists the parts.
         storages: by name.
         limits: ``segment_cache_bytes`` is used.
-        chunk_bytes, first_bytes: what a fetch brings, and what a jump reads; bytes.
+        chunk_bytes, first_bytes: sizes of a fetch and of the first read after a jump.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class SegmentReader:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry the fetches, until cancelled."""
+        """Run the fetches until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
 
-    # --- For TopicLog ---
+    # --- Interface of TopicLog ---
 
     def end_offset(self, topic_id: int) -> int:
         """Return the offset behind the last sealed one."""
@@ -115,11 +115,11 @@ class SegmentReader:
     async def read(self, topic_id: int, offset: int, max_bytes: int) -> list[StoredBatch]:
         """Return sealed batches from the one that holds ``offset`` on (or the next behind it), about ``max_bytes``.
 
-        All of one call come out of one part. An empty list means that nothing from ``offset`` on is sealed.
+        All batches of one call come from one part. An empty list means that nothing from ``offset`` on is sealed.
 
         Raises:
-            DataLossError: the stored bytes are damaged, or the object is gone; it names the offsets.
-            StorageError: the backend cannot be reached now, or refuses.
+            DataLossError: the stored bytes are damaged, or the object is missing; it names the offsets.
+            StorageError: the backend cannot be reached now, or denies access.
         """
         place = self._streams.pop((topic_id, offset), None)
         while (record := self._lookup(topic_id, offset)) is not None:
@@ -130,15 +130,15 @@ class SegmentReader:
             except (StorageNotFoundError, StorageRangeError) as error:
                 if self._lookup(topic_id, offset) is record:
                     raise self._lost(record, offset, f"the object is gone, or cut off: {error}") from error
-                continue  # merged or expired meanwhile
+                continue  # merged or expired in the meantime
             self._remember(topic_id, found[-1].end_offset, record, position, place.ahead)
             return found
         return []
 
     async def offset_at(self, topic_id: int, time_us: int) -> int | None:
-        """Return the first sealed offset that was appended at or after a time; None if all is older.
+        """Return the first sealed offset appended at or after a time; None if all are older.
 
-        Raises what :meth:`read` raises.
+        Raises the errors of :meth:`read`.
         """
         while True:
             topic = self._catalogue.find(topic_id)
@@ -164,9 +164,9 @@ class SegmentReader:
             base = batches[-1].end_offset
 
     async def names(self, record: PartRecord) -> tuple[str, dict[int, str]]:
-        """Return the name that a part's topic had when its object was written, and the names of its producers.
+        """Return the topic's name when the part's object was written, and the names of its producers.
 
-        Raises what :meth:`read` raises.
+        Raises the errors of :meth:`read`.
         """
         footer = self._footers.get(record.ref)
         if footer is None:
@@ -176,7 +176,7 @@ class SegmentReader:
         return footer.names.get(record.part.topic_id, ""), footer.producers
 
     async def footer(self, storage: str, key: str) -> SegmentFooter:
-        """Read the table of contents of an object.
+        """Read the footer of an object.
 
         Raises:
             DataLossError: it is damaged.
@@ -187,7 +187,7 @@ class SegmentReader:
     async def check_index(self, record: PartRecord) -> None:
         """Read the index of a part past the cache.
 
-        Raises what :meth:`read` raises.
+        Raises the errors of :meth:`read`.
         """
         await self._fetch_index(record)
 
@@ -198,11 +198,11 @@ class SegmentReader:
         return topic.find(max(offset, topic.start_offset)) if topic is not None else None
 
     async def _locate(self, record: PartRecord, offset: int) -> tuple[int, int]:
-        """Return the position in the object from which on a batch is to be looked for, and how much to read there."""
+        """Return the position in the object at which to start searching for a batch, and the bytes to read there."""
         part = record.part
         if part.size_bytes <= self._first_bytes:
             return part.start, self._first_bytes
-        # Up to the next entry: a large batch in one read, and no more of it than needed.
+        # Up to the next entry: reads a large batch at once, and no more than needed.
         position, following = (await self._index(record)).find(offset)
         size = (following if following >= 0 else part.size_bytes) - position
         return part.start + position, max(size, self._first_bytes)
@@ -214,7 +214,7 @@ class SegmentReader:
             try:
                 index = await self._fetch_index(record)
             except DataLossError:
-                index = await self._fetch_index(record)  # as with batches: it may have happened on the way
+                index = await self._fetch_index(record)  # as with batches: the transfer may have caused it
             if key not in self._indexes:
                 self._indexes[key] = index
                 self._index_bytes += index.size_bytes
@@ -231,7 +231,7 @@ class SegmentReader:
         return read_index(data, part, self._where(record))
 
     async def _read_part(self, place: _Place, offset: int, max_bytes: int) -> tuple[list[StoredBatch], int]:
-        """Read batches of one part; return them, and where the next one begins."""
+        """Read batches of one part; return them, and the position of the next one."""
         fresh = False
         while True:
             try:
@@ -247,7 +247,7 @@ class SegmentReader:
         found: list[StoredBatch] = []
         size = 0
         try:
-            # Who has jumped here gets what the first read brought, at once; chunks come with the next call.
+            # After a jump, return the result of the first read at once; chunks follow with the next call.
             while position < part.end and size < max_bytes and (ahead or not found):
                 data, at, limit = await self._bytes_at(record, position, ahead, first_bytes, fresh=fresh)
                 wanted = 0
@@ -263,7 +263,7 @@ class SegmentReader:
                         if size >= max_bytes:
                             return found, position
                 if wanted:
-                    # A batch across the edge of what was read; how long it is, is known once its stamp is whole.
+                    # A batch across the edge of the buffer; its length is known once its stamp is complete.
                     if found:
                         return found, position
                     batch, position = await self._one(record, position, limit - at + wanted, fresh=fresh)
@@ -271,7 +271,7 @@ class SegmentReader:
                         found.append(batch)
                         size += len(batch.part)
         except CorruptBatchError as error:
-            # What lies before the damage is good; whoever goes on from there meets it again.
+            # Batches before the damage are good; the next read meets it again.
             if not found:
                 raise CorruptBatchError(f"at byte {position}: {error}") from error
         if not found:
@@ -279,7 +279,7 @@ class SegmentReader:
         return found, position
 
     async def _one(self, record: PartRecord, position: int, size: int, *, fresh: bool) -> tuple[StoredBatch, int]:
-        """Read one batch that lies across an edge, of at least ``size`` bytes."""
+        """Read one batch that crosses an edge, of at least ``size`` bytes."""
         part = record.part
         while position + size <= part.end:
             data = await self._span(record, position, position + size, fresh=fresh)
@@ -290,7 +290,7 @@ class SegmentReader:
         raise CorruptBatchError("the last batch reaches beyond the end of its part")
 
     async def _first_read(self, record: PartRecord, start: int, end: int) -> bytes:
-        """Read a small range. A seek by time and the reader behind it ask for the same one: the last few are kept."""
+        """Read a small range. A seek by time and the reader after it request the same one: the last few are cached."""
         key = (record.ref, start, end)
         data = self._first_reads.get(key)
         if data is None:
@@ -300,7 +300,7 @@ class SegmentReader:
         return data
 
     async def _span(self, record: PartRecord, start: int, end: int, *, fresh: bool) -> bytes:
-        """Return exactly these bytes, out of the chunks they lie in."""
+        """Return exactly these bytes, assembled from their chunks."""
         pieces = []
         while start < end:
             data, at, limit = await self._bytes_at(record, start, 1, 0, fresh=fresh)
@@ -312,7 +312,7 @@ class SegmentReader:
     async def _bytes_at(
         self, record: PartRecord, position: int, ahead: int, first_bytes: int, *, fresh: bool
     ) -> tuple[bytes, int, int]:
-        """Return a buffer, the place of ``position`` in it, and how far the part's bytes reach in it."""
+        """Return a buffer, the index of ``position`` in it, and the end of the part's bytes in it."""
         part = record.part
         number = position // self._chunk_bytes
         start = number * self._chunk_bytes
@@ -346,7 +346,7 @@ class SegmentReader:
         return fetch.data
 
     def _read_ahead(self, record: PartRecord, number: int, count: int) -> None:
-        """Start to fetch chunks that will be wanted next, in this part or the one behind it."""
+        """Start to fetch chunks that will be needed next, in this part or the following one."""
         for _ in range(count):
             if number * self._chunk_bytes >= record.part.end:
                 topic = self._catalogue.find(record.part.topic_id)
@@ -370,7 +370,7 @@ class SegmentReader:
         key = (record.ref, number)
         try:
             start = number * self._chunk_bytes
-            # An object is known by its parts: what lies behind the last byte that is wanted is not asked for.
+            # The size is known from the object's parts: nothing behind the last needed byte is requested.
             found = self._catalogue.objects.get(record.ref) or self._catalogue.commits.get(record.ref)
             size = found.size_bytes if found is not None else record.part.end
             fetch.data = await self._storage(record).get(record.object, start, min(start + self._chunk_bytes, size))
@@ -387,7 +387,7 @@ class SegmentReader:
             fetch.done.set()
 
     def _remember(self, topic_id: int, offset: int, record: PartRecord, position: int, ahead: int) -> None:
-        """Expect a reader to go on from here."""
+        """Record that a reader is expected to continue here."""
         ahead = min(max(1, 2 * ahead), _MAX_AHEAD)
         if position >= record.part.end:
             following = self._lookup(topic_id, offset)
@@ -400,7 +400,7 @@ class SegmentReader:
                 self._streams.popitem(last=False)
 
     def _worth_it(self, record: PartRecord, position: int) -> bool:
-        """Whether the rest of a part is more than one small read."""
+        """Return whether the rest of a part is larger than one small read."""
         return record.part.end - position > self._first_bytes
 
     # --- Errors ---

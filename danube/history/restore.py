@@ -1,19 +1,19 @@
-"""Finding out what a bucket holds, when its broker's metadata is lost, and entering it into another catalogue.
+"""Restores history from a bucket whose broker's metadata is lost: surveys it, and enters it into a catalogue.
 
-The manifests say what there is (:func:`danube.history.manifest.read_bucket`). Two things they do not say are looked
-for: whether all of it is really there (each object is listed, and its footer tells of the same parts), and whether
+The manifests describe the contents (:func:`danube.history.manifest.read_bucket`). A survey checks two more things:
+whether all of it really exists (each object is listed, and its footer must describe the same parts), and whether
 there is more: an object may have been stored, and its owner died before the manifest was. Objects describe themselves,
-so a part that continues its topic without a gap is taken, too::
+so a part that continues its topic without a gap is accepted, too::
 
     manifests      [0 ... 400) [400 ... 700)
     footers        [0 ... 400) [400 ... 700) [700 ... 820)   [900 ... 950)
                                               taken            a gap: left out, and named
 
-What overlaps something that is known was merged away, or written by a former owner, and is left out without a word.
-Without any manifest, footers are all there is.
+Parts that overlap known ones were merged, or written by a former owner, and are silently left out.
+Without any manifest, only footers are used.
 
-A *survey* changes nothing. :func:`enter` writes its outcome into a catalogue, and may be repeated after it was cut off.
-The bucket itself is taken over at the very end, by a manifest of its new owner.
+A *survey* changes nothing. :func:`enter` writes its result into a catalogue, and may be repeated after an
+interruption. Ownership of the bucket changes at the very end, with a manifest of its new owner.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ T = TypeVar("T")
 
 _TAIL_BYTES: Final = 64 * KIB
 _AT_ONCE: Final = 8
-"""Objects that are looked at at a time."""
+"""Number of objects read concurrently."""
 
 
 class FoundObject(NamedTuple):
-    """An object that is in the bucket."""
+    """An object in the bucket."""
 
     key: str
     size_bytes: int
@@ -58,7 +58,7 @@ class FoundObject(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """What can be brought back of one topic or partition."""
+    """The restorable parts of one topic or partition."""
 
     topic_id: int
     start_offset: int
@@ -66,19 +66,19 @@ class Chain(NamedTuple):
     parts: list[tuple[str, SegmentPart]]
     """Keys and parts, in the order of their offsets."""
     unlisted: int
-    """How many of them no manifest mentions."""
+    """Number of them that no manifest mentions."""
     gap: tuple[str, SegmentPart] | None
-    """The first part behind the end that does not continue it; None if there is none."""
+    """The first part behind a gap; None if there is none."""
 
 
 class Survey:
-    """What was found in a bucket. Made by :func:`survey_bucket`.
+    """Result of surveying a bucket. Created by :func:`survey_bucket`.
 
     Attributes:
-        bucket: what the manifests say.
-        objects: by key; those that are whole, as far as it was looked.
-        damage: by topic id: what the manifests promise and the bucket does not hold.
-        broken: objects that no manifest mentions and that are no whole segments: key and reason.
+        bucket: contents of the manifests.
+        objects: by key; those found intact, as far as they were checked.
+        damage: by topic id: data listed in the manifests and missing in the bucket.
+        broken: objects that no manifest mentions and that are not valid segments: key and reason.
     """
 
     def __init__(self, bucket: Bucket) -> None:
@@ -89,7 +89,7 @@ class Survey:
         self._unlisted: dict[int, list[tuple[str, SegmentPart]]] = {}
 
     def note_unlisted(self) -> None:
-        """Take the parts of objects that no manifest mentions into account."""
+        """Add the parts of objects that no manifest mentions."""
         needed = self.bucket.objects()
         for key, found in self.objects.items():
             if key not in needed:
@@ -97,10 +97,10 @@ class Survey:
                     self._unlisted.setdefault(part.topic_id, []).append((key, part))
 
     def found_names(self) -> dict[int, str]:
-        """Return id and name of the topics that only footers tell of.
+        """Return ids and names of topics that appear only in footers.
 
         A topic that is missing in the manifests, although they are newer than its objects, was deleted; it is not
-        among them.
+        included.
         """
         return {
             topic_id: self.objects[key].footer.names[topic_id]
@@ -110,7 +110,7 @@ class Survey:
         }
 
     def chain(self, topic_id: int) -> Chain:
-        """Return what can be brought back of a topic."""
+        """Return the restorable parts of a topic."""
         listed = [part for _, part in sorted(self.bucket.parts.get(topic_id, {}).items())]
         parts = list(listed)
         start = self.bucket.starts.get(topic_id, 0)
@@ -120,7 +120,7 @@ class Survey:
         end = max([start, *(part.end_offset for _, part in parts)])
         epoch = max((part.epoch for _, part in parts), default=0)
         while True:
-            # Of two that begin here, the later owner's counts; and of one owner's, the merged one.
+            # Of two parts that begin here, prefer the later owner's; of one owner's parts, the merged one.
             fitting = [(key, part) for key, part in spare if part.base_offset == end and part.epoch >= epoch]
             if not fitting:
                 break
@@ -135,13 +135,13 @@ class Survey:
         return Chain(topic_id, start, end, parts, len(parts) - len(listed), gap)
 
     def note_damage(self, parts: Iterable[SegmentPart], what: str) -> None:
-        """Remember that parts are not what they should be."""
+        """Record that parts are damaged."""
         for part in parts:
             self.damage.setdefault(part.topic_id, []).append(f"offsets [{part.base_offset}, {part.end_offset}): {what}")
 
 
 async def survey_bucket(storage: Storage, cluster: str) -> Survey:
-    """Look through a bucket: manifests, the listing, and the footer of every object.
+    """Survey a bucket: manifests, the listing, and the footer of every object.
 
     Raises:
         DataLossError: a manifest is damaged or missing.
@@ -155,7 +155,7 @@ async def survey_bucket(storage: Storage, cluster: str) -> Survey:
 
 
 async def survey_topics(storage: Storage, cluster: str, bucket: Bucket, topic_ids: Iterable[int]) -> Survey:
-    """Look through what manifests that were read say of some topics; at nothing that they do not mention.
+    """Survey only the objects that given manifests list for some topics.
 
     Raises:
         StorageError: the backend cannot be read.
@@ -166,7 +166,7 @@ async def survey_topics(storage: Storage, cluster: str, bucket: Bucket, topic_id
 
 
 def _promised(bucket: Bucket, topic_ids: Iterable[int]) -> dict[str, list[SegmentPart]]:
-    """Return the parts of topics by the objects that the manifests say they are in."""
+    """Return the listed parts of topics by object."""
     promised: dict[str, list[SegmentPart]] = {}
     for topic_id in topic_ids:
         for key, part in bucket.parts.get(topic_id, {}).values():
@@ -177,7 +177,7 @@ def _promised(bucket: Bucket, topic_ids: Iterable[int]) -> dict[str, list[Segmen
 async def _look_through(
     survey: Survey, storage: Storage, cluster: str, promised: Mapping[str, list[SegmentPart]], *, unlisted: bool
 ) -> None:
-    """Read the footers of the objects that are promised, and of all others if ``unlisted``."""
+    """Read the footers of the listed objects, and of all others if ``unlisted``."""
     if not promised and not unlisted:
         return
     sizes = {
@@ -204,7 +204,7 @@ async def _look_through(
 
 
 async def verify_chains(storage: Storage, survey: Survey, chains: Iterable[Chain], *, deep: bool) -> None:
-    """Compare checksums, and note the damage: of all parts if ``deep``, else of those that no manifest vouches for.
+    """Compare checksums and record damage: of all parts if ``deep``, else of those that no manifest lists.
 
     Raises:
         StorageError: the backend cannot be read.
@@ -248,7 +248,7 @@ async def _read_footer(storage: Storage, key: str, size: int) -> SegmentFooter:
 
 
 async def _for_each(items: Sequence[T], work: Callable[[T], Awaitable[None]]) -> None:
-    """Do some work for each item, a few at a time."""
+    """Process items concurrently, a few at a time."""
     left = iter(items)
 
     async def take_turns() -> None:
@@ -275,21 +275,21 @@ def _first(error: BaseException) -> BaseException:
 async def enter(
     catalogue: HistoryCatalogue, storage: str, survey: Survey, chains: Sequence[Chain], now_us: int
 ) -> None:
-    """Enter what was found into a catalogue, which then knows just that of the topics that are wanted.
+    """Enter a survey's result into a catalogue, which then has exactly these parts of the wanted topics.
 
-    What else it knew of them, from an attempt that was cut off or from an earlier life as the owner, goes: the last
-    owner of the bucket has merged it, and may have deleted it.
+    Other parts of these topics, from an interrupted attempt or an earlier ownership, are removed: the last
+    owner of the bucket has merged them, and may have deleted them.
 
     Args:
         catalogue: of the new owner.
-        storage: name of the storage that the bucket is.
-        survey, chains: what was found, and what of it is wanted. Objects that also hold other topics' data, which are
-            not wanted, are written anew by and by.
+        storage: name of the storage with the bucket.
+        survey, chains: the survey, and its wanted parts. Objects that also hold data of other topics, which are
+            not wanted, are rewritten later.
         now_us: wall clock.
 
     Raises:
         OwnerFencedError: another broker owns the history now.
-        MetadataConflictError: something else is sealed under the same topic id.
+        MetadataConflictError: other data is sealed under the same topic id.
     """
     wanted = {chain.topic_id for chain in chains}
     by_object: dict[str, list[SegmentPart]] = {}

@@ -1,11 +1,12 @@
-"""Retention: from where on a topic is still wanted. Pure.
+"""Retention rules: computes the offset from which on a topic's messages are kept. Pure.
 
-Three rules, each on its own: age, size, and "everybody has acknowledged it". They name an offset; the topic starts
-there, and what lies below is forgotten, in the catalogue first and in the backends a named grace later.
+There are three independent rules: age, size, and "acknowledged by all subscriptions". They yield an offset; the topic
+starts there, and older data is removed, in the catalogue first and in the backends a grace period later.
 
-Sealed history goes by whole parts: a part goes when all of it may. What still lies in the journal goes by the offset
-for acknowledgements, and about, by the journal's sparse index, for age and size. The last offset is never lowered: a
-topic that has lost everything goes on counting.
+Sealed history is removed by whole parts: a part is removed when all of it may be. Data in the journal is removed by
+offset for acknowledgements, and approximately, by the journal's sparse index, for age and size. The last offset is
+never
+lowered: a topic whose messages are all removed keeps counting.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ __all__ = ["RetentionPlan", "plan_retention"]
 
 
 class RetentionPlan(msgspec.Struct, frozen=True):
-    """What retention would do to one topic now."""
+    """Effect that retention would have on one topic now."""
 
     topic: str
     start_offset: int
     new_start_offset: int
     freed_bytes: int
-    """Of sealed batches; what the journal frees comes back when its files are recycled."""
+    """Bytes of sealed batches; bytes freed in the journal are available when its files are recycled."""
     freed_parts: int
 
 
@@ -41,12 +42,12 @@ def plan_retention(
     floors: Sequence[int],
     now_us: int,
 ) -> RetentionPlan:
-    """Return where a topic may start.
+    """Return the new start offset of a topic, with reasons.
 
     Args:
         name: of the topic, for the plan.
-        policy: its rules.
-        log, history: what it has; None: nothing is sealed.
+        policy: its retention rules.
+        log, history: its log and history; None: nothing is sealed.
         floors: cursor floors of its durable subscriptions.
         now_us: wall clock.
     """
@@ -54,18 +55,18 @@ def plan_retention(
     parts = [record.part for record in history.parts] if history is not None else []
     if policy.acknowledged and floors:
         floor = min(floors)
-        # In the journal an exact offset costs nothing; of a sealed part only the whole can go.
+        # In the journal an exact offset costs nothing; sealed parts are removed only as a whole.
         border = max((part.end_offset for part in parts if part.end_offset <= floor), default=0)
         start = max(start, floor if floor >= log.journal_start else border)
     if policy.max_age_s > 0:
         before_us = now_us - int(policy.max_age_s * 1e6)
-        # Only from the front: behind a clock that stepped back, an old time does not make what lies before it old.
+        # Only from the front: if the clock stepped back, an old time does not make earlier batches old.
         old = list(takewhile(lambda part: part.last_time_us < before_us, parts))
         start = max(start, old[-1].end_offset if old else 0)
         if start >= log.journal_start:
             start = max(start, log.index.before_time(before_us) or 0)
     if policy.max_bytes > 0:
-        # What may not be there must not push out what is: a restart knows the unsealed bytes only to a region.
+        # Bytes that may not exist must not evict existing ones: a restart knows unsealed bytes only to a region.
         unsealed_bytes = max(0, log.unsealed_bytes - log.unsealed_surplus_bytes)
         excess = sum(part.size_bytes for part in parts if part.end_offset > start) + unsealed_bytes
         excess -= policy.max_bytes

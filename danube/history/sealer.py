@@ -1,20 +1,20 @@
-"""Sealing: what lies in the journal becomes segment objects, and only then leaves the journal.
+"""Seals batches: copies them from the journal into segment objects, and only then releases them from the journal.
 
-A topic is due when it has gathered a segment's worth (``segment_bytes``), when the oldest of what it has is old enough
-(``segment_max_age_s``; then everything that is at least half as old goes along, so that topics that trickle share
-objects), when the journal fills up (``segment_journal_ratio``: the topics in its oldest files), or when somebody asks.
+A topic is due when it has a segment's worth of batches (``segment_bytes``), when the oldest batch is old enough
+(``segment_max_age_s``; then every topic at least half as old is included, so that topics with little traffic share
+objects), when the journal fills up (``segment_journal_ratio``: the topics in its oldest files), or on request.
 
-One object after the other is put together from the topics that are due. Then, for each::
+Objects are built one after the other from the topics that are due. Then, for each::
 
-    upload  ->  read back and compare  ->  catalogue (transaction, owner's epoch)  ->  manifest  ->  journal lets go
+    upload  ->  read back and compare  ->  catalogue (transaction, owner's epoch)  ->  manifest  ->  journal release
 
-Before the catalogue, the journal is synced up to there: what topics of durability ``os`` have in it may not be yet, and
-history must not outlive the journal's record of its producers. Uploads overlap, the steps behind them keep the order.
-Wherever this is cut off, nothing is lost: before the catalogue the object is an orphan that the janitor finds, and
-after it the journal's copy is only not yet dropped.
+Before the catalogue, the journal is synced up to there: batches of topics of durability ``os`` may not be synced yet,
+and history must not outlive the journal's record of its producers. Uploads overlap, the later steps keep the order.
+An interruption at any point loses nothing: before the catalogue the object is an orphan that the janitor finds, and
+after it the journal's copy is merely dropped later.
 
-Trouble in a backend is not the broker's trouble: a failed round is repeated after a pause, the journal holds what could
-not be sealed, and its limit pushes back when it is full.
+A failing backend does not stop the broker: a failed round is repeated after a pause, the journal keeps unsealed
+batches, and its limit applies back-pressure when it is full.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FIRST_RETRY_S: Final = 0.2
 
 
 class Sealable(Protocol):
-    """What the sealer needs of a topic."""
+    """Interface of a topic for the sealer."""
 
     name: str
     topic_id: int
@@ -62,12 +62,12 @@ class Sealable(Protocol):
 
     @property
     def storage(self) -> str:
-        """Name of the storage that its history goes to."""
+        """Name of the storage for its history."""
         ...
 
     @property
     def gone(self) -> bool:
-        """Whether it was deleted, or has stopped."""
+        """Whether it was deleted or stopped."""
         ...
 
     def producer_name(self, producer_id: int) -> str:
@@ -75,28 +75,28 @@ class Sealable(Protocol):
         ...
 
     def stop(self, error: DataLossError) -> None:
-        """Its stored bytes are damaged: it must not go on."""
+        """Stop the topic, because its stored bytes are damaged."""
         ...
 
 
 class SealingStatus(msgspec.Struct, frozen=True):
-    """How far sealing is. Sizes in bytes, times in seconds."""
+    """Progress of sealing. Sizes in bytes, times in seconds."""
 
     unsealed_bytes: int
-    """In the journal, of topics that are sealed."""
+    """Bytes in the journal of topics that are sealed."""
     unsealed_topics: int
     oldest_age_s: float
-    """Of what lies longest in the journal."""
+    """Age of the oldest unsealed batch."""
     sealed_objects: int
-    """Since the broker was started."""
+    """Number of objects sealed since the broker was started."""
     sealed_bytes: int
     failing_for_s: float
-    """Since when sealing fails; 0 while it works."""
+    """For how long sealing has been failing; 0 while it works."""
     last_error: str
 
 
 class _Ask:
-    """Somebody waits until everything that topics have now is sealed."""
+    """A request to seal everything that some topics have now."""
 
     def __init__(self, topic_ids: Sequence[int]) -> None:
         self.topic_ids = topic_ids
@@ -105,14 +105,14 @@ class _Ask:
 
 
 class Sealer:
-    """See the module. One for each storage: a backend in trouble holds up nobody else's sealing.
+    """The sealer of one storage: a failing backend does not delay sealing into the others.
 
     Args:
-        catalogue, manifests, storage: where things go.
-        journal: asked which topics hold its oldest files.
+        catalogue, manifests, storage: destinations of sealed data.
+        journal: provides the topics of its oldest files.
         cluster, limits: configuration.
         rng, wall_clock_us: seams.
-        expire: applies a topic's retention: what is not wanted any more need not be sealed.
+        expire: applies a topic's retention: expired batches need not be sealed.
         of_topics: returns records and subscriptions of topics, for manifests; see :class:`danube.history.Told`.
     """
 
@@ -140,13 +140,13 @@ class Sealer:
         self._of_topics = of_topics
         self._expire = expire
         self._topics: dict[int, Sealable] = {}
-        # Those with something unsealed, in the order in which they got it.
+        # Topics with unsealed batches, in the order in which they got them.
         self._unsealed: dict[int, None] = {}
         self._full: dict[int, None] = {}
-        # What the last round could not seal, and whether everything of it was wanted.
+        # Topics that the last round could not seal, and whether they were to be sealed completely.
         self._left: dict[int, bool] = {}
         self._asks: list[_Ask] = []
-        # Of full objects that are stored: fresh memory for each would cost its pages, in the loop.
+        # Buffers of stored objects, for reuse: allocating fresh pages would take time in the event loop.
         self._buffers: list[bytearray] = []
         self._wake = trio.Event()
         self._sealed_objects = 0
@@ -154,7 +154,7 @@ class Sealer:
         self._failing_since: float | None = None
         self._last_error = ""
 
-    # --- What there is to do ---
+    # --- Work to do ---
 
     def watch(self, topic: Sealable) -> None:
         """Seal a topic from now on."""
@@ -162,28 +162,28 @@ class Sealer:
         self.unsealed(topic.log)
 
     def forget(self, topic_id: int) -> None:
-        """A topic was deleted."""
+        """Remove a deleted topic."""
         self._topics.pop(topic_id, None)
         self._unsealed.pop(topic_id, None)
         self._full.pop(topic_id, None)
 
     def unsealed(self, log: TopicLog) -> None:
-        """A topic has something unsealed, or another segment's worth of it."""
+        """Note that a topic has unsealed batches, or another segment's worth of them."""
         if log.topic_id not in self._topics or not log.unsealed_bytes:
             return
         if not self._unsealed:
-            self._wake.set()  # the first one: its age matters from now on
+            self._wake.set()  # the first topic: its age matters from now on
         self._unsealed.setdefault(log.topic_id)
         if log.unsealed_bytes >= self._limits.segment_bytes:
             self._full.setdefault(log.topic_id)
             self._wake.set()
 
     def journal_rolled(self) -> None:
-        """The journal has begun another file: it may have to be relieved."""
+        """Note that the journal has begun another file, so that it may need relief."""
         self._wake.set()
 
     async def seal_now(self, topics: Iterable[Sealable]) -> None:
-        """Seal everything that topics have, and return when that is done. May be cancelled.
+        """Seal all data of topics, and return when that is done. May be cancelled.
 
         Raises:
             StorageError: the backend failed.
@@ -197,7 +197,7 @@ class Sealer:
             raise StorageError(f"sealing failed, and is tried again: {ask.error}")
 
     def status(self) -> SealingStatus:
-        """Return how far sealing is."""
+        """Return the progress of sealing."""
         now_us = self._clock_us()
         logs = [self._topics[topic_id].log for topic_id in self._unsealed if topic_id in self._topics]
         oldest_us = min((log.unsealed_since_us for log in logs if log.unsealed_since_us), default=now_us)
@@ -248,7 +248,7 @@ class Sealer:
                 moved = any(
                     topic.gone or topic.log.journal_start > start for topic, start in zip(due, starts, strict=True)
                 )
-                # What a round could not move is due again: it must not keep the loop busy.
+                # Data that a round could not seal is due again: it must not keep the loop busy.
                 await trio.sleep(0 if moved or asks else _FIRST_RETRY_S)
             else:
                 with trio.move_on_after(self._next_age_s()):
@@ -288,7 +288,7 @@ class Sealer:
         return None
 
     def _due(self, asks: Sequence[_Ask]) -> tuple[list[Sealable], set[int]]:
-        """Return the topics that are due, and the ids of those of which everything is to be sealed."""
+        """Return the topics that are due, and the ids of those to be sealed completely."""
         ids: dict[int, None] = dict.fromkeys(topic_id for ask in asks for topic_id in ask.topic_ids)
         whole: set[int] = set(ids)
         left, self._left = self._left, {}
@@ -297,7 +297,7 @@ class Sealer:
         usage = self._journal.used_bytes
         excess = usage - int(self._limits.journal_max_bytes * self._limits.segment_journal_ratio)
         if excess > 0:
-            # A topic may keep a file although all of it is sealed: sealing it once more would free nothing.
+            # A topic may keep a file although all of it is sealed: sealing it again would free nothing.
             oldest_files = (self._topics.get(topic_id) for topic_id in self._journal.topics_of_oldest(excess))
             found = [topic.topic_id for topic in oldest_files if topic is not None and topic.log.unsealed_bytes]
             ids |= dict.fromkeys(found)
@@ -320,7 +320,7 @@ class Sealer:
     # --- One round ---
 
     async def _seal(self, due: Sequence[Sealable], whole: set[int]) -> None:
-        # What an earlier round has entered, but could not finish.
+        # Changes that an earlier round has entered, but could not finish.
         await self._manifests.flush()
         for topic in due:
             self._let_go(topic)
@@ -339,22 +339,22 @@ class Sealer:
 
     def _let_go(self, topic: Sealable) -> None:
         if topic.topic_id not in self._topics:
-            return  # deleted while a round was under way: it must not get into the line again
+            return  # deleted during a round: it must not be queued again
         history = self._catalogue.find(topic.topic_id)
         start = topic.log.journal_start
         if history is not None and history.end_offset > start:
             fresh = takewhile(lambda record: record.part.base_offset >= start, reversed(history.parts))
             topic.log.sealed_up_to(history.end_offset, sum(record.part.size_bytes for record in fresh))
-            # What it has now is young: it goes to the end of the line.
+            # Its present batches are young: move it to the end of the queue.
             self._unsealed.pop(topic.topic_id, None)
             if topic.log.unsealed_bytes:
                 self._unsealed[topic.topic_id] = None
 
     async def _build(self, topics: Sequence[Sealable], whole: set[int]) -> AsyncGenerator[BuiltObject, None]:
-        """Yield objects full of the topics' batches."""
+        """Yield full objects with the topics' batches."""
         packer: _Packer | None = None
         for topic in topics:
-            # What is less than a segment's worth goes on gathering, unless everything is wanted.
+            # Less than a segment's worth is left for a later round, unless everything is requested.
             size = topic.log.unsealed_bytes
             if topic.topic_id not in whole:
                 size -= size % self._limits.segment_bytes
@@ -376,7 +376,7 @@ class Sealer:
             yield packer.finish()
 
     def _take_buffer(self, topics: Sequence[Sealable]) -> bytearray:
-        """Return a buffer for an object: a segment and what its last batch goes beyond, or all that is left."""
+        """Return a buffer for an object: a segment plus one batch, or all remaining bytes if these are fewer."""
         left = sum(topic.log.unsealed_bytes for topic in topics)
         whole = self._limits.segment_bytes + 2 * MIB
         wanted = min(left + left // 8 + 64 * KIB, whole)
@@ -387,12 +387,12 @@ class Sealer:
         return buffer
 
     def _keep_buffer(self, buffer: bytearray) -> None:
-        """Keep the buffer of an object that is stored, for the next one."""
+        """Keep the buffer of a stored object for the next one."""
         if len(buffer) >= self._limits.segment_bytes and len(self._buffers) < self._limits.segment_uploads:
             self._buffers.append(buffer)
 
     async def _batches(self, topic: Sealable, size_bytes: int) -> AsyncGenerator[list[StoredBatch], None]:
-        """Yield what a topic has in the journal, about so many bytes."""
+        """Yield a topic's batches in the journal, about ``size_bytes`` of them."""
         log = topic.log
         offset, end = log.journal_start, log.end_offset
         while size_bytes > 0 and offset < end and not topic.gone:
@@ -436,19 +436,19 @@ class Sealer:
             self._sealed_objects += 1
             self._sealed_bytes += len(built.data)
         else:
-            await self._storage.delete([built.key])  # everything in it has expired, or was deleted, meanwhile
+            await self._storage.delete([built.key])  # everything in it has expired or was deleted in the meantime
 
     def _fits(self, part: SegmentPart) -> bool:
-        """Whether a part still continues its topic: it may have been deleted, or expired, while it was uploaded.
+        """Return whether a part still continues its topic, which may have been deleted or expired during the upload.
 
-        Retention may begin in the middle of it. A part that would leave out what the journal still has never fits.
+        Retention may start in the middle of it. A part that would leave out batches still in the journal never fits.
         """
         topic = self._topics.get(part.topic_id)
         return topic is not None and not topic.gone and part.base_offset <= topic.log.journal_start < part.end_offset
 
 
 class _Packer:
-    """Fills one object: a part for each topic, and another one behind a hole in its offsets."""
+    """Fills one object: a part for each topic, and another one after each gap in its offsets."""
 
     def __init__(self, cluster: str, epoch: int, created_us: int, rng: random.Random, buffer: bytearray) -> None:
         self._key = object_name(cluster, created_us, epoch, rng)
@@ -460,12 +460,12 @@ class _Packer:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes so far."""
+        """Number of bytes so far."""
         return self._builder.size_bytes
 
     @property
     def part_count(self) -> int:
-        """Parts that are complete."""
+        """Number of complete parts."""
         return self._builder.part_count
 
     def add(self, topic: Sealable, batch: StoredBatch) -> None:
@@ -480,13 +480,13 @@ class _Packer:
 
     def _end_part(self) -> None:
         if self._topic is not None:
-            self._producers.discard(0)  # of composite batches, whose records have the names
+            self._producers.discard(0)  # composite batches: their records have the names
             self._builder.end({number: self._topic.producer_name(number) for number in self._producers})
             self._topic = None
             self._producers = set()
 
     def finish(self) -> BuiltObject:
-        """Close the object."""
+        """Finish the object."""
         self._end_part()
         return build(self._key, self._builder, self._created_us)
 

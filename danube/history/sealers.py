@@ -1,7 +1,7 @@
-"""The sealers of a broker, one for each storage, as one.
+"""Combines the sealers of a broker, one for each storage, behind one interface.
 
-Each has its own loop, its own pauses after a failure, and its own objects in flight, so a backend that is slow or away
-holds up only the topics that are sealed into it.
+Each has its own loop, its own pauses after a failure, and its own objects in flight, so a slow or unavailable backend
+delays only the topics that are sealed into it.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class Sealers:
         sealer.watch(topic)
 
     def forget(self, topic_id: int) -> None:
-        """A topic was deleted."""
+        """Remove a deleted topic."""
         sealer = self._of_topic.pop(topic_id, None)
         if sealer is not None:
             sealer.forget(topic_id)
 
     def unsealed(self, log: TopicLog) -> None:
-        """A topic has something unsealed, or another segment's worth of it."""
+        """Note that a topic has unsealed batches, or another segment's worth of them."""
         sealer = self._of_topic.get(log.topic_id)
         if sealer is not None:
             sealer.unsealed(log)
 
     def journal_rolled(self) -> None:
-        """The journal has begun another file: it may have to be relieved."""
+        """Note that the journal has begun another file, so that it may need relief."""
         for sealer in self._sealers.values():
             sealer.journal_rolled()
 
     async def seal_now(self, topics: Iterable[Sealable]) -> None:
-        """Seal everything that topics have, and return when that is done. May be cancelled.
+        """Seal all data of topics, and return when that is done. May be cancelled.
 
         Raises:
-            StorageError: a backend failed; what goes to others is sealed.
+            StorageError: a backend failed; topics of other storages are sealed.
         """
         groups: dict[Sealer, list[Sealable]] = {}
         for topic in topics:
@@ -60,7 +60,7 @@ class Sealers:
             await sealer.seal_now(group)
 
     def status(self, storage: str | None = None) -> SealingStatus:
-        """Return how far sealing is, into one storage or all together."""
+        """Return the progress of sealing, into one storage or all of them."""
         found = [sealer.status() for name, sealer in self._sealers.items() if storage in (None, name)]
         worst = max(found, key=lambda one: one.failing_for_s)
         return SealingStatus(

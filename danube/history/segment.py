@@ -1,9 +1,9 @@
-r"""The bytes of a segment object: batches of one or many topics, with the indexes to find them. Pure.
+r"""Byte format of segment objects: batches of one or many topics, with indexes and a footer to find them. Pure.
 
 A segment is written once, whole, and never changed. It holds one *part* for each topic in it: that topic's batches,
-back to back, exactly as they were published and stamped. A topic that trickles shares an object with others; a topic
-that pours fills objects alone. Everything needed to find and verify a batch is in the object itself: a bucket without
-any database can be read. All numbers are little-endian, all checksums CRC32C::
+back to back, exactly as they were published and stamped. A topic with little traffic shares objects with others; a
+topic with much traffic fills objects alone. The object contains everything needed to find and verify a batch: a bucket
+can be read without a database. All numbers are little-endian, all checksums CRC32C::
 
     +--------+--------~~---------+--------~~---------+-----+---------~~--------+----~~---+---~~---+---------+
     | header | batches of part 0 | batches of part 1 | ... | control entries   | indexes | footer | trailer |
@@ -22,7 +22,7 @@ Index, 20 bytes an entry: base offset u64, highest append time of all batches be
 position in the part u32. The first batch has an entry, then each batch that begins at least 4 KiB behind the last
 entry: small batches do not make large indexes.
 
-Trailer, 36 bytes, at the very end, so that a reader who knows only the name starts here::
+Trailer, 36 bytes, at the very end, so that a reader can start from here with only the object's key::
 
     0              8               12           16              20        22     24     28           36
     +--------------+---------------+------------+---------------+---------+------+------+------------+
@@ -72,7 +72,7 @@ HEADER_SIZE: Final = 32
 TRAILER_SIZE: Final = 36
 INDEX_ENTRY_SIZE: Final = 20
 INDEX_STEP_BYTES: Final = 4096
-"""A batch gets an index entry if it begins at least so far behind the last one that has."""
+"""A batch gets an index entry if it begins at least this far behind the last indexed one."""
 
 _HEADER_MAGIC: Final = b"DNB-SEG\n"
 _TRAILER_MAGIC: Final = b"DNB-END\n"
@@ -90,7 +90,7 @@ assert _INDEX_ENTRY.size == INDEX_ENTRY_SIZE
 
 
 class SegmentKind(enum.IntEnum):
-    """What an object is."""
+    """The kind of an object."""
 
     SEGMENT = 1
     """Sealed history."""
@@ -99,7 +99,7 @@ class SegmentKind(enum.IntEnum):
 
 
 class SegmentPart(msgspec.Struct, frozen=True, array_like=True):
-    """One topic's share of an object: a half-open range of its offsets, and where its bytes are."""
+    """One topic's part of an object: a half-open range of its offsets, and the location of its bytes."""
 
     topic_id: int
     base_offset: int
@@ -113,12 +113,12 @@ class SegmentPart(msgspec.Struct, frozen=True, array_like=True):
     """The batches are the bytes ``[start, end)`` of the object."""
     end: int
     crc: int
-    """Over the batches."""
+    """CRC32C of the batches."""
     index_start: int
     index_count: int
     index_crc: int
     epoch: int
-    """Of the owner who sealed it."""
+    """Epoch of the owner that sealed it."""
 
     @property
     def size_bytes(self) -> int:
@@ -127,7 +127,7 @@ class SegmentPart(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def index_end(self) -> int:
-        """Where its index ends in the object."""
+        """End of its index in the object."""
         return self.index_start + self.index_count * INDEX_ENTRY_SIZE
 
 
@@ -140,7 +140,7 @@ class ControlEntry(NamedTuple):
 
 
 class SegmentFooter(msgspec.Struct, frozen=True, array_like=True):
-    """The table of contents."""
+    """The footer of an object: its parts, and the names in them."""
 
     epoch: int
     created_us: int
@@ -148,7 +148,7 @@ class SegmentFooter(msgspec.Struct, frozen=True, array_like=True):
     names: dict[int, str]
     """Topic id to the topic's name when the object was written."""
     producers: dict[int, str]
-    """Producer id to its name, of all producers in the object; one that was forgotten is missing."""
+    """Producer id to name, for the producers in the object; missing if the producer's state has expired."""
     control_start: int = 0
     control_end: int = 0
     control_crc: int = 0
@@ -159,7 +159,7 @@ _CONTROL = msgspec.msgpack.Decoder(list[tuple[int, int, bytes]])
 
 
 class Trailer(NamedTuple):
-    """The end of an object: where the footer is, and what everything before it adds up to."""
+    """The end of an object: location of the footer, and the checksum of everything before it."""
 
     footer_start: int
     footer_length: int
@@ -169,11 +169,11 @@ class Trailer(NamedTuple):
 
 
 class SegmentBuilder:
-    """Puts an object together. ``begin``, ``add`` …, ``end`` for each part; then ``control`` at most once; ``finish``.
+    """Builds an object. Call ``begin``, ``add`` …, ``end`` for each part; then ``control`` at most once; ``finish``.
 
-    The bytes gather in one buffer that is not copied again. If ``buffer`` is long enough, it never moves either: one
-    that grows by steps would leave holes of its former sizes in the heap. Its bytes are overwritten, so it may be one
-    that was used before; fresh memory costs its pages.
+    The bytes are collected in one buffer that is not copied again. If ``buffer`` is long enough, it is never moved
+    either: a buffer that grows in steps would leave holes of its former sizes in the heap. Its bytes are overwritten,
+    so a used buffer may be passed, which avoids the cost of fresh pages.
     """
 
     def __init__(self, kind: SegmentKind, epoch: int, created_us: int, buffer: bytearray | None = None) -> None:
@@ -191,7 +191,7 @@ class SegmentBuilder:
         self._names: dict[int, str] = {}
         self._producers: dict[int, str] = {}
         self._control = (0, 0, 0)
-        # The part that is being built.
+        # The part being built.
         self._topic_id = -1
         self._start = self._base = self._end = self._first_us = self._last_us = self._batches = self._crc = 0
         self._index: list[bytes] = []
@@ -199,12 +199,12 @@ class SegmentBuilder:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes so far, without indexes and footer."""
+        """Number of bytes so far, without indexes and footer."""
         return self._used
 
     @property
     def part_count(self) -> int:
-        """Parts that are complete."""
+        """Number of complete parts."""
         return len(self._parts)
 
     def begin(self, topic_id: int, name: str) -> None:
@@ -238,7 +238,7 @@ class SegmentBuilder:
         self._append(part)
 
     def end(self, producers: dict[int, str]) -> SegmentPart:
-        """End the part (of at least one batch), and name its producers."""
+        """End the part (of at least one batch), and record its producers' names."""
         assert self._batches, "a part holds at least one batch"
         index = b"".join(self._index)
         part = SegmentPart(
@@ -251,7 +251,7 @@ class SegmentBuilder:
             self._start,
             self._used,
             self._crc,
-            0,  # where the indexes will be is known at the end
+            0,  # the position of the indexes is known at the end
             len(self._index),
             crc32c(index),
             self._epoch,
@@ -263,7 +263,7 @@ class SegmentBuilder:
         return part
 
     def abandon(self) -> None:
-        """Give up the part that is open. Its bytes stay in the object, unreferenced."""
+        """Discard the open part. Its bytes stay in the object, unreferenced."""
         self._topic_id = -1
 
     def control(self, entries: Sequence[ControlEntry]) -> None:
@@ -275,7 +275,7 @@ class SegmentBuilder:
         self._control = (start, start + len(encoded), crc32c(encoded))
 
     def finish(self) -> tuple[bytearray, SegmentFooter]:
-        """Return the object and its table of contents."""
+        """Return the object and its footer."""
         assert self._topic_id < 0, "the last part was not ended"
         parts = []
         for part, index in zip(self._parts, self._indexes, strict=True):
@@ -362,7 +362,7 @@ def read_control(data: bytes, footer: SegmentFooter, where: str) -> list[Control
 
 
 class PartIndex:
-    """Offset and time to positions, for one part."""
+    """Maps offsets and times of one part to positions."""
 
     __slots__ = ("_offsets", "_positions", "_times")
 
@@ -377,7 +377,7 @@ class PartIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that it takes, about."""
+        """Approximate memory usage."""
         return 24 * len(self._offsets) + 400
 
     def find(self, offset: int) -> tuple[int, int]:
@@ -389,7 +389,7 @@ class PartIndex:
         return self._positions[at], self._positions[at + 1] if at + 1 < len(self._positions) else -1
 
     def before_time(self, time_us: int) -> tuple[int, int]:
-        """Return base offset and position of the last indexed batch before which all is older than ``time_us``."""
+        """Return base offset and position of the last indexed batch before which all batches are older than a time."""
         # The first entry has time 0.
         at = max(0, bisect_left(self._times, time_us) - 1)
         return self._offsets[at], self._positions[at]
@@ -412,11 +412,11 @@ def read_index(data: bytes, part: SegmentPart, where: str) -> PartIndex:
 def cut_batches(data: bytes, at: int, size: int, topic_id: int) -> Iterator[tuple[StoredBatch | None, int, int]]:
     """Cut checked batches out of ``data[at:size]``, a run of a part's bytes that begins with a batch.
 
-    Yields ``(batch, next position, 0)`` for each whole batch, and last ``(None, position, missing)``: where it stopped,
-    and how many bytes behind ``size`` are needed to go on (0 if it ends between two batches).
+    Yields ``(batch, next position, 0)`` for each whole batch, and last ``(None, position, missing)``: the end position,
+    and the number of bytes behind ``size`` that are needed to continue (0 if it ends between two batches).
 
     Raises:
-        CorruptBatchError: the bytes are damaged; what was yielded before is good.
+        CorruptBatchError: the bytes are damaged; batches yielded before are good.
     """
     while True:
         if at + STAMP_SIZE > size:

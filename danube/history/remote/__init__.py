@@ -1,6 +1,6 @@
-"""Durability ``remote``: commits that go to the storage backend itself.
+"""Durability ``remote``: commits written directly to the storage backend.
 
-:class:`RemoteJournal` takes entries like the local journal does; see :mod:`danube.history.remote.journal`.
+:class:`RemoteJournal` takes entries as the local journal does; see :mod:`danube.history.remote.journal`.
 """
 
 from __future__ import annotations

@@ -1,29 +1,30 @@
-"""Taking over the commits of a bucket: claim, read, fence. What it finds goes into a :class:`Replay`.
+"""Takes over the commits in a bucket: claims it, reads the commits, and fences former owners.
 
-A bucket has no locks, but a put with ``if_absent`` has exactly one winner, and a listing knows every put that has
-returned. That is enough:
+The results go into a :class:`Replay`. A bucket has no locks, but a put with ``if_absent`` has exactly one winner, and a
+listing includes every put that has returned. That is enough:
 
 1. **Claim.** The new owner puts commit 0 of its epoch. Then it lists. Of two owners that claim at the same time, at
    least one sees the other in its listing, and the one with the lower epoch stops. Two owners of the same epoch want
    the same key: one of them loses there.
-2. **Read and fence**, epoch by epoch, in order. The commits of an epoch are read up to the first one that is missing,
-   and a fence is put into that gap. If it is taken meanwhile, the former owner was faster: read on behind it. Once
-   the fence is in, the former owner can still put later commits but not that one, and since it acknowledges in order,
-   it acknowledges nothing more.
-3. **Check the gap**, before and after. A former owner that is alive also deletes old commits, and one that was deleted
-   looks like one that never was. But every commit says how far the log had settled when it was put together. If the
-   last object behind the gap says that the gap had settled, it was not the end: all begins anew from a listing, which
-   leads to a newer snapshot now. If it leads to the same gap again, a commit is lost, and that is said.
-4. **Look again.** Commits that came after the listing may name a newer snapshot than the one that the reading began
-   with. The former owner may delete what that one leaves out, at any later time. So all begins anew from there, once;
-   behind the fences no newer one can come.
+2. **Read and fence**, epoch by epoch, in order. The commits of an epoch are read up to the first missing one,
+   and a fence is put into that gap. If the put finds an object there, the former owner was faster: continue reading
+   behind it. Once the fence is stored, the former owner can still put later commits but not that one, and since it
+   acknowledges in order, it acknowledges nothing more.
+3. **Check the gap**, before and after. A living former owner also deletes old commits, and a deleted commit looks
+   like one that never existed. But every commit records how far the log had settled when it was built. If the
+   last object behind the gap records that the gap had settled, it was not the end: the procedure starts again from a
+   listing, which now leads to a newer snapshot. If it leads to the same gap again, a commit is lost, and that is
+   reported.
+4. **Check for a newer snapshot.** Commits that were written after the listing may name a newer snapshot than the one
+   that the reading started from. The former owner may later delete the commits which that snapshot leaves out. So the
+   procedure starts again from there, once; behind the fences there can be no newer one.
 
-Where to begin: every commit names the newest snapshot that had settled when it was put together, and nothing that this
-snapshot needs is deleted before a commit with its name in it has settled. So the last commit leads to a snapshot from
-which everything is there.
+The starting point: every commit names the newest snapshot that had settled when it was built, and nothing that this
+snapshot needs is deleted before a commit that names it has settled. So the last commit leads to a snapshot from
+which on everything exists.
 
-A fence stays for ever, unless the owner wrote it itself at its end: a former owner that was cut off for a month still
-finds its next number taken. It is one small object for each broker that died.
+A fence is never deleted, unless the owner wrote it itself when it closed: a former owner that was cut off for a month
+still finds its next number taken. It is one small object for each broker that crashed.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ from danube.storage import Storage
 __all__ = ["Claim", "Listing", "highest_epoch", "put_once"]
 
 _AT_ONCE: Final = 4
-"""Commits that are read at a time."""
+"""Number of commits read concurrently."""
 
 Listing = dict[int, list[int]]
 """Epoch to its sequences, in order."""
 
 
 async def highest_epoch(storage: Storage, cluster: str) -> int:
-    """Return the highest epoch that has commits in a bucket, 0 if there are none. A new owner takes a higher one.
+    """Return the highest epoch with commits in a bucket, 0 if there are none. A new owner takes a higher one.
 
     Raises:
         StorageError: the backend cannot be read.
@@ -81,10 +82,10 @@ async def _list(storage: Storage, cluster: str) -> Listing:
 
 
 async def put_once(storage: Storage, key: str, data: bytes | bytearray) -> bool:
-    """Put an object that nobody may replace; return whether it is there now: ours, and nobody else's.
+    """Put an object that must never be replaced; return whether the stored object is this one.
 
     Raises:
-        StorageError: the backend failed; it may have happened, and the call may be repeated with the same bytes.
+        StorageError: the backend failed; the put may have succeeded, and may be repeated with the same bytes.
     """
     while True:
         try:
@@ -96,11 +97,11 @@ async def put_once(storage: Storage, key: str, data: bytes | bytearray) -> bool:
             # It may be our own, from an earlier call whose answer was lost.
             return await storage.get(key) == data
         except StorageNotFoundError:
-            continue  # taken, and deleted since: put again
+            continue  # deleted since: put again
 
 
 class _MovedError(Exception):
-    """A former owner that is alive has deleted what we were about to read."""
+    """A living former owner has deleted objects that were about to be read."""
 
     def __init__(self, position: Position) -> None:
         super().__init__(position)
@@ -108,20 +109,20 @@ class _MovedError(Exception):
 
 
 class Claim:
-    """One owner's way into a bucket. :meth:`run` once.
+    """Takeover of a bucket by one owner. Call :meth:`run` once.
 
     Args:
-        storage, cluster: the bucket, and whose commits.
+        storage, cluster: the bucket, and the cluster of the commits.
         epoch: higher than :func:`highest_epoch`.
-        owner: names this life of this broker, like no other.
+        owner: a unique name of this broker process.
         wall_clock_us: microseconds since the epoch.
 
     Attributes:
-        replay: what was found.
-        snapshot: the newest one that any commit up to the fences names, with which recovery begins; None if there is
+        replay: the recovered commits.
+        snapshot: the newest one named by any commit up to the fences, from which recovery starts; None if there is
             none.
-        in_pieces: whether a snapshot was found that is in pieces.
-        stored: positions of all former commits that may be deleted one day.
+        in_pieces: whether a snapshot in pieces was found.
+        stored: positions of all former commits that may be deleted later.
     """
 
     def __init__(
@@ -139,10 +140,10 @@ class Claim:
         self.stored: list[Position] = []
 
     async def run(self) -> None:
-        """Claim the bucket; when this returns, nobody else can acknowledge anything there.
+        """Claim the bucket; after this returns, no other owner can acknowledge anything there.
 
         Raises:
-            OwnerFencedError: another owner has it, or has it now.
+            OwnerFencedError: another owner has the bucket.
             DataLossError: a commit is damaged or missing; it names the object.
             StorageError: the backend cannot be read or written.
         """
@@ -160,7 +161,7 @@ class Claim:
                 if self.snapshot == self._begun:
                     break
             except _MovedError as moved:
-                if missing == (moved.position, self._begun):  # nobody has moved: it is not there
+                if missing == (moved.position, self._begun):  # no former owner is active: it is missing
                     raise self._lost(moved.position) from None
                 missing = (moved.position, self._begun)
         self.stored.append(mine)
@@ -211,24 +212,24 @@ class Claim:
             try:
                 return decode_snapshot(commit, where, await join_pieces(self._storage, key, pieces.count))
             except DataLossError:
-                # Perhaps only the answer was damaged.
+                # The answer may have been damaged in transfer.
                 return decode_snapshot(commit, where, await join_pieces(self._storage, key, pieces.count))
         except StorageNotFoundError:
             raise _MovedError(position) from None
 
     async def _find_snapshot(self, former: Listing) -> Position | None:
-        """Return the newest snapshot of which it is known that it had settled."""
+        """Return the newest snapshot that is known to have settled."""
         for epoch in sorted(former, reverse=True):
             for sequence in reversed(former[epoch]):
                 head = (await self._read_listed(Position(epoch, sequence))).head
                 if head.snapshot is not None:
                     return Position(*head.snapshot)
                 if head.kind == CommitKind.ENTRIES:
-                    return None  # nobody has made one yet
+                    return None  # there is none yet
         return None
 
     async def _leave(self, epoch: int, sequences: list[int]) -> None:
-        """Take note of what is left of an epoch that the snapshot covers: all but its fence may go."""
+        """Record the remaining commits of an epoch that the snapshot covers: all but its fence may be deleted."""
         for sequence in reversed(sequences):
             head = (await self._read_listed(Position(epoch, sequence))).head
             if head.kind == CommitKind.FENCE:
@@ -238,7 +239,7 @@ class Claim:
         self.stored += [Position(epoch, sequence) for sequence in sequences]
 
     async def _read_epoch(self, epoch: int, sequence: int, listed: set[int]) -> None:
-        """Read the commits of an epoch from ``sequence`` on, up to the fence, which is put there if it is missing."""
+        """Read the commits of an epoch from ``sequence`` on, up to the fence, which is put if it is missing."""
         while True:
             run = 0
             while run < _AT_ONCE and sequence + run in listed:
@@ -251,7 +252,7 @@ class Claim:
                 if found is None:
                     await self._check_gap(position)
                     await self._put_marker(CommitKind.FENCE, position)
-                    continue  # read what is there now: our fence, or what the former owner has put before it
+                    continue  # read it: our fence, or a commit that the former owner put first
                 commits = [found]
             for commit in commits:
                 if commit.head.kind == CommitKind.FENCE:
@@ -264,7 +265,7 @@ class Claim:
                 sequence += 1
 
     async def _pass_fence(self, head: CommitHead) -> None:
-        """Make sure that a fence stands at the end of its epoch, and remove what lies behind it."""
+        """Ensure that there is a fence at the end of its epoch, and remove objects behind it."""
         if head.writer_epoch > self._epoch:
             raise self._fenced(head.writer_epoch)
         strays = await self._check_gap(head.position)
@@ -273,7 +274,7 @@ class Claim:
             self.stored.append(head.position)
 
     async def _check_gap(self, gap: Position) -> list[Position]:
-        """Make sure that nothing was ever acknowledged from ``gap`` on; return what lies behind it."""
+        """Ensure that nothing was ever acknowledged from ``gap`` on; return the positions behind it."""
         prefix = f"{wal_prefix(self._cluster)}{gap.epoch:016x}/"
         behind = [
             parse_key(self._cluster, item.key)
@@ -281,13 +282,13 @@ class Claim:
             for item in page.objects
         ]
         if behind:
-            last = (await self._read_listed(behind[-1])).head  # those that come later know more
+            last = (await self._read_listed(behind[-1])).head  # later ones record more
             if last.settled > gap.sequence:
                 raise _MovedError(gap)
         return behind
 
     async def _read_run(self, positions: list[Position]) -> list[DecodedCommit]:
-        """Read listed commits, all at a time."""
+        """Read listed commits concurrently."""
         found: dict[Position, DecodedCommit] = {}
         failures: list[DanubeError | _MovedError] = []
 
@@ -316,13 +317,13 @@ class Claim:
             try:
                 return decode_commit(await self._storage.get(key), self._cluster, position, where)
             except DataLossError:
-                # Perhaps only the answer was damaged.
+                # The answer may have been damaged in transfer.
                 return decode_commit(await self._storage.get(key), self._cluster, position, where)
         except StorageNotFoundError:
             return None
 
     async def _read_listed(self, position: Position) -> DecodedCommit:
-        """Return a commit that was there a moment ago."""
+        """Return a commit that was listed shortly before."""
         commit = await self._read(position)
         if commit is None:
             raise _MovedError(position)

@@ -1,22 +1,22 @@
-"""The bytes of a remote commit: which object is which, and what its control entries say. Pure.
+"""Byte format of remote commits: object keys, kinds of commits, and their control entries. Pure.
 
 A commit is a segment object of kind ``COMMIT`` (:mod:`danube.history.segment`) under the key::
 
     wal/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>
 
-Its control section begins with a :class:`CommitHead` that says what the object is, so that an object under a wrong key,
-or of another cluster, is found out. Behind it come the control entries of the topics (``danube.log.EntryType``: CURSOR,
+Its control section begins with a :class:`CommitHead` that identifies the object, so that an object under a wrong key,
+or of another cluster, is detected. Behind it are the control entries of the topics (``danube.log.EntryType``: CURSOR,
 PRODUCER, TOPIC), in the order of their submission; the batches are the parts. There are four kinds of commits:
 
-* ``CLAIM``, sequence 0 of each epoch: an owner was here.
-* ``ENTRIES``: what it is all about.
-* ``SNAPSHOT``: everything that the commits which had settled before it have said, except the batches that are still
+* ``CLAIM``, sequence 0 of each epoch: marks the takeover by an owner.
+* ``ENTRIES``: the entries of topics.
+* ``SNAPSHOT``: the combined state of all commits that had settled before it, except the batches that are still
   needed: their parts are listed with their objects.
-  One that is larger than an object may be is stored before, in pieces, and the commit says only how to read them::
+  One that is larger than the maximum object is stored first, in pieces, and the commit only tells how to read them::
 
       wal-pieces/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>-<number, 8 hex digits>
 
-* ``FENCE``: the end of an epoch. Written by the owner itself when it closes, or by a later one who takes over.
+* ``FENCE``: the end of an epoch. Written by the owner itself when it closes, or by a later owner that takes over.
 
 A change of metadata is the payload of a TOPIC entry: one of the four structs of :data:`Change`.
 """
@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 _HEAD_TYPE: Final = 64
-"""Beyond all journal entry types: only commits have these three."""
+"""Above all journal entry types: these three types exist only in commits."""
 _SNAPSHOT_TYPE: Final = 65
 _PIECES_TYPE: Final = 66
 
@@ -89,7 +89,7 @@ class Position(NamedTuple):
 
 
 def wal_prefix(cluster: str) -> str:
-    """Return where the commits of a cluster are."""
+    """Return the key prefix of a cluster's commits."""
     return f"wal/{cluster}/"
 
 
@@ -99,10 +99,10 @@ def commit_key(cluster: str, position: Position) -> str:
 
 
 def parse_key(cluster: str, key: str) -> Position:
-    """Return the position that a key names.
+    """Return the position that a key encodes.
 
     Raises:
-        DataLossError: no commit has such a key.
+        DataLossError: not a key of a commit.
     """
     pieces = key.removeprefix(wal_prefix(cluster)).split("/")
     try:
@@ -115,12 +115,12 @@ def parse_key(cluster: str, key: str) -> Position:
 
 
 def pieces_prefix(cluster: str) -> str:
-    """Return where the pieces of large snapshots are."""
+    """Return the key prefix of the pieces of large snapshots."""
     return f"wal-pieces/{cluster}/"
 
 
 def pieces_key(cluster: str, position: Position) -> str:
-    """Return what the keys of a snapshot's pieces begin with."""
+    """Return the key prefix of a snapshot's pieces."""
     return f"{pieces_prefix(cluster)}{position.epoch:016x}/{position.sequence:016x}"
 
 
@@ -134,7 +134,7 @@ def parse_pieces_key(cluster: str, key: str) -> Position | None:
 
 
 class CommitKind(enum.IntEnum):
-    """What a commit is for."""
+    """The purpose of a commit."""
 
     CLAIM = 1
     ENTRIES = 2
@@ -148,25 +148,25 @@ class CommitHead(msgspec.Struct, frozen=True, array_like=True):
     kind: int
     cluster: str
     owner: str
-    """Names one life of one broker: two owners never write the same bytes."""
+    """Unique name of one broker process: two owners never write the same bytes."""
     writer_epoch: int
-    """Of the owner who wrote it."""
+    """Epoch of the owner that wrote it."""
     epoch: int
-    """Of the owner whose log it is in; another one only in a FENCE."""
+    """Epoch of the owner whose log it is in; differs only in a FENCE."""
     sequence: int
     snapshot: tuple[int, int] | None
-    """Epoch and sequence of the newest snapshot that had settled when this commit was put together."""
+    """Epoch and sequence of the newest snapshot that had settled when this commit was built."""
     settled: int
-    """So did every commit of its epoch below this sequence. What a SNAPSHOT says is what they, and all former epochs,
-    have said."""
+    """Every commit of its epoch below this sequence had settled, too. A SNAPSHOT is the combined state of these, and
+    of all former epochs."""
 
     @property
     def position(self) -> Position:
-        """Where it belongs."""
+        """Its position in the log."""
         return Position(self.epoch, self.sequence)
 
 
-# --- Changes of metadata ---
+# --- Metadata changes ---
 
 
 class _Change(msgspec.Struct, array_like=True, tag_field="change"):
@@ -182,7 +182,7 @@ class TopicStored(_Change, tag=1):
 
 
 class TopicDeleted(_Change, tag=2):
-    """A topic was deleted, with all that hangs on it."""
+    """A topic was deleted, with everything that belongs to it."""
 
     name: str
     topic_ids: list[int]
@@ -224,7 +224,7 @@ def decode_change(payload: bytes) -> Change:
 
 
 class RemoteState(msgspec.Struct, array_like=True):
-    """What the broker knows of its topics of durability ``remote``; the payloads are its own."""
+    """The broker's state of its topics of durability ``remote``; the payloads are opaque here."""
 
     topics: dict[str, tuple[list[int], bytes]]
     """Topic name to its ids and its record."""
@@ -247,7 +247,7 @@ class SnapshotObject(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotBody(msgspec.Struct, frozen=True, array_like=True):
-    """What a SNAPSHOT says."""
+    """Contents of a SNAPSHOT."""
 
     state: RemoteState
     next_offsets: dict[int, int]
@@ -256,7 +256,7 @@ class SnapshotBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotPieces(msgspec.Struct, frozen=True, array_like=True):
-    """What a SNAPSHOT says whose body is in pieces."""
+    """Contents of a SNAPSHOT whose body is in pieces."""
 
     count: int
     crc: int
@@ -271,7 +271,7 @@ _PIECES = msgspec.msgpack.Decoder(SnapshotPieces)
 
 
 class DecodedCommit(NamedTuple):
-    """A commit that was read and verified, all of it."""
+    """A commit that was read and verified completely."""
 
     head: CommitHead
     created_us: int
@@ -282,17 +282,17 @@ class DecodedCommit(NamedTuple):
 
 
 def head_entry(head: CommitHead) -> ControlEntry:
-    """Return the entry that every control section begins with."""
+    """Return the first entry of every control section."""
     return ControlEntry(_HEAD_TYPE, 0, _encode(head))
 
 
 def snapshot_body(body: SnapshotBody) -> bytes:
-    """Return what a SNAPSHOT says as bytes."""
+    """Return the contents of a SNAPSHOT as bytes."""
     return _encode(body)
 
 
 def snapshot_entry(body: bytes) -> ControlEntry:
-    """Return the entry behind the head of a SNAPSHOT, for :func:`snapshot_body`."""
+    """Return the entry behind the head of a SNAPSHOT, for the result of :func:`snapshot_body`."""
     return ControlEntry(_SNAPSHOT_TYPE, 0, body)
 
 
@@ -309,10 +309,10 @@ def encode_marker(head: CommitHead, created_us: int, entries: Iterable[ControlEn
 
 
 def decode_commit(data: bytes, cluster: str, position: Position, where: str) -> DecodedCommit:
-    """Read a whole object and verify that it is the commit of ``position``; ``where`` names it in errors.
+    """Decode a whole object and verify that it is the commit of ``position``; ``where`` names it in errors.
 
     Raises:
-        DataLossError: damaged, written by a newer version, or not what its key says.
+        DataLossError: damaged, written by a newer version, or not the commit of its key.
     """
     kind, _ = read_header(data, where)
     trailer = read_trailer(data[-TRAILER_SIZE:], where)
@@ -334,17 +334,17 @@ def decode_commit(data: bytes, cluster: str, position: Position, where: str) -> 
 
 
 def snapshot_pieces(commit: DecodedCommit) -> SnapshotPieces | None:
-    """Return how the pieces of a SNAPSHOT are to be read; None if it is whole."""
+    """Return how to read the pieces of a SNAPSHOT; None if it has none."""
     if [entry.type for entry in commit.entries] != [_PIECES_TYPE]:
         return None
     return _PIECES.decode(commit.entries[0].payload)
 
 
 def decode_snapshot(commit: DecodedCommit, where: str, joined: bytes | None = None) -> SnapshotBody:
-    """Return what a SNAPSHOT says; ``joined`` are its pieces, if it is in some.
+    """Return the contents of a SNAPSHOT; ``joined`` are its joined pieces, if there are any.
 
     Raises:
-        DataLossError: the commit is no snapshot, or its pieces are damaged.
+        DataLossError: the commit is not a snapshot, or its pieces are damaged.
     """
     pieces = snapshot_pieces(commit)
     if commit.head.kind == CommitKind.SNAPSHOT and pieces is not None and joined is not None:

@@ -1,30 +1,30 @@
-"""Durability ``remote``: what is acknowledged is in the bucket, and the bucket alone is enough to go on.
+"""Durability ``remote``: a journal that writes commits to the bucket, from which alone a broker can recover.
 
-Topics of this durability have no share of the local journal. Their batches, cursors, producers and the changes of their
-metadata go to a :class:`RemoteJournal`, which takes entries like the journal does and writes each commit as one object
+Topics of this durability have no share of the local journal. Their batches, cursors, producers and metadata changes
+go to a :class:`RemoteJournal`, which takes entries as the journal does and writes each commit as one object
 for all of them. The object is put with ``if_absent`` under the owner's epoch and the next number, and never replaced.
 Entries settle in the order of the numbers, each commit only after all commits before it: then its batches become
-visible in the history (:meth:`HistoryCatalogue.add_commit`, in memory only: the object itself tells of them), and then
+visible in the history (:meth:`HistoryCatalogue.add_commit`, in memory only: the object describes itself), and then
 ``on_commit`` is called.
 
 * **The order** of commits, and when the next one starts: :mod:`danube.history.remote.queue`.
-* **Recovery and fencing**: :mod:`danube.history.remote.claim`. A new owner needs nothing but the bucket.
-* **What is in an object**: :mod:`danube.history.remote.format`.
+* **Recovery and fencing**: :mod:`danube.history.remote.claim`. A new owner needs only the bucket.
+* **The contents of an object**: :mod:`danube.history.remote.format`.
 
 A put that fails is repeated with the same bytes until it succeeds, whatever the error: the numbers must not have gaps,
-and it may have happened. So while the backend is away everything waits. Who has waited for ``remote_stall_s`` is told
-so with a retryable error (``on_stall``), while the entries stay pending; they may still happen. A put that finds a
-stranger's object under its key means that another owner has taken over: nothing more is acknowledged, and ``run`` ends
-with :class:`OwnerFencedError`.
+and the put may have succeeded. So all entries wait while the backend is unavailable. After ``remote_stall_s`` their
+owners are notified with a retryable error (``on_stall``), while the entries stay pending; they may still settle. A put
+that finds a foreign object under its key means that another owner has taken over: nothing more is acknowledged, and
+``run`` ends with :class:`OwnerFencedError`.
 
-**Snapshots** keep recovery short. Now and then, first of all when it starts, and at its end, the owner writes a commit
-that says everything which has settled so far. Commits before it go, as soon as their batches are in ordinary segments
-(:meth:`HistoryCatalogue.replace`) *and the bucket's manifests tell of these segments*: the next snapshot does not
-mention them any more, a later commit that names this snapshot has settled, and then they are deleted. Never before. So
-whatever the newest snapshot of a fenced epoch leaves out is in the manifests for whoever reads them behind the fence;
-read before it, they may lack what the former owner has sealed, told and deleted in between.
+**Snapshots** keep recovery short. From time to time, and at its start and end, the owner writes a commit
+with all state that has settled so far. Commits before it are deleted, as soon as their batches are in ordinary segments
+(:meth:`HistoryCatalogue.replace`) *and the bucket's manifests list these segments*: the next snapshot does not
+mention them any more, a later commit that names this snapshot has settled, and only then they are deleted. So
+whatever the newest snapshot of a fenced epoch leaves out is in the manifests for an owner that reads them behind the
+fence; read before it, they may lack segments that the former owner sealed, listed and deleted commits for in between.
 
-Give it a :class:`Storage` of its own: uploads of segments would otherwise stand in the same line.
+Use a :class:`Storage` of its own: otherwise commits would queue behind uploads of segments.
 """
 
 from __future__ import annotations
@@ -83,25 +83,25 @@ _log = logging.getLogger("danube.remote")
 
 _FIRST_PAUSE_S: Final = 0.1
 _MARKS_PER_STALL: Final = 4
-"""How finely waiting is measured: a stall is told after ``remote_stall_s`` and a quarter of it at most."""
+"""Resolution of waiting times: a stall is reported after ``remote_stall_s`` and a quarter of it at most."""
 
 
 class RemoteBroker(Protocol):
-    """What the journal asks of the broker around it."""
+    """Interface of the broker for its remote journal."""
 
     def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
-        """Entries have settled, in the order of their submission; with an error, they may or may not have happened."""
+        """Entries have settled, in the order of submission; with an error, they may or may not be durable."""
         ...
 
     def on_stall(self, entries: Sequence[Entry], error: DanubeError) -> None:
-        """Entries have waited for ``remote_stall_s``, or for as long once more. They stay pending, and settle later."""
+        """Entries have waited for ``remote_stall_s``, or a multiple of it. They stay pending, and settle later."""
         ...
 
     def remote_state(self) -> RemoteState:
         """Return the state of all topics of durability ``remote``.
 
-        It must know everything that has settled at this moment, and may know more: so a change is made there before
-        its entry is submitted, not when somebody comes to know that it has settled.
+        It must include everything that has settled at this moment, and may include more: so a change is applied to it
+        before its entry is submitted, not when the owner is notified that it has settled.
         """
         ...
 
@@ -110,29 +110,30 @@ class RemoteBroker(Protocol):
         ...
 
     def producer_name(self, topic_id: int, producer_id: int) -> str:
-        """Return the name of a producer; empty if it is forgotten."""
+        """Return the name of a producer; empty if its state has expired."""
         ...
 
 
 async def _enter_nothing(recovered: RemoteRecovered) -> None:
-    """The catalogue knows the bucket already."""
+    """Default for a catalogue that knows the bucket already."""
 
 
 class RemoteJournal:
-    """See the module. ``recover``, then ``nursery.start(run)``, and ``aclose`` in the end.
+    """The remote journal; see the module. Call ``recover``, then ``nursery.start(run)``, and finally ``aclose``.
 
     Args:
         storage: the backend; it must be durable and have conditional puts.
-        catalogue: the history of this owner, with what the bucket's manifests say; its epoch is the owner's.
+        catalogue: the history of this owner, including the contents of the bucket's manifests; its epoch is the
+            owner's.
         broker: see :class:`RemoteBroker`.
         limits: ``remote_*``, ``journal_pending_bytes`` and ``journal_full_wait_s`` are used.
         cluster: name of the cluster, part of the keys.
-        owner: names this life of this broker, like no other one.
+        owner: a unique name of this broker process.
         wall_clock_us: microseconds since the epoch.
-        told: returns whether the bucket's manifests tell of everything that the catalogue knows at this moment.
+        told: returns whether the bucket's manifests list everything that is in the catalogue at this moment.
 
     Raises:
-        ConfigurationError: the backend forgets, or has no conditional puts.
+        ConfigurationError: the backend is not durable, or has no conditional puts.
     """
 
     def __init__(
@@ -170,19 +171,19 @@ class RemoteJournal:
         self._told = told
         self._epoch = catalogue.epoch
         self._admission = Admission(limits)
-        # What names topics and producers comes on top of the entries, many times their size if they are tiny.
+        # Names of topics and producers are added to the entries, many times their size if these are tiny.
         commit_bytes = min(limits.remote_commit_bytes, storage.capabilities.max_object_bytes // 16)
         self._queue = CommitQueue(1, limits.remote_in_flight, commit_bytes)
         self._stored = StoredCommits()
         self._next_offsets: dict[int, int] = {}
         self._needed: dict[Position, SnapshotObject] = {}
-        """Commits with batches of which no manifest tells for certain."""
+        """Commits with batches that may not be listed in any manifest."""
         self._snapshot: Position | None = None
         """The newest snapshot that has settled."""
         self._in_pieces = False
-        """Whether some snapshot is in pieces."""
+        """Whether any snapshot is in pieces."""
         self._due = True
-        """Whether a snapshot is to be written."""
+        """Whether a snapshot must be written."""
         self._commits_since = 0
         self._bytes_since = 0
         self._idle: trio.Event | None = None
@@ -203,8 +204,9 @@ class RemoteJournal:
         The batches that are not in segments yet are visible in the catalogue when this returns.
 
         Args:
-            enter: awaited behind the fences: from then on nobody else's commits go, and what the bucket's manifests say
-                is enough. An owner whose catalogue does not know the bucket enters now what they tell.
+            enter: awaited behind the fences: from then on no commits of other owners are deleted, and the bucket's
+                manifests are sufficient. An owner whose catalogue does not know the bucket must now enter their
+                contents.
 
         Raises:
             OwnerFencedError: another owner has the bucket.
@@ -223,7 +225,7 @@ class RemoteJournal:
             position: SnapshotObject(*position, item.size_bytes, item.created_us, item.parts)
             for position, item in claim.replay.objects.items()
         }
-        self._catalogue.forget_commits(self._storage.name)  # of an attempt that was cut off
+        self._catalogue.forget_commits(self._storage.name)  # of an interrupted attempt
         await enter(recovered)
         for position in sorted(claim.replay.objects):
             item = claim.replay.objects[position]
@@ -236,7 +238,7 @@ class RemoteJournal:
     def _is_needed(self, part: SegmentPart) -> bool:
         """Return whether a part of a commit is neither sealed nor expired.
 
-        What lies behind it may be sealed already: small neighbours are merged before larger ones are old enough.
+        Parts behind it may be sealed already: small adjacent parts are merged before larger ones are old enough.
         """
         history = self._catalogue.topic(part.topic_id)
         found = history.find(part.base_offset)
@@ -244,7 +246,7 @@ class RemoteJournal:
         return not sealed and part.end_offset > history.start_offset
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Commit what is submitted, until :meth:`aclose` (or cancellation, which settles the rest with an error).
+        """Commit submitted entries until :meth:`aclose` (or cancellation, which settles the rest with an error).
 
         Raises:
             OwnerFencedError: another owner has taken over. The process should exit.
@@ -261,7 +263,7 @@ class RemoteJournal:
                     await self._start_commits(puts)
                 helpers.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            # Several puts find the fence at the same time; it is one thing that has happened.
+            # Several puts may find the fence at the same time; report one error.
             if self._failure is not None and group.split(trio.Cancelled)[1] is not None:
                 raise self._failure from group
             raise
@@ -278,7 +280,7 @@ class RemoteJournal:
     async def aclose(self) -> None:
         """Commit what is pending, end the epoch in the bucket, and end :meth:`run`.
 
-        Waits for the backend as long as it takes; cancelling it leaves the journal running down by itself.
+        Waits for the backend without limit; if cancelled, the journal still ends by itself.
         """
         self._closing = True
         self._wake()
@@ -286,10 +288,10 @@ class RemoteJournal:
             await self._ended.wait()
 
     async def check_owner(self) -> None:
-        """Make sure that nobody has claimed the bucket since this owner did.
+        """Verify that no other owner has claimed the bucket since this one did.
 
         Raises:
-            OwnerFencedError: somebody has.
+            OwnerFencedError: another owner has claimed it.
             StorageError: the backend cannot be read.
         """
         last = commit_key(self._cluster, Position(self._epoch, 2**64 - 1))
@@ -311,10 +313,10 @@ class RemoteJournal:
     # --- Writing ---
 
     def submit(self, entry: Entry) -> None:
-        """Take an entry; ``on_commit`` reports it. Never waits: publishes ask :meth:`admit` before.
+        """Queue an entry; ``on_commit`` reports it. Never waits: publishes call :meth:`admit` before.
 
         Raises:
-            OwnerFencedError, UnavailableError: the journal takes nothing more.
+            OwnerFencedError, UnavailableError: the journal accepts no more entries.
         """
         if self._failure is not None:
             raise self._failure
@@ -329,17 +331,17 @@ class RemoteJournal:
             self._wake()
 
     def try_admit(self, size: int) -> bool:
-        """Return whether a batch of ``size`` bytes may be submitted now; the caller then does so without waiting."""
+        """Return whether a batch of ``size`` bytes may be submitted now; the caller must then do so without waiting."""
         return self._admission.try_admit(size)
 
     async def admit(self, size: int) -> None:
-        """Wait until a batch of ``size`` bytes may be submitted; the caller then does so without waiting in between.
+        """Wait until a batch of ``size`` bytes may be submitted; the caller must then do so without waiting in between.
 
         Waits while more than ``journal_pending_bytes`` are pending.
 
         Raises:
-            StorageUnavailableError: that has taken ``journal_full_wait_s``.
-            OwnerFencedError, UnavailableError: the journal takes nothing more.
+            StorageUnavailableError: the wait exceeded ``journal_full_wait_s``.
+            OwnerFencedError, UnavailableError: the journal accepts no more entries.
         """
         if self._admission.try_admit(size):
             return
@@ -356,7 +358,7 @@ class RemoteJournal:
     # --- Commits ---
 
     async def _start_commits(self, puts: trio.Nursery) -> None:
-        """Start one commit after the other; return when the epoch has ended."""
+        """Start commits one after the other; return when the epoch has ended."""
         queue = self._queue
         while True:
             if self._due and queue.has_room:
@@ -365,7 +367,7 @@ class RemoteJournal:
                 self._start(puts, queue.take())
             elif self._closing and not queue:
                 if self._commits_since:
-                    self._due = True  # so that the next life begins quickly
+                    self._due = True  # so that the next start is fast
                     continue
                 await self._put(queue.take_marker(CommitKind.FENCE))
                 return
@@ -378,7 +380,7 @@ class RemoteJournal:
         puts.start_soon(self._put, commit)
 
     def _build(self, commit: Commit) -> None:
-        """Put the object together."""
+        """Build the object of a commit."""
         commit.created_us = self._clock_us()
         commit.snapshot = self._snapshot
         position = Position(self._epoch, commit.sequence)
@@ -410,7 +412,7 @@ class RemoteJournal:
             commit.data = encode_marker(head, commit.created_us)
 
     def _snapshot_entry(self, commit: Commit, body: bytes) -> ControlEntry:
-        """Return what a snapshot says, or how to read the pieces that it is cut into because it is too large."""
+        """Return the entry of a snapshot, or one for the pieces that it is split into because it is too large."""
         most = piece_bytes(self._storage)
         if len(body) <= most - ROOM_BYTES:
             return snapshot_entry(body)
@@ -440,7 +442,7 @@ class RemoteJournal:
         return control
 
     async def _put(self, commit: Commit) -> None:
-        """Bring a commit into the bucket, however long it takes."""
+        """Put a commit into the bucket, with unlimited retries."""
         if not commit.data:
             self._build(commit)
         key = commit_key(self._cluster, Position(self._epoch, commit.sequence))
@@ -450,7 +452,8 @@ class RemoteJournal:
                 ours = await self._put_pieces(commit) and await put_once(self._storage, key, commit.data)
                 break
             except StorageError as error:
-                # What does not pass by itself (credentials, a bucket that is gone) is put right by somebody: go on.
+                # Errors that do not pass by themselves (credentials, a missing bucket) are fixed by an operator: keep
+                # trying.
                 self._last_error = error
                 _log.warning("commit %d of the remote topics has to wait: %s", commit.sequence, error)
                 await trio.sleep(pause_s)
@@ -464,7 +467,7 @@ class RemoteJournal:
             self._settle(commit)
 
     async def _put_pieces(self, commit: Commit) -> bool:
-        """Store the pieces of a large snapshot; return whether all of them are ours."""
+        """Store the pieces of a large snapshot; return whether all stored pieces are this owner's."""
         key = pieces_key(self._cluster, Position(self._epoch, commit.sequence))
         for number, piece in enumerate(commit.pieces):
             if piece is not None:
@@ -480,7 +483,7 @@ class RemoteJournal:
         )
 
     def _settle(self, landed: Commit) -> None:
-        """A commit has landed: report it and those behind it whose turn it is."""
+        """Report a stored commit, and those behind it that can settle now."""
         for commit in self._queue.landed(landed):
             position = Position(self._epoch, commit.sequence)
             if commit.parts:
@@ -501,10 +504,10 @@ class RemoteJournal:
         self._admission.wake()
         self._wake()
 
-    # --- Snapshots, and what they make superfluous ---
+    # --- Snapshots, and deletion of superseded commits ---
 
     def _everything(self) -> SnapshotBody:
-        """Return everything that has settled."""
+        """Return the combined settled state."""
         state = self._broker.remote_state()
         ids = {topic_id for topic_ids, _ in state.topics.values() for topic_id in topic_ids}
         parts: dict[Position, list[SegmentPart]] = {}
@@ -513,7 +516,7 @@ class RemoteJournal:
                 for record in self.unsealed(topic_id):
                     parts.setdefault(parse_key(self._cluster, record.object), []).append(record.part)
         else:
-            # Of what was sealed since the last manifest only commits tell, should this owner's metadata be lost.
+            # Parts sealed since the last manifest are known only from commits, if this owner's metadata are lost.
             for position, item in self._needed.items():
                 found = [part for part in item.parts if part.topic_id in ids]
                 if found:
@@ -524,13 +527,13 @@ class RemoteJournal:
         return SnapshotBody(state, dict(self._next_offsets), list(self._needed.values()))
 
     def unsealed(self, topic_id: int) -> list[PartRecord]:
-        """Return the parts of a topic that only commits hold, in the order of their offsets."""
+        """Return the parts of a topic that are only in commits, in the order of their offsets."""
         history = self._catalogue.find(topic_id)
         commits = self._catalogue.commits
         return [record for record in history.parts if record.ref in commits] if history is not None else []
 
     async def _clean(self) -> None:
-        """Delete commits that nothing needs any more, whenever there are some."""
+        """Task: delete commits that are no longer needed."""
         while True:
             await self._to_clean.wait()
             self._to_clean = trio.Event()
@@ -545,7 +548,7 @@ class RemoteJournal:
                 _log.warning("%d commits of the remote topics are to be deleted later: %s", len(gone), error)
 
     async def _drop_pieces(self) -> None:
-        """Delete the pieces of snapshots that are not needed any more, also of those that never came to be."""
+        """Delete the pieces of snapshots that are no longer needed, including those never completed."""
         oldest = self._stored.oldest_needed
         if oldest is None:
             return
@@ -564,16 +567,16 @@ class RemoteJournal:
     def _ref(self, position: Position) -> ObjectRef:
         return ObjectRef(self._storage.name, commit_key(self._cluster, position))
 
-    # --- Waiting ---
+    # --- Stalls ---
 
     async def _watch(self) -> None:
-        """Tell those who have waited too long, again and again. Marks of what had come by then measure how long."""
+        """Report entries that have waited too long, repeatedly. Marks of the submitted entries measure the time."""
         queue = self._queue
         while True:
             self._waits = trio.Event()
             if not queue:
                 await self._waits.wait()
-            marks: deque[tuple[int, int]] = deque()  # how much had been submitted, and at which step
+            marks: deque[tuple[int, int]] = deque()  # number of submitted entries, and the step
             step = 0
             while queue:
                 if not marks or queue.submitted > marks[-1][0]:

@@ -1,11 +1,11 @@
-"""The order of remote commits: what goes into the next one, when it may start, and who settles when. Pure.
+"""Queue of remote commits: what the next commit contains, when it starts, and the order of settling. Pure.
 
-Entries wait in one queue. A commit takes what has gathered, up to a number of bytes, and gets the next sequence number.
-Several commits may be on their way, and they may land in any order; they settle in the order of their numbers.
+Entries wait in one queue. A commit takes the queued entries, up to a number of bytes, and gets the next sequence
+number. Several commits may be in flight and may finish in any order; they settle in the order of their numbers.
 
-With nothing on its way the next commit starts at once, so an idle topic waits for one put. With ``n`` on their way it
-starts when ``n`` times 256 KiB have gathered: load makes larger commits instead of more of them, and a slow backend is
-not asked to store confetti.
+With no commit in flight the next one starts at once, so an idle topic waits for one put. With ``n`` in flight it
+starts when ``n`` times 256 KiB are queued: load makes larger commits instead of more of them, and a slow backend does
+not get many tiny objects.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from danube.model.limits import KIB
 __all__ = ["GATHER_BYTES", "Commit", "CommitQueue"]
 
 GATHER_BYTES: Final = 256 * KIB
-"""For each commit that is on its way, so much must gather before the next one starts."""
+"""Bytes that must be queued per commit in flight before the next one starts."""
 
 
 class Commit:
-    """One commit on its way.
+    """One commit in flight.
 
     Attributes:
         sequence, kind: of the commit.
-        entries, size: what it holds, and the bytes of it that count as pending.
-        settled: what had settled when it was made (``CommitHead.settled``).
+        entries, size: its entries, and their bytes that count as pending.
+        settled: first unsettled sequence when it was built (``CommitHead.settled``).
         data, parts, created_us: the object, once it is built; ``snapshot``: the one that it names.
-        pieces: of a large snapshot; those that are stored before the object, and are not yet; ``None``: they are.
+        pieces: of a large snapshot, those still to be stored before the object; ``None``: all are stored.
         landed: whether its put has returned.
     """
 
@@ -66,17 +66,17 @@ class Commit:
 
 
 class CommitQueue:
-    """See the module.
+    """Queue of remote commits; see the module.
 
     Args:
-        first_sequence: of the next commit.
-        max_in_flight: commits on their way at a time.
-        commit_bytes: most bytes of one commit; a larger entry goes alone.
+        first_sequence: sequence of the next commit.
+        max_in_flight: maximum number of commits in flight.
+        commit_bytes: maximum bytes of one commit; a larger entry gets a commit of its own.
 
     Attributes:
-        waiting_bytes: of entries that are in no commit yet.
-        in_flight: commits on their way, in order; those at the end may have landed.
-        submitted, settled: how many entries, since the beginning.
+        waiting_bytes: bytes of entries that are in no commit yet.
+        in_flight: commits in flight, in order; those at the end may be stored already.
+        submitted, settled: numbers of entries, counted from the start.
     """
 
     def __init__(self, first_sequence: int, max_in_flight: int, commit_bytes: int) -> None:
@@ -90,12 +90,12 @@ class CommitQueue:
         self.settled = 0
 
     def __bool__(self) -> bool:
-        """Whether anything is waiting or on its way."""
+        """Whether any entry is queued or in flight."""
         return bool(self._waiting or self.in_flight)
 
     @property
     def next_sequence(self) -> int:
-        """Of the next commit."""
+        """Sequence of the next commit."""
         return self._next
 
     @property
@@ -105,12 +105,12 @@ class CommitQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether another commit may be on its way at all."""
+        """Whether another commit may be in flight."""
         return len(self.in_flight) < self._max_in_flight
 
     @property
     def ready(self) -> bool:
-        """Whether the next commit of entries is to start now."""
+        """Whether the next commit of entries must start now."""
         count = len(self.in_flight)
         if not count:
             return bool(self._waiting)
@@ -123,7 +123,7 @@ class CommitQueue:
         self.submitted += 1
 
     def take(self) -> Commit:
-        """Make the next commit of what has gathered."""
+        """Build the next commit from the queued entries."""
         waiting = self._waiting
         entries = [waiting.popleft()]
         size = entries[0].size
@@ -135,7 +135,7 @@ class CommitQueue:
         return self._start(CommitKind.ENTRIES, entries, size)
 
     def take_marker(self, kind: CommitKind) -> Commit:
-        """Make the next commit one without entries: a SNAPSHOT of all that has settled, or the FENCE at the end."""
+        """Build a commit without entries: a SNAPSHOT of all settled state, or the final FENCE."""
         return self._start(kind, [], 0)
 
     def _start(self, kind: CommitKind, entries: list[Entry], size: int) -> Commit:
@@ -145,7 +145,7 @@ class CommitQueue:
         return commit
 
     def landed(self, commit: Commit) -> Iterator[Commit]:
-        """Note that a commit is in the backend; yield the commits that settle now, in order."""
+        """Record that a commit is stored; yield the commits that settle now, in order."""
         commit.landed = True
         while self.in_flight and self.in_flight[0].landed:
             first = self.in_flight.popleft()
@@ -153,13 +153,13 @@ class CommitQueue:
             yield first
 
     def unsettled(self) -> Iterator[Entry]:
-        """Yield the entries that have not settled, in order; the first one has the number ``settled``."""
+        """Yield the unsettled entries, in order; the first one has the number ``settled``."""
         for commit in self.in_flight:
             yield from commit.entries
         yield from self._waiting
 
     def give_up(self) -> tuple[list[Entry], int]:
-        """Forget everything; return the entries and their bytes."""
+        """Remove all entries; return them and their bytes."""
         entries = list(self.unsettled())
         self.in_flight.clear()
         self._waiting.clear()

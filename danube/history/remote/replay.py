@@ -1,8 +1,8 @@
-"""What commits say when they are read back, one after the other. Pure.
+"""Replays commits read from a bucket into the recovered state of its topics. Pure.
 
-A replay begins with a snapshot, or with nothing, and takes every commit behind it. Where the two overlap (a snapshot
-knows what the broker knew when it was put together, a little more than what had settled by then), applying a thing
-twice is harmless: metadata is what the last change said, cursors and producers are built that way.
+A replay starts with a snapshot, or empty, and applies every commit behind it. Where the two overlap (a snapshot
+has the broker's state when it was built, slightly more than had settled by then), applying a change
+twice is harmless: metadata has the value of the last change; cursors and producers are idempotent by design.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = ["LiveObject", "RemoteRecovered", "RemoteTopicState", "Replay"]
 
 
 class RemoteTopicState:
-    """What was recovered of one topic.
+    """Recovered state of one topic.
 
     Attributes:
-        next_offset: behind its last record.
+        next_offset: offset behind its last record.
         producers: producer id to its last batches, at most 64, oldest first; only of batches behind the snapshot.
     """
 
@@ -58,13 +58,13 @@ class LiveObject(NamedTuple):
 
 
 class RemoteRecovered:
-    """What a bucket tells of the topics of durability ``remote``: everything that was ever acknowledged.
+    """Recovered state of the topics of durability ``remote``: everything that was ever acknowledged.
 
     Attributes:
-        state: topics and subscriptions as they are; snapshots of topics and cursors as of the newest snapshot (hand
+        state: topics and subscriptions as recovered; snapshots of topics and cursors as of the newest snapshot (pass
             them to the visitor first, then call :meth:`replay`).
-        topics: topic id to what its batches tell; those of living topics only.
-        commits, batches: how much was read.
+        topics: topic id to the state from its batches; existing topics only.
+        commits, batches: numbers of commits and batches read.
     """
 
     def __init__(self) -> None:
@@ -75,17 +75,17 @@ class RemoteRecovered:
         self.batches = 0
 
     def replay(self, visitor: Visitor) -> None:
-        """Tell a visitor of the control entries behind the snapshot, in the order of the log."""
+        """Pass the control entries behind the snapshot to a visitor, in the order of the log."""
         for entry in self.control:
             visitor.control(entry.type, entry.topic_id, entry.payload, Durability.REMOTE)
 
 
 class Replay:
-    """Puts commits together. ``begin`` at most once, ``apply`` in order; then ``recovered`` and ``objects`` stand.
+    """Combines commits. Call ``begin`` at most once, ``apply`` in order; then read ``recovered`` and ``objects``.
 
     Attributes:
-        recovered: what the broker is told.
-        objects: position to the parts that living topics have there.
+        recovered: the result for the broker.
+        objects: position to the parts of existing topics there.
     """
 
     def __init__(self) -> None:
@@ -104,14 +104,14 @@ class Replay:
             self.objects[position] = LiveObject(position, item.size_bytes, item.created_us, item.parts)
 
     def apply(self, commit: DecodedCommit, where: str) -> None:
-        """Take the next commit; ``where`` names it in errors.
+        """Apply the next commit; ``where`` names it in errors.
 
         Raises:
-            DataLossError: its batches are damaged, or do not continue what came before.
+            DataLossError: its batches are damaged, or do not continue the previous ones.
         """
         self.recovered.commits += 1
         if commit.head.kind != CommitKind.ENTRIES:
-            return  # a snapshot on the way says nothing new
+            return  # a later snapshot adds nothing
         for entry in commit.entries:
             if entry.type == EntryType.TOPIC:
                 self._change(decode_change(entry.payload))
@@ -125,7 +125,7 @@ class Replay:
             self.objects[position] = LiveObject(position, len(commit.data), commit.created_us, parts)
 
     def finish(self) -> None:
-        """Forget the parts of topics that were deleted later."""
+        """Remove the parts of topics that were deleted later."""
         for position, item in list(self.objects.items()):
             parts = [part for part in item.parts if part.topic_id in self._known]
             if parts:
@@ -140,7 +140,7 @@ class Replay:
                 state.topics[change.name] = (change.topic_ids, change.record)
                 self._known.update(change.topic_ids)
             case TopicDeleted():
-                # A later topic of the same name may be known already, from a snapshot that was ahead.
+                # A later topic of the same name may exist already, from a snapshot that was ahead.
                 if change.name in state.topics and state.topics[change.name][0] == change.topic_ids:
                     del state.topics[change.name]
                 for topic_id in change.topic_ids:

@@ -1,8 +1,8 @@
-"""Which commits are in the bucket, and which of them nothing needs any more. Pure.
+"""Tracks the commits in a bucket, and which of them are no longer needed. Pure.
 
-A commit may go when a snapshot covers it and does not mention it (none of its parts is needed as of the snapshot), and
-when a later commit that names this snapshot has settled: recovery then begins with this snapshot or a newer one,
-whatever happens.
+A commit may be deleted when a snapshot covers it and does not mention it (none of its parts is needed as of the
+snapshot), and when a later commit that names this snapshot has settled: recovery then always starts from this snapshot
+or a newer one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["StoredCommits"]
 
 
 class StoredCommits:
-    """See the module.
+    """The stored commits; see the module.
 
     Attributes:
-        positions: of all commits that may be deleted one day, in order. The fences of others are not among them.
+        positions: of all commits that may be deleted later, in order. Fences of other owners are not among them.
     """
 
     def __init__(self, positions: Iterable[Position] = ()) -> None:
@@ -28,15 +28,15 @@ class StoredCommits:
         self._cleaned: Position | None = None
 
     def add(self, position: Position) -> None:
-        """A commit has settled."""
+        """Add a settled commit."""
         self.positions.append(position)
 
     def add_snapshot(self, position: Position, cover: Position, mentioned: set[Position]) -> None:
-        """A snapshot is on its way; it covers what lies before ``cover``, and needs what it mentions."""
+        """Add a snapshot in flight; it covers positions before ``cover``, and needs those it mentions."""
         self._snapshots[position] = cover, mentioned
 
     def named(self, snapshot: Position | None) -> bool:
-        """A commit that names a snapshot has settled; return whether there may be something to delete."""
+        """Record that a commit naming a snapshot has settled; return whether there may be commits to delete."""
         if snapshot not in self._snapshots or snapshot == self._cleaned:
             return False
         self._named = snapshot
@@ -51,11 +51,11 @@ class StoredCommits:
 
     @property
     def oldest_needed(self) -> Position | None:
-        """Recovery begins with this snapshot, or a newer one; None if that is not known."""
+        """The snapshot from which recovery starts at the earliest; None if unknown."""
         return self._named
 
     def deleted(self, gone: list[Position]) -> None:
-        """They are deleted: what :meth:`superseded` has returned just before."""
+        """Remove deleted commits: the latest result of :meth:`superseded`."""
         self._cleaned = self._named
         away = set(gone)
         self.positions = [position for position in self.positions if position not in away]
