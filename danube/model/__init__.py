@@ -1,6 +1,6 @@
-"""The ground floor: names, batches, positions, policies, errors, limits and the native API. Imports nothing of ours.
+"""The lowest layer: names, batches, positions, policies, errors, limits, native API. Imports no other Danube module.
 
-Everything here is a value or a pure function. :mod:`danube.model.api` holds the messages of the wire and is imported
+It contains only values and pure functions. :mod:`danube.model.api` holds the messages of the wire and is imported
 by that name, because its short names (``Ack``, ``Credit``) only make sense together.
 """
 

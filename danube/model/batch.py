@@ -1,9 +1,9 @@
-"""The batch: one format for the socket, the journal, the segment, the consumer and Spark.
+"""The batch: the binary format of messages on the wire, in the journal, in segments, and for consumers and Spark.
 
-A batch is two contiguous parts, kept in separate buffers so that nobody copies records to stamp a header. All
+A batch is two contiguous parts, kept in separate buffers so that no records are copied to add the stamp. All
 numbers are little-endian; checksums are CRC32C (RFC 3720, appendix B.4).
 
-The stamp, 48 bytes, made by the broker::
+The stamp, 48 bytes, written by the broker::
 
     0        4            8          16            24            32            40      44     48
     +--------+------------+----------+-------------+-------------+-------------+-------+------+
@@ -33,9 +33,9 @@ The records are a msgpack array. With flag ``PAYLOADS_ONLY`` each element is a p
 case of messages without key and attributes, which then costs no object per message on either side (measured: 100 ns
 instead of 500 ns a message for encoding and decoding together). Otherwise each element is a :class:`Record`.
 
-With flag ``COMPOSITE`` the part was made by the broker, from messages that producers have sent one at a time. Each
-element is a :class:`CompositeRecord`, which says itself who has sent it; the header's producer id, epoch and base
-sequence are 0, and nobody's sequence is continued by it.
+With flag ``COMPOSITE`` the part was built by the broker, from messages that producers have sent one at a time. Each
+element is a :class:`CompositeRecord`, which names its producer; the header's producer id, epoch and base
+sequence are 0, and it advances no producer's sequence.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ STAMP_SIZE: Final = 48
 PART_VERSION: Final = 1
 PART_HEADER_SIZE: Final = 60
 PART_OVERHEAD: Final = PART_HEADER_SIZE + 4
-"""Bytes of a producer's part that are not records."""
+"""Bytes of a producer's part besides the records."""
 CRC_RESIDUE: Final = 0x48674BC7
 MAX_OFFSET: Final = 2**63 - 1
 
@@ -115,13 +115,13 @@ class BatchFlags(enum.IntFlag):
     PAYLOADS_ONLY = 1
     """The records array holds bare payloads."""
     COMPOSITE = 2
-    """Made by the broker from records of several producers; producer and sequence are per record."""
+    """Built by the broker from records of several producers; producer and sequence are per record."""
     SLICE = 4
-    """Made by the broker from a part of a stored batch; its offsets travel beside it."""
+    """Built by the broker from some records of a stored batch; their offsets are sent beside it."""
 
 
 class Record(msgspec.Struct, array_like=True, gc=False):
-    """One message as it is stored: a msgpack array. Readers take shorter ones; what is missing is the default."""
+    """One stored message: a msgpack array. Readers accept shorter arrays; missing fields have their defaults."""
 
     payload: bytes
     key: str | None = None
@@ -131,17 +131,17 @@ class Record(msgspec.Struct, array_like=True, gc=False):
 
 
 class CompositeRecord(Record, array_like=True, gc=False):
-    """One message of a composite batch. Whoever does not care who has sent it may read it as a :class:`Record`."""
+    """One message of a composite batch. It can be decoded as a :class:`Record` if its producer is not needed."""
 
     producer: str = ""
     """Name of its producer."""
     producer_id: int = 0
     sequence: int = 0
-    """Its number, as the producer has given it."""
+    """Its sequence number, assigned by the producer."""
 
 
 class Stamp(NamedTuple):
-    """What the broker adds to a batch when it appends it."""
+    """The fields that the broker adds when it appends a batch."""
 
     total_size: int
     topic_id: int
@@ -210,7 +210,7 @@ def read_header(part: bytes) -> BatchHeader:
 
 
 def header_at(data: bytes, position: int) -> BatchHeader:
-    """Read the header of a producer's part that begins at ``position`` of ``data``; nothing is checked."""
+    """Read the header of a producer's part that begins at ``position`` of ``data``, without any check."""
     return BatchHeader(*_PART.unpack_from(data, position))
 
 
@@ -218,7 +218,7 @@ def check_part(part: bytes) -> BatchHeader:
     """Verify the checksum of a producer's part and return its header.
 
     Raises:
-        CorruptBatchError: the bytes are not what the producer made.
+        CorruptBatchError: the bytes differ from those that the producer encoded.
     """
     if crc32c(part) != CRC_RESIDUE:
         raise CorruptBatchError(f"batch of {len(part)} bytes: the checksum does not match; send the batch again")
@@ -226,7 +226,7 @@ def check_part(part: bytes) -> BatchHeader:
 
 
 def seal_part(header: BatchHeader, records: bytes) -> bytes:
-    """Join header and (packed) records to a producer's part and close it with its checksum."""
+    """Join header and (packed) records to a producer's part and append its checksum."""
     head = _PART.pack(*header)
     return b"".join((head, records, _CRC.pack(google_crc32c.extend(crc32c(head), records))))
 
@@ -289,8 +289,8 @@ def encode_composite(
 
     Args:
         records: at least one.
-        publish_time_us: the base of their ``publish_delta_us``.
-        schema_id, schema_version: of all of them.
+        publish_time_us: base of their ``publish_delta_us``.
+        schema_id, schema_version: schema of all of them.
     """
     body = _ENCODER.encode(records)
     size = len(body)
@@ -316,7 +316,7 @@ def encode_composite(
 
 
 def encode_records(records: Sequence[bytes] | Sequence[Record]) -> bytes:
-    """Encode the records array alone, for :func:`pack_part`; the caller knows that all are of one kind."""
+    """Encode only the records array, for :func:`pack_part`; the caller ensures that all are of one kind."""
     return _ENCODER.encode(records)
 
 
@@ -334,7 +334,7 @@ def pack_part(
     schema_version: int = 0,
     deliver_at_us: int = 0,
 ) -> bytes:
-    """Make a producer's part from an encoded records array; ``plain`` says that it holds bare payloads."""
+    """Build a producer's part from an encoded records array; ``plain`` says that it holds bare payloads."""
     unpacked_size = len(body)
     if codec:
         body = _pack(codec, body)
@@ -379,7 +379,7 @@ def unpack_body(part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> by
         if header.codec == Codec.LZ4:
             unpacked = lz4.block.decompress(body, uncompressed_size=header.unpacked_size)
         elif header.codec == Codec.ZSTD:
-            # The frame's own idea of its size is not trusted: the reader stops after the bounded size.
+            # The size in the frame header is not trusted: the reader stops after the bounded size.
             with zstandard.ZstdDecompressor().stream_reader(body) as reader:
                 unpacked = reader.read(header.unpacked_size + 1)
         else:
@@ -409,7 +409,7 @@ def open_records(part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> l
 
 
 def open_raw(part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> list[msgspec.Raw]:
-    """Cut the records of a checked part into raw msgpack, without building an object per field."""
+    """Split the records of a checked part into raw msgpack, without building an object per field."""
     return _decode(_RAWS, part, header, max_unpacked_bytes)
 
 
@@ -424,7 +424,7 @@ def _decode(decoder: Any, part: bytes, header: BatchHeader, max_unpacked_bytes: 
 
 
 def slice_part(header: BatchHeader, raws: Iterable[msgspec.Raw]) -> bytes:
-    """Make a part of its own, uncompressed and with its own checksum, from some records of a stored batch."""
+    """Build a separate part, uncompressed and with its own checksum, from some records of a stored batch."""
     chosen = list(raws)
     body = _ENCODER.encode(chosen)
     return seal_part(

@@ -1,4 +1,4 @@
-"""What can go wrong when bytes of others are decoded."""
+"""Exceptions that decoding untrusted bytes can raise."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import msgspec
 __all__ = ["UNDECODABLE"]
 
 UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not what they should be: the second for a text that is no UTF-8, the third for
-arrays and maps that are nested too deeply, also where it only skips over them. Input is at fault for all three."""
+"""Exceptions of msgspec for invalid input: the second for text that is not UTF-8, the third for
+arrays and maps nested too deeply, even where it only skips them."""

@@ -1,10 +1,10 @@
-"""The one exception tree of Danube, and its two mappings: to gRPC statuses and to process exit codes.
+"""All exceptions of Danube in one tree, with their mappings to gRPC statuses and to process exit codes.
 
-Every error a user can meet is a subclass of :class:`DanubeError`. Its message says what happened, to which
-thing, and what to do. The class carries everything that machines need:
+Every error visible to users is a subclass of :class:`DanubeError`. Its message states what happened, to which
+object, and what to do. The class has everything that programs need:
 
 * ``status``: the gRPC status code that goes on the wire (https://grpc.github.io/grpc/core/md_doc_statuscodes.html);
-* ``code``: a stable name (``topic-not-found``) sent beside the status, so that a client raises the same class again;
+* ``code``: a stable name (``topic-not-found``) sent with the status, so that a client raises the same class;
 * ``retryable``: whether the same request may succeed later without a change.
 
 A broker turns an exception into ``(status, code, message)`` with :func:`to_wire`; a client turns it back with
@@ -108,7 +108,7 @@ class Status(enum.IntEnum):
 
 
 class DanubeError(Exception):
-    """Base of every error that Danube raises on purpose."""
+    """Base of every error that Danube raises deliberately."""
 
     status: ClassVar[Status] = Status.UNKNOWN
     code: ClassVar[str] = "unknown"
@@ -174,7 +174,7 @@ class InvalidSchemaNumberError(InvalidArgumentError):
 
 
 class NotFoundError(DanubeError):
-    """Something that was named does not exist."""
+    """A named object does not exist."""
 
     status, code = Status.NOT_FOUND, "not-found"
 
@@ -234,7 +234,7 @@ class SchemaSettingNotFoundError(NotFoundError):
 
 
 class AlreadyExistsError(DanubeError):
-    """The thing to be created is there already."""
+    """The object to be created exists already."""
 
     status, code = Status.ALREADY_EXISTS, "already-exists"
 
@@ -282,7 +282,7 @@ class ProducerFencedError(FailedPreconditionError):
 
 
 class OwnerFencedError(FailedPreconditionError):
-    """Another broker has taken over what this one owned; nothing that it still does counts."""
+    """Another broker has taken over the data that this one owned; its later changes have no effect."""
 
     code = "owner-fenced"
 
@@ -330,7 +330,7 @@ class WatchCompactedError(DanubeError):
 
 
 class PermissionDeniedError(DanubeError):
-    """The caller may not do this, or the thing belongs to somebody else for the time being."""
+    """The caller lacks permission, or the resource currently belongs to another caller."""
 
     status, code = Status.PERMISSION_DENIED, "permission-denied"
 
@@ -354,7 +354,7 @@ class UnavailableError(DanubeError):
 
 
 class CallRefusedError(UnavailableError):
-    """The call was not looked at, and will not be: making it again does nothing twice."""
+    """The call was refused without being executed: repeating it cannot execute it twice."""
 
     code = "call-refused"
 
@@ -372,7 +372,7 @@ class ConnectionLostError(UnavailableError):
 
 
 class JournalFencedError(UnavailableError):
-    """The journal met an I/O error and accepts nothing more; the broker is about to exit."""
+    """The journal met an I/O error and accepts no more entries; the broker is about to exit."""
 
     code = "journal-fenced"
 
@@ -402,25 +402,25 @@ class DataLossError(DanubeError):
 
 
 class StorageError(DanubeError):
-    """A storage backend did not do what it was asked for. The message names the backend, the operation and the key."""
+    """A storage operation failed. The message names the backend, the operation and the key."""
 
     status, code = Status.UNAVAILABLE, "storage"
 
 
 class StorageNotFoundError(StorageError):
-    """The object does not exist, or the bucket itself."""
+    """The object, or the bucket itself, does not exist."""
 
     status, code = Status.NOT_FOUND, "storage-not-found"
 
 
 class StorageExistsError(StorageError):
-    """A put with ``if_absent`` found the key taken: somebody else was first."""
+    """A put with ``if_absent`` found an existing object under the key."""
 
     status, code = Status.ALREADY_EXISTS, "storage-exists"
 
 
 class StorageRangeError(StorageError):
-    """A range reaches beyond the end of the object."""
+    """A range extends beyond the end of the object."""
 
     status, code = Status.OUT_OF_RANGE, "storage-range"
 
@@ -432,25 +432,25 @@ class StorageDeniedError(StorageError):
 
 
 class StorageConflictError(StorageError):
-    """The backend could not decide between concurrent writers; try again."""
+    """The backend could not resolve a conflict of concurrent writers; try again."""
 
     status, code, retryable = Status.ABORTED, "storage-conflict", True
 
 
 class StorageThrottledError(StorageError):
-    """The backend asks to slow down."""
+    """The backend asks the client to slow down."""
 
     status, code, retryable = Status.UNAVAILABLE, "storage-throttled", True
 
 
 class StorageTimeoutError(StorageError):
-    """The backend did not answer in time; the operation may have happened."""
+    """The backend did not answer in time; the operation may have succeeded."""
 
     status, code, retryable = Status.DEADLINE_EXCEEDED, "storage-timeout", True
 
 
 class StorageUnavailableError(StorageError):
-    """The backend cannot be reached, or failed; the operation may have happened."""
+    """The backend cannot be reached, or failed; the operation may have succeeded."""
 
     status, code, retryable = Status.UNAVAILABLE, "storage-unavailable", True
 
@@ -474,7 +474,7 @@ class RequestFailedError(DanubeError):
 
 
 class ConfigurationError(DanubeError):
-    """A configuration file, option, context or plugin is wrong."""
+    """A configuration file, option, context or plugin is invalid."""
 
     status, code = Status.INVALID_ARGUMENT, "configuration"
 
@@ -494,7 +494,7 @@ def _tree(root: type[DanubeError]) -> dict[str, type[DanubeError]]:
 
 _BY_CODE = _tree(DanubeError)
 
-# The nearest class for a status that arrives without one of our codes (from a proxy, say).
+# The nearest class for a status without one of our codes (from a proxy, for example).
 _BY_STATUS: dict[Status, type[DanubeError]] = {
     Status.CANCELLED: CallCancelledError,
     Status.UNKNOWN: DanubeError,
@@ -512,7 +512,7 @@ _BY_STATUS: dict[Status, type[DanubeError]] = {
     Status.DATA_LOSS: DataLossError,
 }
 
-# Exit codes follow sysexits.h where it has a meaning for the status; 1 is "anything else", 2 is a usage error.
+# Exit codes follow sysexits.h where it has a meaning for the status; 1 is any other error, 2 is a usage error.
 _EXIT_BY_STATUS: dict[Status, int] = {
     Status.INVALID_ARGUMENT: 65,
     Status.NOT_FOUND: 66,
@@ -531,14 +531,14 @@ _EXIT_BY_STATUS: dict[Status, int] = {
 
 
 def to_wire(error: BaseException) -> tuple[Status, str, str]:
-    """Return ``(status, code, message)`` for an exception; anything foreign becomes INTERNAL without its details."""
+    """Return ``(status, code, message)`` for an exception; any foreign one becomes INTERNAL without its details."""
     if isinstance(error, DanubeError):
         return error.status, error.code, error.message
     return Status.INTERNAL, InternalError.code, f"internal error in the broker: {type(error).__name__}; see its log"
 
 
 def from_wire(status: int, code: str, message: str) -> DanubeError:
-    """Build the exception that a status, code and message from the wire stand for."""
+    """Build the exception for a status, code and message from the wire."""
     kind = _BY_CODE.get(code)
     if kind is None:
         try:

@@ -1,10 +1,10 @@
-"""The native API of sealed history: sealing, retention, storages, and bringing topics back from a bucket.
+"""The native API of sealed history: sealing, retention, storages, and restoring topics from a bucket.
 
-A sister of :mod:`danube.model.api`, with the same rules: msgspec Structs, encoded as msgpack arrays, new fields at the
-end with a default. All calls are unary. Some of them take as long as a storage takes to be read through, so a client
-gives them no deadline; both sides notice by PING when the other one is gone.
+Like :mod:`danube.model.api`: msgspec Structs, encoded as msgpack arrays, new fields at the
+end with a default. All calls are unary. Some of them take as long as reading a whole storage, so a client
+sets no deadline for them; both sides detect a lost peer by PING.
 
-Lists of findings are cut at :data:`MOST_NAMES`; the number beside a list tells how many there are.
+Lists of findings are truncated at :data:`MOST_NAMES`; the number beside a list is the full count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 MOST_NAMES: Final = 1000
-"""Most names in a list of findings."""
+"""Maximum number of names in a list of findings."""
 
 
 class HistoryMethod:
@@ -61,19 +61,19 @@ class _Message(msgspec.Struct, array_like=True, gc=False):
 
 
 class SealTopic(_Message):
-    """Asks to seal everything that a topic (a partitioned one whole) has; answered with SealedTopics when it is."""
+    """Asks to seal all data of a topic (of all its partitions); answered with SealedTopics when done."""
 
     topic: str
 
 
 class UnloadTopic(_Message):
-    """Asks to disconnect everybody from a topic and to seal it; answered with SealedTopics."""
+    """Asks to disconnect all clients from a topic and to seal it; answered with SealedTopics."""
 
     topic: str
 
 
 class SealedTopic(_Message):
-    """How much of a topic or partition is sealed: ``[start_offset, sealed_offset)``, and up to ``end_offset`` not."""
+    """Extent of a topic or partition: sealed in ``[start_offset, sealed_offset)``, not sealed up to ``end_offset``."""
 
     topic: str
     start_offset: int
@@ -91,26 +91,26 @@ class SealedTopics(_Message):
 
 
 class ChangeRetention(_Message):
-    """Changes a topic's rules, applies them, or asks what they would do."""
+    """Changes a topic's retention rules, applies them, or reports their effect."""
 
     topic: str
     retention: Retention | None = None
-    """The new rules, all of them; None leaves the rules as they are."""
+    """The complete new rules; None leaves the rules unchanged."""
     dry_run: bool = False
-    """Change nothing: only say what would go."""
+    """Change nothing: only report what would be removed."""
     now: bool = False
     """Apply the rules before answering; otherwise they are applied within a minute."""
 
 
 class RetentionOutcome(_Message):
-    """What the rules take away of a topic or partition: what lies below ``new_start_offset``."""
+    """Effect of the rules on a topic or partition: messages below ``new_start_offset`` are removed."""
 
     topic: str
     start_offset: int
     new_start_offset: int
     end_offset: int
     freed_bytes: int
-    """Of sealed batches; the journal gives its share back when its files are recycled."""
+    """Bytes of sealed batches; the journal frees its share when its files are recycled."""
     freed_parts: int
 
 
@@ -118,7 +118,7 @@ class RetentionPlans(_Message):
     """Answer to ChangeRetention."""
 
     retention: Retention
-    """The rules that the plans are for."""
+    """The rules that the plans were computed for."""
     applied: bool
     """Whether the plans were carried out."""
     plans: list[RetentionOutcome]
@@ -129,28 +129,28 @@ class RetentionPlans(_Message):
 
 
 class SealingFigures(_Message):
-    """How far sealing is, over all storages."""
+    """Progress of sealing, over all storages."""
 
     unsealed_bytes: int
-    """In the journal, of topics that are sealed."""
+    """Bytes in the journal of topics that are sealed."""
     unsealed_topics: int
     oldest_age_s: float
-    """Of what has lain in the journal for the longest time without being sealed."""
+    """Age of the oldest unsealed batch in the journal."""
     max_age_s: float
-    """The age at which it is due: the limit ``segment_max_age_s``."""
+    """The age at which batches are due: the limit ``segment_max_age_s``."""
     sealed_objects: int
-    """Since the broker was started."""
+    """Number of objects sealed since the broker was started."""
     sealed_bytes: int
     failing_for_s: float
-    """Since when sealing fails; 0 while it works."""
+    """For how long sealing has been failing; 0 while it works."""
     last_error: str
     journal_used_bytes: int
     journal_limit_bytes: int
-    """What is not sealed fills the journal; when it is full, publishing waits."""
+    """Unsealed data fills the journal up to this limit; then publishing waits."""
 
 
 class OperationFigures(_Message):
-    """One kind of storage operation, since the broker was started."""
+    """Statistics of one kind of storage operation, since the broker was started."""
 
     calls: int
     failures: int
@@ -160,31 +160,31 @@ class OperationFigures(_Message):
 
 
 class StorageStatus(_Message):
-    """One configured storage at this moment."""
+    """Present state of one configured storage."""
 
     storage: str
     url: str
-    """Without secrets."""
+    """URL without secrets."""
     durable: bool
     conditional_put: bool
     shared: bool
     max_object_bytes: int
     topics: int
-    """Topics and partitions whose history goes there."""
+    """Number of topics and partitions whose history is stored there."""
     parts: int
     objects: int
-    """That hold history; those that wait for their deletion are not among them."""
+    """Number of objects that hold history, without those waiting for deletion."""
     object_bytes: int
     garbage_objects: int
-    """No longer referenced, and deleted when the grace has passed."""
+    """Unreferenced objects, deleted at the end of their grace period."""
     unsealed_bytes: int
-    """Of its topics, in the journal."""
+    """Bytes in the journal of its topics."""
     oldest_unsealed_age_s: float
     healthy: bool
-    """Whether the last attempt was answered."""
+    """Whether the backend answered the last attempt."""
     failing_for_s: float
     last_error: str
-    """However long ago; empty if there was none."""
+    """The last error, however long ago; empty if there was none."""
     last_error_age_s: float
     max_concurrency: int
     in_flight: int
@@ -193,85 +193,85 @@ class StorageStatus(_Message):
 
 
 class StoragesStatus(_Message):
-    """What is known of all storages and of sealing."""
+    """State of all storages and of sealing."""
 
     sealing: SealingFigures
     storages: list[StorageStatus]
 
 
 class CheckStorage(_Message):
-    """Asks to compare a storage with the catalogue; changes nothing. Answered with StorageFindings."""
+    """Asks to compare a storage with the catalogue, without changes. Answered with StorageFindings."""
 
     storage: str
     deep: bool = False
-    """Read every byte that is referenced and compare the checksums."""
+    """Read all referenced bytes and compare the checksums."""
 
 
 class RepairStorage(_Message):
-    """Asks to check a storage and to remove what nothing refers to. Answered with StorageFindings."""
+    """Asks to check a storage and to remove unreferenced objects. Answered with StorageFindings."""
 
     storage: str
     adopt: bool = False
-    """First take the place as it is for this storage, though its marker is missing or another one's."""
+    """First adopt the place for this storage, even if its marker is missing or another storage's."""
 
 
 class StorageFindings(_Message):
-    """What a check or repair of one storage has found."""
+    """Result of a check or repair of one storage."""
 
     storage: str
     url: str
     ok: bool
-    """Whether all history is there."""
+    """Whether all history is present."""
     objects: int
     """Segment objects in the backend."""
     size_bytes: int
     referenced: int
     garbage: int
-    """Known, no longer referenced, waiting for their grace to end."""
+    """Known, unreferenced, within their grace."""
     recent: int
-    """Unknown and younger than the grace: uploads that may be under way."""
+    """Unknown and younger than the grace: possibly uploads in progress."""
     manifests: int
-    """That were read and are intact."""
+    """Number of manifests read and found intact."""
     orphans: int
     """Unknown to the catalogue and older than the grace."""
     missing: int
-    """Referenced, and not there, or of another size."""
+    """Referenced, but absent or of another size."""
     damaged: int
     """Parts whose bytes do not match their checksums, and damaged manifests."""
     deleted: int
-    """Repair: orphans that were deleted."""
+    """Repair: deleted orphans."""
     abandoned_uploads: int
-    """Repair: remains of interrupted uploads that were removed."""
+    """Repair: removed remains of interrupted uploads."""
     orphan_keys: list[str]
     missing_objects: list[str]
     damaged_parts: list[str]
-    """Each with what was found."""
+    """Each with the damage found."""
     deep: bool = False
-    """Whether the bytes were compared with their checksums."""
+    """Whether bytes were compared with their checksums."""
 
 
 # --- Restore ---------------------------------------------------------------------------------------------------------
 
 
 class RestoreTopics(_Message):
-    """Asks to bring back the topics whose history is in a bucket. Answered with RestoreReport."""
+    """Asks to restore the topics whose history is in a bucket. Answered with RestoreReport."""
 
     url: str
-    """Of the bucket; the broker must have a storage that is configured with it."""
+    """URL of the bucket; the broker must have a storage configured with it."""
     storage: str = ""
     """Name of that storage, if there are several with this URL."""
     topics: list[str] = []
-    """Only these; none means all."""
+    """Names of the topics to restore; empty means all."""
     give_up_others: bool = False
-    """With ``topics``: whether what belongs to the other topics may be lost."""
+    """With ``topics``: whether data of the other topics may be lost."""
     deep: bool = False
-    """Read every byte and compare the checksums before anything is changed."""
+    """Read every byte and compare the checksums before changing anything."""
     dry_run: bool = False
-    """Change nothing: only say what would come back."""
+    """Change nothing: only report what would be restored."""
 
 
 class RestoredTopic(_Message):
-    """A topic, with the sums over its partitions."""
+    """A restored topic, with sums over its partitions."""
 
     topic: str
     durability: Durability
@@ -285,27 +285,27 @@ class RestoredTopic(_Message):
     state: str
     """``restored`` (or would be), ``present`` (an earlier, interrupted call has restored it), ``given-up``."""
     clamped: list[str]
-    """Subscriptions whose cursors were beyond what came back, and were set back to its end."""
+    """Subscriptions whose cursors were beyond the restored end, and were set back to it."""
     unlisted_parts: int
-    """Parts that no manifest mentions and that were found by their objects' footers."""
+    """Number of parts that no manifest mentions, found by their objects' footers."""
 
 
 class RestoreReport(_Message):
-    """What a bucket holds, and what became of it."""
+    """Contents of a bucket, and the result of restoring them."""
 
     storage: str
     url: str
     dry_run: bool
     cluster: str
     epoch: int
-    """Of the former owner."""
+    """Epoch of the former owner."""
     written_us: int
-    """When the newest manifest was written; 0 if there is none."""
+    """Time of the newest manifest; 0 if there is none."""
     topics: list[RestoredTopic]
     objects: int
-    """That are needed."""
+    """Number of needed objects."""
     object_bytes: int
     unused: int
-    """Objects that nothing needs: replaced, expired, or not usable; the broker removes them by and by."""
+    """Number of objects that are not needed: replaced, expired, or unusable; the broker removes them later."""
     unused_objects: list[str]
-    """Those of them that might be missed, each with the reason why it was left out."""
+    """Those of them that may be missed, each with the reason why it was left out."""

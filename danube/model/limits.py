@@ -1,4 +1,4 @@
-"""Every limit of the broker, with its name, unit and default.
+"""All limits of the broker, with names, units and defaults.
 
 The names are the keys of the ``[limits]`` table of a configuration file, and the names that error messages print.
 """
@@ -19,11 +19,11 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 _LARGEST: Final = 2**53
-"""Of any count or size."""
+"""Maximum of counts and sizes."""
 _LONGEST_S: Final = 1e9
-"""Of any time: 31 years."""
+"""Maximum of times: 31 years."""
 _LARGEST_FRAMED: Final = 2**31 - 1
-"""What the length of a message, or a window, of HTTP/2 can say."""
+"""Maximum length of a message, or size of a window, that HTTP/2 can encode."""
 _MOST: Final[dict[str, float]] = {
     "max_message_bytes": _LARGEST_FRAMED,
     "max_batch_bytes": _LARGEST_FRAMED,
@@ -37,11 +37,11 @@ _MOST: Final[dict[str, float]] = {
     "segment_bytes": 48 * MIB,
     "storage_server_max_object_bytes": _LARGEST_FRAMED,
 }
-"""What is bounded by something else than the two above."""
+"""Limits with a maximum other than the two above."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of one broker. All are hard: what goes beyond is refused, delayed or cut off, never just logged."""
+    """Limits of one broker. All are hard: excess is refused, delayed or truncated, never just logged."""
 
     # What a client may send
     max_message_bytes: int = 10 * MIB
@@ -51,27 +51,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_batch_records: int = 100_000
     """Most records in one batch."""
     compat_max_message_bytes: int = 4 * MIB
-    """Largest message of an official Danube client, with everything in it. Those clients receive no larger ones."""
+    """Largest encoded message of an official Danube client. Those clients receive no larger ones."""
     max_request_bytes: int = 1 * MIB
     """Largest request message that is not a batch."""
 
     # Connections and streams
     max_connections: int = 10_000
-    """Open client connections; fewer where the process may not open that many files. The admin port has a sixteenth of
-    that besides."""
+    """Open client connections; fewer if the process may not open that many files. The admin port has a sixteenth of
+    that in addition."""
     max_streams_per_connection: int = 1_024
     """Concurrent streams of one connection; a stream's slot is free only when its work has ended."""
     max_pending_bytes_per_connection: int = 32 * MIB
-    """Received and not yet processed bytes that one connection may hold."""
+    """Received and unprocessed bytes that one connection may hold."""
     stream_window_bytes: int = 4 * MIB
-    """Bytes that a peer may send on one stream before the messages among them are processed (HTTP/2 stream window)."""
+    """Bytes that a peer may send on one stream before their messages are processed (HTTP/2 stream window)."""
     max_send_buffer_bytes: int = 1 * MIB
-    """Bytes that wait for one stream of a peer that does not read fast enough; beyond it the sender waits."""
+    """Bytes queued for one stream of a peer that reads too slowly; beyond it the sender waits."""
     max_send_buffer_bytes_per_connection: int = 16 * MIB
-    """The same for all streams of a connection. A connection that stays beyond it and takes nothing for
-    ``write_timeout_s`` is cut off, one that holds four times as much at once."""
+    """The same for all streams of a connection. A connection that stays beyond it and accepts nothing for
+    ``write_timeout_s`` is closed, one that holds four times as much is closed at once."""
     max_send_buffer_bytes_in_all: int = 256 * MIB
-    """The same for all connections: beyond it, a connection gets no more while anything waits for it."""
+    """The same for all connections: beyond it, a connection gets no more data while any is queued for it."""
     max_header_bytes: int = 16 * KIB
     """Header list of one request."""
     max_resets_per_minute: int = 300
@@ -89,9 +89,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     handshake_timeout_s: float = 5.0
     """From accept to the HTTP/2 preface and first SETTINGS."""
     headers_timeout_s: float = 10.0
-    """For a header block that was begun."""
+    """From the start of a header block to its end."""
     write_timeout_s: float = 10.0
-    """A peer that accepts no byte for this long is cut off."""
+    """A peer that accepts no byte for this long is disconnected."""
     keepalive_idle_s: float = 10.0
     """Silence after which the broker sends a PING."""
     keepalive_timeout_s: float = 5.0
@@ -122,30 +122,30 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The same for a producer without a name."""
 
     unary_producer_idle_s: float = 60.0
-    """A producer that sends its messages in calls of their own counts as connected for this long after the last one."""
+    """A producer that sends its messages in unary calls counts as connected for this long after the last one."""
 
     # Consumers of official clients
     max_compat_consumers: int = 100_000
-    """Consumers that have an id; beyond it, those that were not there for longest lose theirs."""
+    """Consumers with an id; beyond it, those disconnected for longest lose theirs."""
     compat_consumer_expiry_s: float = 7 * 24 * 3600.0
-    """How long the broker remembers the id of a consumer that is not there."""
+    """How long the broker remembers the id of a disconnected consumer."""
     compat_prefetch_messages: int = 100
-    """Messages that wait for one consumer beside those that are on their way to it."""
+    """Messages queued for one consumer besides those already sent."""
     compat_prefetch_bytes: int = 1 * MIB
-    """The same in bytes, as they are stored. A batch that an exclusive consumer gets whole may go beyond."""
+    """The same in bytes, as stored. A batch that an exclusive consumer gets whole may exceed it."""
 
     # Engines
     max_log_states: int = 10_000
     """Most topics and partitions whose states one call returns."""
     max_log_parts: int = 2_000
-    """Most sealed parts in one answer; clients ask for the next ones by themselves."""
+    """Most sealed parts in one answer; clients request further ones automatically."""
     max_log_wait_s: float = 30.0
-    """Longest wait for news of logs in one call; clients that want to wait longer ask again by themselves."""
+    """Longest wait for log changes in one call; clients that want to wait longer repeat the call automatically."""
 
     # Journal
     journal_max_bytes: int = 4 * GIB
-    """Disk space of the journal; beyond it publishing waits and acknowledgements go on. Files that are needed by
-    damaged topics only, which have stopped, do not count: up to as much again."""
+    """Disk space of the journal; beyond it publishing waits and acknowledgements continue. Files needed only by
+    damaged topics, which have stopped, do not count: up to as much again."""
     journal_warn_ratio: float = 0.8
     """Share of ``journal_max_bytes`` at which the broker warns."""
     journal_reserve_bytes: int = 128 * MIB
@@ -157,38 +157,38 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     journal_full_wait_s: float = 30.0
     """How long a publish waits for journal space before it is refused with RESOURCE_EXHAUSTED."""
     cache_bytes: int = 64 * MIB
-    """Memory that the recent batches of all topics may take, what the allocator wastes included."""
+    """Memory of the recent batches of all topics, including allocator overhead."""
     opened_batches_bytes: int = 32 * MIB
-    """Batches that are kept opened for shared and key-shared subscriptions."""
+    """Decoded batches cached for shared and key-shared subscriptions."""
 
     # History
     segment_bytes: int = 16 * MIB
-    """A segment object is closed when it has reached this size; the batch that reaches it may go beyond. At most 48
+    """A segment object is closed when it has reached this size; the last batch may exceed it. At most 48
     MiB, so that no object is larger than 64 MiB."""
     segment_max_age_s: float = 600.0
-    """What has lain in the journal for this long is sealed, however little it is."""
+    """Batches that have been in the journal for this long are sealed, however few they are."""
     segment_journal_ratio: float = 0.5
     """When the journal uses this share of ``journal_max_bytes``, the oldest of its files are sealed."""
     segment_cache_bytes: int = 64 * MIB
-    """Memory for what was read back from storage backends."""
+    """Memory of the cache of data read from storage backends."""
     segment_uploads: int = 2
-    """Segment objects that are put together or uploaded at a time; each takes up to ``segment_bytes`` of memory."""
+    """Segment objects built or uploaded at a time; each takes up to ``segment_bytes`` of memory."""
     segment_merge_parts: int = 16
-    """So many small neighbours of a topic are merged into one."""
+    """Number of small adjacent parts of a topic that are merged into one."""
     segment_grace_s: float = 3600.0
-    """How long an object that nothing refers to any more is kept, for queries that are still reading it."""
+    """How long an unreferenced object is kept, for queries that are still reading it."""
     segment_retry_max_s: float = 30.0
-    """Longest pause before sealing is tried again after the storage backend failed."""
+    """Longest pause before sealing is retried after a failure of the storage backend."""
     remote_in_flight: int = 4
-    """Commits of durability ``remote`` that are on their way to the backend at a time."""
+    """Commits of durability ``remote`` in flight to the backend at a time."""
     remote_commit_bytes: int = 8 * MIB
     """Most bytes of one such commit."""
     remote_snapshot_commits: int = 1_000
-    """After so many such commits a snapshot is written, so that recovery does not have to read more of them."""
+    """Number of such commits after which a snapshot is written, to bound the commits read by recovery."""
     remote_snapshot_bytes: int = 256 * MIB
-    """After so many bytes of such commits a snapshot is written."""
+    """Bytes of such commits after which a snapshot is written."""
     remote_stall_s: float = 30.0
-    """A publish that has waited this long for the backend is answered with a retryable error; it may still happen."""
+    """A publish that has waited this long for the backend gets a retryable error; it may still succeed."""
 
     # Dispatch
     max_ack_ranges: int = 50_000
@@ -196,17 +196,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_unacked_messages: int = 50_000
     """Messages of one shared or key-shared subscription that are delivered and not acknowledged."""
     max_in_flight_ranges: int = 100_000
-    """Separate unacknowledged offset ranges that one subscription keeps track of."""
+    """Separate unacknowledged offset ranges that one subscription tracks."""
     max_consumer_credit_messages: int = 10_000_000
     """Most message credit that one consumer may hold."""
     max_delayed_ranges: int = 100_000
     """Delayed batches of one subscription that are not due yet; dispatch waits beyond it."""
     max_delivery_delay_s: float = 30 * 24 * 3600.0
-    """How far ahead a message may be scheduled, and the longest pause that a nack may ask for."""
+    """Longest delivery delay of a message, and longest pause that a nack may request."""
     max_lease_s: float = 3600.0
-    """Longest lease that a consumer may ask for at a time."""
+    """Longest lease that a consumer may request at a time."""
     max_nack_reason_chars: int = 512
-    """What of a nack's reason is kept."""
+    """Characters of a nack's reason that are stored."""
     max_key_filters: int = 64
     """Key filters of one consumer."""
     max_key_filter_chars: int = 256
@@ -222,36 +222,36 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     storage_max_backoff_s: float = 5.0
     """Longest pause between two attempts; the first is 50 ms, each doubles, and each is drawn at random below that."""
     storage_max_concurrency: int = 8
-    """Calls that one storage backend works on at a time; further ones wait in line."""
+    """Concurrent calls to one storage backend; further ones are queued."""
 
     # Staged publishing
     max_staged_bytes: int = 8 * GIB
-    """Disk space of everything that is staged and not committed; staging beyond it is refused."""
+    """Disk space of all staged and uncommitted data; staging beyond it is refused."""
     max_stages: int = 10_000
     """Stages of one broker, open ones included."""
     stage_expiry_s: float = 24 * 3600.0
-    """A stage that nobody has committed or aborted after this time is dropped."""
+    """A stage neither committed nor aborted after this time is dropped."""
     max_stage_producers: int = 10_000
-    """Producers that commit stages and whose last batch is remembered."""
+    """Producers of staged commits whose last batch is remembered."""
     stage_producer_expiry_s: float = 30 * 24 * 3600.0
     """How long the last batch of such a producer is remembered after its commit."""
     max_aborted_writes: int = 10_000
-    """Writes that were aborted by their id and are remembered, so that their late stages are refused; beyond it the
+    """Writes aborted by id that are remembered, so that their late stages are refused; beyond it the
     oldest is forgotten."""
     aborted_write_expiry_s: float = 24 * 3600.0
     """How long such a write is remembered."""
 
     # Storage server
     storage_server_max_object_bytes: int = 256 * MIB
-    """Largest object that a storage server takes."""
+    """Largest object that a storage server accepts."""
     storage_server_memory_bytes: int = 512 * MIB
-    """Bytes of objects, on their way in or out, that a storage server holds at a time; further calls wait in line."""
+    """Bytes of objects being received or sent that a storage server holds at a time; further calls are queued."""
     storage_server_max_puts: int = 64
-    """Objects that a storage server receives or stores at a time; further puts wait in line."""
+    """Objects that a storage server receives or stores at a time; further puts are queued."""
     storage_server_max_calls: int = 32
-    """Calls that a storage server makes to its backend at a time; further ones wait in line."""
+    """Calls that a storage server makes to its backend at a time; further ones are queued."""
     storage_server_stall_timeout_s: float = 30.0
-    """A caller of a storage server that neither sends what it announced nor reads what it asked for is cut off."""
+    """A caller of a storage server that neither sends announced data nor reads requested data is disconnected."""
 
     # Metadata
     metadata_max_key_bytes: int = 4 * KIB
@@ -263,25 +263,25 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metadata_max_transaction_bytes: int = 1 * MIB
     """Keys and values of one metadata transaction together."""
     metadata_max_leases: int = 10_000
-    """Living metadata leases."""
+    """Active metadata leases."""
     metadata_max_lease_s: float = 24 * 3600.0
     """Longest time to live of a metadata lease."""
     metadata_history_revisions: int = 10_000
-    """Recent metadata changes that watches can be resumed from."""
+    """Recent metadata changes from which watches can resume."""
     metadata_history_bytes: int = 32 * MIB
-    """Bytes of recent metadata changes; the older ones go first, the newest one is always kept."""
+    """Bytes of recent metadata changes; older ones are dropped first, the newest one is always kept."""
 
 
 def check_limits(limits: Limits) -> None:
-    """Raise ConfigurationError if a limit is not a number that can be a limit.
+    """Raise ConfigurationError if the value of a limit is out of range.
 
     Each is greater than 0 and finite, a time at most 1e9 seconds, and anything else at most 2**53, or less where a
-    format or a protocol has no room for more.
+    format or a protocol cannot encode more.
     """
     for name in limits.__struct_fields__:
         value = getattr(limits, name)
         most = _MOST.get(name, _LONGEST_S if name.endswith("_s") else _LARGEST)
-        if not 0 < value < math.inf:  # not a number is refused, too
+        if not 0 < value < math.inf:  # refuses NaN, too
             raise ConfigurationError(f"limits.{name} = {value} must be greater than 0 and finite")
         if value > most:
             raise ConfigurationError(f"limits.{name} = {value} must be at most {most:.16g}")

@@ -1,4 +1,4 @@
-"""Names: what may be called what, and which partition a key belongs to.
+"""Naming rules of topics, namespaces, subscriptions and clients, and the routing of keys to partitions.
 
 A topic is ``/namespace/topic``. A partitioned topic ``/ns/t`` with N partitions is N topics
 ``/ns/t-part-0`` ... ``/ns/t-part-{N-1}``; its base name holds no messages. Because the suffix is reserved, a plain
@@ -7,10 +7,10 @@ topic may not end in ``-part-<number>`` (upstream mistakes such topics for parti
 Two names that look the same are the same name:
 
 * namespaces, topics, clusters and storages are written in ASCII. A Cyrillic "o" or a full-width "a" would otherwise
-  make a second topic that cannot be told from the first, in lists, object keys and metrics;
-* names of subscriptions, producers and consumers may be in any script, since applications bring their own. They are in
-  Unicode's form NFC, so there is one way to write them, and every character can be seen: no white space, nothing of
-  zero width, nothing that turns the direction of the text around.
+  create a second topic that looks the same in lists, object keys and metrics;
+* names of subscriptions, producers and consumers may be in any script, since applications choose them. They are in
+  Unicode's form NFC, so each name has one encoding, and every character is visible: no white space, no zero-width
+  characters, no characters that change the text direction.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TopicName(NamedTuple):
 
 
 def validate_namespace(name: str) -> str:
-    """Return ``name`` if it may name a namespace, else raise :class:`InvalidNameError`."""
+    """Return ``name`` if it is a valid namespace, else raise :class:`InvalidNameError`."""
     if not _is(_NAME, name):
         raise InvalidNameError(
             f"namespace {_shown(name)} is not a valid name: use ASCII letters, digits, '_' and '-', at most"
@@ -67,7 +67,7 @@ def validate_namespace(name: str) -> str:
 
 
 def validate_topic(name: str) -> TopicName:
-    """Split and check ``/namespace/topic``; raise :class:`InvalidNameError` if it is anything else."""
+    """Split and check ``/namespace/topic``; raise :class:`InvalidNameError` if it is invalid."""
     parts = name.split("/") if _is_text(name) else []
     if len(parts) != 3 or parts[0]:
         raise InvalidNameError(f"topic {_shown(name)} must have the form /namespace/topic, for example /default/orders")
@@ -81,7 +81,7 @@ def validate_topic(name: str) -> TopicName:
 
 
 def validate_identifier(kind: str, name: str) -> str:
-    """Check the name of a cluster or storage; raise :class:`InvalidNameError` if it is none."""
+    """Check the name of a cluster or storage; raise :class:`InvalidNameError` if it is invalid."""
     if not _is(_IDENTIFIER, name):
         raise InvalidNameError(
             f"{kind} name {_shown(name)} is not valid: use ASCII letters, digits, '_', '-' and (inside) '.', at most"
@@ -91,7 +91,7 @@ def validate_identifier(kind: str, name: str) -> str:
 
 
 def validate_name(kind: str, name: str) -> str:
-    """Check a subscription, producer or consumer name: any text that can be seen, without white space or '/'."""
+    """Check a subscription, producer or consumer name: any visible text, without white space or '/'."""
     visible = _is_text(name) and 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable()
     if not visible or " " in name or "/" in name or not unicodedata.is_normalized("NFC", name):
         raise InvalidNameError(
@@ -106,11 +106,11 @@ def _is(pattern: re.Pattern[str], name: str) -> bool:
 
 
 def _is_text(name: object) -> bool:
-    return isinstance(name, str)  # an application may pass on whatever it was given
+    return isinstance(name, str)  # an application may pass a value of any type
 
 
 def _shown(name: object) -> str:
-    """Write what was given so that what cannot be seen in it can, and not more than it takes to recognize it."""
+    """Format an invalid name for an error message: invisible characters escaped, truncated."""
     text = ascii(name)
     return text if len(text) <= 2 * MAX_NAME_LENGTH else f"{text[: 2 * MAX_NAME_LENGTH]}..."
 
@@ -121,7 +121,7 @@ def partition_name(base: str, index: int) -> str:
 
 
 def split_partition(name: str) -> tuple[str, int] | None:
-    """Return ``(base, index)`` if ``name`` is that of a partition, else None."""
+    """Return ``(base, index)`` if ``name`` is the name of a partition, else None."""
     match = _PARTITION.fullmatch(name)
     return (match[1], int(match[2])) if match else None
 

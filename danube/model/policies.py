@@ -1,4 +1,4 @@
-"""The choices that a topic or a subscription is created with, and the policies that can be changed later."""
+"""Durabilities, types and changeable policies of topics and subscriptions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class _Choice(enum.StrEnum):
-    """A word of several parts has one spelling, with ``_``; with ``-`` it is understood as well."""
+    """A choice of several words is written with ``_``; ``-`` is accepted as well."""
 
     @classmethod
     def _missing_(cls, value: object) -> _Choice | None:
@@ -42,7 +42,7 @@ class Durability(enum.StrEnum):
     """When a publish is acknowledged, fixed for the life of a topic."""
 
     NONE = "none"
-    """Handed to the subscriptions in memory. Survives nothing; slow consumers drop."""
+    """Passed to the subscriptions in memory. Survives nothing; slow consumers lose messages."""
     OS = "os"
     """Written to the journal file. Survives ``kill -9`` of the broker."""
     DISK = "disk"
@@ -65,19 +65,19 @@ class SubscriptionType(_Choice):
 
 
 class ProducerAccess(enum.StrEnum):
-    """Whether a producer wants a topic for itself."""
+    """Whether a producer requires exclusive access to a topic."""
 
     SHARED = "shared"
     """Any number of producers at the same time."""
     EXCLUSIVE = "exclusive"
-    """The only producer; opening it fences every older one, and shared producers are refused meanwhile."""
+    """The only producer; opening it fences every older one, and shared producers are refused while it is open."""
 
 
 class PoisonPolicy(_Choice):
-    """What becomes of a message that has failed too often."""
+    """Treatment of a message that has failed too often."""
 
     BLOCK = "block"
-    """It stays where it is and nothing passes it: the subscription stops (key-shared: its key) until somebody acts."""
+    """It stays in place and blocks the subscription (key-shared: its key) until an operator intervenes."""
     DROP = "drop"
     """It counts as acknowledged."""
     DEAD_LETTER = "dead_letter"
@@ -85,16 +85,16 @@ class PoisonPolicy(_Choice):
 
 
 class Backoff(enum.StrEnum):
-    """How the pause before a redelivery grows with the failures of a message."""
+    """Growth of the pause before a redelivery with the failures of a message."""
 
     FIXED = "fixed"
-    """It does not."""
+    """Constant."""
     EXPONENTIAL = "exponential"
     """It doubles with each failure."""
 
 
 class Unmatched(enum.StrEnum):
-    """What becomes of a message of a key-shared subscription that the key filters of no consumer let through."""
+    """Treatment of a key-shared message that matches no consumer's key filters."""
 
     HOLD = "hold"
     """It waits for a consumer whose filters match."""
@@ -103,7 +103,7 @@ class Unmatched(enum.StrEnum):
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rate limit. What goes beyond it is delayed, never dropped; up to one second's worth may come at once."""
+    """A rate limit. Excess is delayed, never dropped; bursts of up to one second's worth are allowed."""
 
     messages_per_s: float = 0.0
     """0: no limit."""
@@ -115,30 +115,30 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a topic keeps messages. Each rule that is set takes away on its own; the default keeps everything."""
+    """How long a topic keeps messages. Each rule that is set removes messages independently; the default keeps all."""
 
     max_age_s: float = 0.0
-    """What was appended longer ago goes, whether it was acknowledged or not; 0: no such rule."""
+    """Removes messages appended longer ago, acknowledged or not; 0: no such rule."""
     max_bytes: int = 0
-    """The oldest sealed parts go as long as this much is left without them, acknowledged or not; 0: no such rule."""
+    """Removes the oldest sealed parts while this much is left without them, acknowledged or not; 0: no such rule."""
     acknowledged: bool = False
-    """What all subscriptions have acknowledged goes at once. Without a subscription nothing does."""
+    """Removes messages at once that all subscriptions have acknowledged. Without subscriptions, removes nothing."""
 
     def __bool__(self) -> bool:
         return self.max_age_s > 0 or self.max_bytes > 0 or self.acknowledged
 
 
 class SubscriptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a subscription treats its messages. All of it can be changed while consumers are connected.
+    """Redelivery rules and limits of a subscription. They can be changed while consumers are connected.
 
-    A message *fails* when it is refused (nack) or not acknowledged in time. The loss of a consumer is no failure of
-    the messages that it had: they are delivered again at once and as often as it takes.
+    A message *fails* when it is refused (nack) or not acknowledged in time. The loss of a consumer does not count as a
+    failure of its messages: they are delivered again at once, any number of times.
     """
 
     max_redelivery_count: int = 5
-    """A message that fails more often than this is poison; -1: none ever is."""
+    """A message that fails more often than this is poison; -1: no message is."""
     ack_timeout_s: float = 30.0
-    """What is not acknowledged in this time, nor its lease extended, has failed; 0: waits for ever."""
+    """A message fails if it is not acknowledged in this time and its lease is not extended; 0: waits indefinitely."""
     backoff: Backoff = Backoff.EXPONENTIAL
     redelivery_delay_s: float = 1.0
     """Pause after the first failure."""
@@ -146,7 +146,7 @@ class SubscriptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Longest pause."""
     poison: PoisonPolicy = PoisonPolicy.BLOCK
     dead_letter_topic: str = ""
-    """Where the copies go; empty for ``{topic}-{subscription}-dlq``."""
+    """Topic of the copies; empty for ``{topic}-{subscription}-dlq``."""
     max_unacked_messages: int = 0
     """Messages delivered and not acknowledged; 0: the broker's limit of that name (exclusive, failover: no limit)."""
     unmatched: Unmatched = Unmatched.HOLD
@@ -159,14 +159,14 @@ class SubscriptionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return min(self.redelivery_delay_s * 2.0**doublings, self.max_redelivery_delay_s)
 
     def is_poison(self, failures: int) -> bool:
-        """Tell whether a message that has failed so often is not delivered again."""
+        """Return whether a message with this many failures is no longer delivered."""
         return 0 <= self.max_redelivery_count < failures
 
 
 class TopicPolicies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Rules for topics, set for the broker, a namespace or a topic; the nearest level that says something counts.
+    """Rules for topics, set for the broker, a namespace or a topic; the nearest level with a value applies.
 
-    None says nothing. Limits that are reached refuse what is new; nobody who is connected is cut off.
+    None means no value. Limits that are reached refuse new connections; connected clients are not disconnected.
     """
 
     max_producers: int | None = None
@@ -179,7 +179,7 @@ class TopicPolicies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     max_message_bytes: int | None = None
     """Largest message; never more than the broker's limit of that name."""
     message_ttl_s: float | None = None
-    """What is not acknowledged so long after it was appended counts as acknowledged; 0: never."""
+    """Messages unacknowledged this long after they were appended count as acknowledged; 0: never."""
     retention: Retention | None = None
     publish_rate: Rate | None = None
     """All producers of one topic or partition together."""
@@ -187,7 +187,7 @@ class TopicPolicies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Each subscription of a topic or partition that has no rate of its own."""
 
     def over(self, lower: TopicPolicies) -> TopicPolicies:
-        """Return these policies, with those of ``lower`` where these say nothing."""
+        """Return these policies, completed by those of ``lower``."""
         return TopicPolicies(
             **{name: getattr(lower if getattr(self, name) is None else self, name) for name in self.__struct_fields__}
         )
@@ -197,10 +197,10 @@ P = TypeVar("P", SubscriptionPolicy, TopicPolicies)
 
 
 def change_policy(policy: P, changes: Mapping[str, Any]) -> P:
-    """Return ``policy`` with some fields changed; plain values (numbers, texts, tables) are converted and checked.
+    """Return ``policy`` with some fields changed; plain values (numbers, strings, tables) are converted and checked.
 
     Raises:
-        InvalidArgumentError: an unknown name, or a value that cannot be.
+        InvalidArgumentError: an unknown name, or a value that is out of range.
     """
     try:
         changed = msgspec.convert({**msgspec.to_builtins(policy), **changes}, type(policy), strict=True)
@@ -212,7 +212,7 @@ def change_policy(policy: P, changes: Mapping[str, Any]) -> P:
 
 
 def check_policy(policy: SubscriptionPolicy | TopicPolicies) -> None:
-    """Raise InvalidArgumentError if a number cannot be."""
+    """Raise InvalidArgumentError if a value is out of range."""
     for name in policy.__struct_fields__:
         value = getattr(policy, name)
         if isinstance(value, Rate):
@@ -233,7 +233,7 @@ def check_policy(policy: SubscriptionPolicy | TopicPolicies) -> None:
 
 
 def _not_negative(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:  # not a number is refused, too
+    if not 0 <= value < math.inf:  # refuses NaN, too
         raise InvalidArgumentError(f"{name} = {value:g} must not be negative or infinite")
 
 

@@ -1,7 +1,7 @@
-"""The native calls that show and change policies.
+"""The native API of policies: calls that show and change them.
 
-A change is a table of names and plain values, so that one call changes what it names and nothing else: two people who
-change different things do not undo each other's work.
+A change is a table of names and plain values, so that one call changes only the named policies: concurrent changes of
+different policies do not overwrite each other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ChangePolicies(msgspec.Struct, array_like=True, gc=False):
 
     target: str
     changes: dict[str, Any]
-    """Fields of :class:`danube.model.TopicPolicies`; None takes what the target says away again."""
+    """Fields of :class:`danube.model.TopicPolicies`; None removes the target's own value."""
 
 
 class PolicyReport(msgspec.Struct, array_like=True, gc=False):
@@ -42,11 +42,11 @@ class PolicyReport(msgspec.Struct, array_like=True, gc=False):
 
     target: str
     own: TopicPolicies
-    """What is said at this level."""
+    """Values set at this level."""
     effective: TopicPolicies
-    """What counts, with everything inherited."""
+    """Values in force, including inherited ones."""
     sources: dict[str, str]
-    """For each field of ``effective`` that is set: ``topic``, ``namespace`` or ``broker``, whoever says it."""
+    """For each field of ``effective`` that is set: the level that sets it, ``topic``, ``namespace`` or ``broker``."""
 
 
 class ChangeSubscriptionPolicy(msgspec.Struct, array_like=True, gc=False):

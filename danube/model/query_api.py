@@ -1,14 +1,14 @@
-"""The native API for engines that read whole ranges of topics: how far each log reaches, and where its parts are.
+"""The native API for engines that read ranges of topics: extents of logs, and locations of sealed parts.
 
-A sister of :mod:`danube.model.api`, with the same rules: msgspec Structs, encoded as msgpack arrays, new fields at the
-end with a default. All calls are unary. An engine asks for the states of logs, then for the sealed parts of a range,
-which it reads from the storage by itself; what lies behind ``sealed_offset`` it reads from the broker, as a reader::
+Like :mod:`danube.model.api`: msgspec Structs, encoded as msgpack arrays, new fields at the
+end with a default. All calls are unary. An engine requests the states of logs, then the sealed parts of a range,
+which it reads from the storage directly; data behind ``sealed_offset`` is read from the broker, as a reader::
 
     start_offset            sealed_offset            end_offset
          | parts in a storage     | the broker's journal |
 
-``State`` with a wait is a long poll: the broker answers when a log has grown or a topic has come, and is idle until
-then. Which topics match a pattern is decided by the client, so that no pattern can keep a broker busy.
+``State`` with a wait is a long poll: the broker answers when a log has grown or a topic was created, and is idle until
+then. Matching topics against a pattern is done by the client, so that no pattern can load the broker.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TopicNames(_Message):
     """The plain topics and the base names of partitioned ones, sorted."""
 
     version: int
-    """Another one after any topic or partition has come or gone, and after a restart of the broker."""
+    """Changes when any topic or partition is created or deleted, and at a restart of the broker."""
     names: list[str]
 
 
@@ -75,52 +75,52 @@ class GetLogStates(_Message):
     topics: list[str]
     """Plain topics, partitions, or base names, which stand for all of their partitions."""
     beyond: dict[str, int] | None = None
-    """With ``wait_ms``: end offsets that are known, by name of the plain topic or partition."""
+    """With ``wait_ms``: known end offsets, by name of the plain topic or partition."""
     wait_ms: int = 0
-    """Answer when a log reaches beyond what is known, when one is there that is not known, or after this time. The
+    """Answer when a log extends beyond its known end, when there is a log that is not known, or after this time. The
     broker may answer earlier: ``Limits.max_log_wait_s`` is the longest wait."""
     version: int = 0
-    """With ``wait_ms``: answer also when the version of the topic names is another one; 0: never mind."""
+    """With ``wait_ms``: answer also when the version of the topic names differs from this one; 0: ignore it."""
 
 
 class LogState(_Message):
-    """How far the log of one plain topic or partition reaches. Offsets are of messages; ranges are half-open."""
+    """Extent of the log of one plain topic or partition. Offsets are of messages; ranges are half-open."""
 
     topic: str
     """The plain topic, or the base name of the partitioned one."""
     partition: int
     """0 for a plain topic."""
     name: str
-    """Of the plain topic or partition: what the other calls take."""
+    """Name of the plain topic or partition, as used by the other calls."""
     topic_id: int
-    """Another one after the topic was deleted and created again: its offsets then begin anew."""
+    """Differs after the topic was deleted and created again: its offsets then start again."""
     durability: Durability
-    """A topic of durability ``none`` keeps nothing, so there is nothing to read."""
+    """A topic of durability ``none`` stores nothing, so there is nothing to read."""
     start_offset: int
-    """The first message that is kept."""
+    """Offset of the first retained message."""
     sealed_offset: int
-    """What lies below is in the storage."""
+    """Messages below it are in the storage."""
     end_offset: int
-    """Behind the last message that has reached the topic's durability."""
+    """Offset behind the last message that has reached the topic's durability."""
     storage: str
-    """Name of the storage that its history goes to."""
+    """Name of the storage for its history."""
     storage_url: str
-    """Where that is, for other processes: absolute, with the options that are no secrets."""
+    """URL of the storage for other processes: absolute, with all options except secrets."""
 
 
 class LogStates(_Message):
-    """Answer to GetLogStates: one row for each plain topic or partition, in the order asked for."""
+    """Answer to GetLogStates: one row for each plain topic or partition, in the requested order."""
 
     states: list[LogState]
     version: int
-    """Of the topic names."""
+    """Version of the topic names."""
 
 
 # --- Parts -----------------------------------------------------------------------------------------------------------
 
 
 class GetLogParts(_Message):
-    """Asks where the sealed batches of a range of offsets are; answered with LogPartsPage."""
+    """Asks for the locations of the sealed batches in a range of offsets; answered with LogPartsPage."""
 
     topic: str
     """A plain topic or one partition."""
@@ -129,7 +129,7 @@ class GetLogParts(_Message):
 
 
 class LogPart(_Message):
-    """A run of sealed batches in one object of a storage. What it may hold beside the range is not cut off."""
+    """A run of sealed batches in one object of a storage. It may extend beyond the requested range."""
 
     storage: str
     """Name of the storage."""
@@ -148,13 +148,13 @@ class LogPart(_Message):
     """The batches are the bytes ``[start, end)`` of the object."""
     end: int
     crc: int
-    """CRC32C over the batches."""
+    """CRC32C of the batches."""
     index_start: int
-    """Where the index of the part begins in the object."""
+    """Start of the part's index in the object."""
     index_count: int
     index_crc: int
     epoch: int
-    """Of the owner who sealed it."""
+    """Epoch of the owner that sealed it."""
 
     @property
     def size_bytes(self) -> int:
@@ -179,22 +179,22 @@ class LogPartsPage(_Message):
 class LogParts(msgspec.Struct, frozen=True):
     """The sealed parts that overlap a range of offsets of one plain topic or partition.
 
-    They cover ``[start, end)`` but for the ``gaps``.
+    They cover ``[start, end)`` except for the ``gaps``.
     """
 
     topic: str
     topic_id: int
     start: int
-    """What was asked for, or where the log begins if that is later."""
+    """The requested start, or the start of the log if that is later."""
     end: int
-    """What was asked for, or ``sealed_offset`` if that is less (then the rest is to be read from the broker)."""
+    """The requested end, or ``sealed_offset`` if that is less (then the rest must be read from the broker)."""
     start_offset: int
     sealed_offset: int
     end_offset: int
     parts: list[LogPart]
     gaps: list[tuple[int, int]]
-    """Ranges within ``[start, end)`` that no part holds: a loss of power has taken them from a topic that does not ask
-    for a sync, or the topic has lost them to damage."""
+    """Ranges within ``[start, end)`` that no part holds: lost by a power failure of a topic that does not require
+    syncs, or lost by damage."""
     storages: dict[str, str]
     """URLs of the storages by name, without secrets."""
 
@@ -218,19 +218,19 @@ class FoundOffset(_Message):
 
 
 class RawBatch(NamedTuple):
-    """A stored batch, verified and not opened; see :mod:`danube.model.batch` for what is in ``part``."""
+    """A stored batch, verified and not decoded; :mod:`danube.model.batch` defines the contents of ``part``."""
 
     base_offset: int
     """Offset of its first record."""
     append_time_us: int
     """When the broker appended it, microseconds since the epoch."""
     producer: str
-    """Name of its producer; empty if nobody's, or if the records say it themselves (flag ``COMPOSITE``)."""
+    """Name of its producer; empty if it has none, or if each record names its own (flag ``COMPOSITE``)."""
     part: bytes
 
     @property
     def record_count(self) -> int:
-        """How many records it holds."""
+        """Number of records."""
         return int.from_bytes(self.part[4:8], "little")
 
     @property
@@ -239,11 +239,11 @@ class RawBatch(NamedTuple):
         return self.base_offset + int.from_bytes(self.part[4:8], "little")
 
 
-# --- Rules that the broker's answers and a bucket's have in common ---------------------------------------------------
+# --- Rules shared by brokers and buckets -----------------------------------------------------------------------------
 
 
 def gaps_of(parts: Sequence[LogPart], start: int, end: int) -> list[tuple[int, int]]:
-    """Return what parts, in their order, leave out of ``[start, end)``."""
+    """Return the ranges of ``[start, end)`` that parts, in their order, do not cover."""
     gaps = []
     for part in parts:
         if part.base_offset > start:
@@ -255,10 +255,10 @@ def gaps_of(parts: Sequence[LogPart], start: int, end: int) -> list[tuple[int, i
 
 
 def name_matcher(topics: Sequence[str], pattern: str) -> Callable[[str], object] | None:
-    """Return what says whether a name is wanted, if topics are chosen by a pattern; None: all are, or they are named.
+    """Return a predicate for topic names if topics are chosen by a pattern; None: all match, or they are named.
 
     Raises:
-        InvalidArgumentError: ``topics`` is no list, both are given, or the pattern is no regular expression.
+        InvalidArgumentError: ``topics`` is not a list, both are given, or the pattern is an invalid regular expression.
     """
     if isinstance(topics, str):
         raise InvalidArgumentError(f"topics {topics!r} is a text; give a list of names")

@@ -1,7 +1,7 @@
 """Sets of offsets as sorted, disjoint, half-open ranges ``[start, end)``.
 
-Acknowledgements, live offsets of a delivery and gaps are all such sets. Most hold one or two ranges, so a plain sorted
-list beats every cleverer structure; operations are O(log n) to find and O(n) to insert.
+Acknowledgements, live offsets of a delivery and gaps are all such sets. Most have one or two ranges, so a plain sorted
+list is faster than more complex structures; operations are O(log n) to find and O(n) to insert.
 On the wire and in the journal a set is the flat list ``[start, end, start, end, ...]``.
 """
 
@@ -111,7 +111,7 @@ class RangeSet:
         ends[low:high] = [end]
 
     def remove(self, start: int, end: int) -> None:
-        """Remove ``[start, end)``, whatever of it is there."""
+        """Remove ``[start, end)``, or the part of it that is in the set."""
         if start >= end:
             return
         starts, ends = self._starts, self._ends
@@ -133,7 +133,7 @@ class RangeSet:
     def pop_front(self, start: int) -> int:
         """If the lowest range begins at or below ``start``, remove it and return its end, else return ``start``.
 
-        This is how a cursor's floor moves over what is acknowledged above it.
+        A cursor uses this to move its floor over acknowledged offsets above it.
         """
         while self._starts and self._starts[0] <= start:
             start = max(start, self._ends.pop(0))
@@ -141,14 +141,14 @@ class RangeSet:
         return start
 
     def overlap(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield what this set and ``[start, end)`` have in common."""
+        """Yield the intersection of this set with ``[start, end)``."""
         for index in range(bisect_right(self._ends, start), len(self._starts)):
             if self._starts[index] >= end:
                 return
             yield max(start, self._starts[index]), min(end, self._ends[index])
 
     def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield what ``[start, end)`` has and this set has not."""
+        """Yield the parts of ``[start, end)`` that are not in this set."""
         for low, high in self.overlap(start, end):
             if low > start:
                 yield start, low

@@ -1,6 +1,6 @@
-"""What is stored about namespaces, topics and subscriptions, in the metadata store and as copies in buckets.
+"""Stored records of namespaces, topics and subscriptions, in the metadata store and as copies in buckets.
 
-Each is a msgpack array; a field that is added goes to the end and has a default.
+Each is a msgpack array; new fields are added at the end and have a default.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class TopicRecord(msgspec.Struct, array_like=True):
     topic_ids: list[int]
     created_us: int
     storage: str = "default"
-    """Name of the storage that its history goes to."""
+    """Name of the storage for its history."""
     policies: TopicPolicies = TopicPolicies()
     planned: dict[int, dict[str, dict[str, Any]]] = {}
-    """Policies of subscriptions that do not exist yet: by topic id (0: all partitions), and name, what they change."""
+    """Policies of subscriptions that do not exist yet: topic id (0: all partitions) and name to the changed fields."""
 
     def planned_for(self, topic_id: int, subscription: str) -> Mapping[str, Any]:
-        """Return what the policy of a new subscription changes, of the topic or partition with this id."""
+        """Return the planned policy changes for a new subscription of the topic or partition with this id."""
         every, own = (self.planned.get(each, {}).get(subscription, {}) for each in (0, topic_id))
         return {**every, **own}
 
@@ -47,13 +47,13 @@ class SubscriptionRecord(msgspec.Struct, array_like=True):
     subscription_id: int
     type: SubscriptionType
     start_offset: int
-    """Its first cursor floor."""
+    """Its initial cursor floor."""
     created_us: int
     policy: SubscriptionPolicy = SubscriptionPolicy()
 
 
 def members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
-    """Return the names and ids of the topics and partitions that a record stands for."""
+    """Return the names and ids of the topics or partitions of a record."""
     if not record.partitions:
         return [(name, record.topic_ids[0])]
     return [(partition_name(name, index), topic_id) for index, topic_id in enumerate(record.topic_ids)]

@@ -1,17 +1,17 @@
-"""The native API of staged publishing: batches that are stored out of sight, and shown together, once.
+"""The native API of staged publishing: batches are stored invisibly, and committed together exactly once.
 
-A distributed job writes with many tasks and decides in one place. Its tasks *stage*: each opens a stream, sends batches
-for one topic or partition, and gets a :class:`StagedBatch`, a small value that it hands to the place that decides.
-That place *commits* the stages of one batch: all of them become messages of their topics, or none does, once for each
-(producer, batch id), however often it asks. A stage that nobody commits is invisible, and expires.
+A distributed job writes with many tasks and commits in one place. Its tasks *stage*: each opens a stream, sends batches
+for one topic or partition, and gets a :class:`StagedBatch`, a small value that it passes to the committing process.
+That process *commits* the stages of one batch: all of them become messages of their topics, or none does, once for each
+(producer, batch id), however often it is repeated. A stage that is never committed is invisible, and expires.
 
-A sister of :mod:`danube.model.api`, with the same rules: msgspec Structs, encoded as msgpack arrays, new fields at the
+Like :mod:`danube.model.api`: msgspec Structs, encoded as msgpack arrays, new fields at the
 end with a default. Streams carry tagged unions.
 
 ``Stage`` (bidirectional)::
 
     client: StageOpen, then StageBatch ..., then StageFinish
-    broker: StageOpened, then (when everything is on its disk) Staged
+    broker: StageOpened, then (when all data is on its disk) Staged
 
 The parts in StageBatch are those of :mod:`danube.model.batch`, with producer id, epoch and sequence 0: the broker fills
 them in when they are committed. The other calls are unary.
@@ -57,14 +57,14 @@ class StageMethod:
 
 
 class StageState:
-    """What a stage can be."""
+    """States of a stage."""
 
     OPEN: Final = "open"
-    """Its stream still sends."""
+    """Its stream is still sending."""
     STAGED: Final = "staged"
     """Finished: it waits for its commit."""
     COMMITTING: Final = "committing"
-    """Its commit is decided, and on its way into the topics."""
+    """Its commit is decided, and is being written to the topics."""
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
@@ -72,7 +72,7 @@ class _Message(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Value(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """Base of messages that applications get to see."""
+    """Base of messages visible to applications."""
 
 
 class _Tagged(_Message, tag_field="tag"):
@@ -80,15 +80,15 @@ class _Tagged(_Message, tag_field="tag"):
 
 
 class StagedBatch(_Value, frozen=True):
-    """A finished stage, for whoever commits. It can be pickled."""
+    """A finished stage, for the committing process. It can be pickled."""
 
     stage_id: int
-    """Names it; 0 if the batch was committed before, and nothing had to be staged."""
+    """Id of the stage; 0 if the batch was committed before, and nothing had to be staged."""
     topic: str
-    """The topic or partition that it is for."""
+    """Its topic or partition."""
     records: int
     size_bytes: int
-    """Of its parts, as they are stored."""
+    """Bytes of its stored parts."""
     broker: str
     """The broker that holds it."""
 
@@ -102,14 +102,15 @@ class StageOpen(_Tagged, tag=0):
     topic: str
     """A plain topic or one partition; a partitioned base name is refused."""
     producer: str
-    """Whose batch it is: the identity of the job, stable over its restarts."""
+    """Producer of the batch: the identity of the job, stable over its restarts."""
     batch_id: int
-    """Which of its batches; they count upwards."""
+    """Number of the batch; batch ids increase."""
     attempt: str = ""
-    """Which try of which task, for people who look."""
+    """Task and attempt, for display."""
     write_id: str = ""
-    """Which try of the whole job: ASCII letters, digits, ``_``, ``-``, ``.``; at most 255. An abort that names it takes
-    this stage, too, and refuses it if it is opened or finished afterwards. Empty: no abort but that of the batch."""
+    """Id of the attempt of the whole job: ASCII letters, digits, ``_``, ``-``, ``.``; at most 255. An abort that names
+    it also drops this stage, and refuses it if it is opened or finished afterwards. Empty: dropped only by an abort of
+    the batch."""
 
 
 class StageBatch(_Tagged, tag=1):
@@ -119,7 +120,7 @@ class StageBatch(_Tagged, tag=1):
 
 
 class StageFinish(_Tagged, tag=2):
-    """There are no more; answered by Staged. A stream that ends without it drops the stage."""
+    """End of the batches; answered by Staged. A stream that ends without it drops the stage."""
 
 
 StageRequest = StageOpen | StageBatch | StageFinish
@@ -130,14 +131,14 @@ class StageOpened(_Tagged, tag=0):
 
     stage_id: int
     committed: bool
-    """The batch was committed before. Nothing more needs to be sent, and the stream ends."""
+    """The batch was committed before. The client need not send anything, and the stream ends."""
     broker: str
     max_batch_bytes: int
     max_message_bytes: int
 
 
 class Staged(_Tagged, tag=1):
-    """Answer to StageFinish: everything is on the broker's disk."""
+    """Answer to StageFinish: all data is on the broker's disk."""
 
     stage: StagedBatch
 
@@ -149,14 +150,14 @@ StageReply = StageOpened | Staged
 
 
 class CommitStages(_Message):
-    """Asks to make stages visible; answered with StageCommit when every message is as durable as its topic says."""
+    """Asks to make stages visible; answered with StageCommit when all messages have their topics' durability."""
 
     producer: str
     batch_id: int
     stage_ids: list[int]
-    """All stages of the batch that count, perhaps none. Other stages of this and earlier batches are dropped."""
+    """All valid stages of the batch, possibly none. Other stages of this and earlier batches are dropped."""
     label: str = ""
-    """Which run of the producer commits, at most 255 characters; remembered with its last batch."""
+    """Identifies the run of the producer that commits, at most 255 characters; stored with its last batch."""
 
 
 class StageCommit(_Value, frozen=True):
@@ -167,18 +168,18 @@ class StageCommit(_Value, frozen=True):
     offsets: dict[str, tuple[int, int]]
     """For each topic or partition ``(start, end)``: no message of the batch is before ``start``, and the last one is
     right before ``end``. Messages of other producers may be among them. Known for the latest batch of a producer; empty
-    for earlier ones. A topic that was deleted after the decision is not there."""
+    for earlier ones. A topic that was deleted after the decision is missing."""
     label: str = ""
-    """That the producer's last batch was committed with."""
+    """Label with which the producer's last batch was committed."""
 
 
 class AbortStages(_Message):
-    """Asks to drop stages; a batch that was committed stays so."""
+    """Asks to drop stages; a committed batch stays committed."""
 
     producer: str
     batch_id: int
     stage_ids: list[int]
-    """None means all of this batch."""
+    """Ids of the stages; empty means all of this batch."""
     write_id: str = ""
     """All stages of this batch that were opened with this id, now or later, instead of any in ``stage_ids``."""
 
@@ -201,11 +202,11 @@ class LastBatchIs(_Message):
     """Answer to LastBatch."""
 
     batch_id: int | None
-    """None if the producer has committed nothing, or not for so long that it is forgotten."""
+    """None if the producer has committed nothing, or its last batch has expired."""
 
 
 class ListStages(_Message):
-    """Asks what is staged; an empty producer means everybody."""
+    """Asks for the list of stages; an empty producer means all producers."""
 
     producer: str = ""
 
@@ -230,8 +231,8 @@ class StageList(_Message):
 
     stages: list[StageInfo]
     total: int
-    """How many there are."""
+    """Number of all stages."""
     size_bytes: int
-    """Of all of them."""
+    """Bytes of all stages."""
     limit_bytes: int
     """The limit max_staged_bytes."""

@@ -1,22 +1,22 @@
-"""The storage API: what a ``remote://`` backend and a storage server exchange, and the paths of their calls.
+"""The storage API: messages between a ``remote://`` backend and a storage server, and the paths of their calls.
 
-All messages are msgspec Structs, encoded as msgpack arrays. The bytes of objects travel beside them as messages without
-any envelope, in pieces of at most :data:`PIECE_BYTES`: the gRPC frame around them already says how long they are.
+All messages are msgspec Structs, encoded as msgpack arrays. The bytes of objects are sent beside them as messages
+without an envelope, in pieces of at most :data:`PIECE_BYTES`: the gRPC frame gives their length.
 
-``Put`` (bidirectional); a small object rides in the first message::
+``Put`` (bidirectional); a small object is part of the first message::
 
     client: PutObject               PutObject, then pieces of size_bytes in all
     server: Done                    Admitted, then Done        Admitted: there is memory for it, send
 
-Nothing of a large object is sent before the server has room for it: bytes that wait for room would fill the window of
-the connection, which the puts that are ahead in the line need.
+No bytes of a large object are sent before the server has room for it: bytes waiting for room would fill the window of
+the connection, which the puts ahead in the queue need.
 
 ``Get`` (one request, stream)::
 
     client: GetObject               server: ObjectBytes, then pieces
 
-``GetRanges`` answers in the same way, with all ranges behind each other. The other calls are unary. Every request names
-a ``space``: the path of the client's URL, a folder of its own among the keys of the server's backend.
+``GetRanges`` answers in the same way, with all ranges one after the other. The other calls are unary. Every request
+names a ``space``: the path of the client's URL, a folder of its own among the keys of the server's backend.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class _Tagged(_Message, tag_field="tag"):
 
 
 class Describe(_Message):
-    """Asks what the server serves."""
+    """Asks for a description of the server's storage."""
 
 
 class StorageDescription(_Message):
-    """What a server serves, and what it can be trusted with (see ``StorageCapabilities``)."""
+    """A server's storage and its guarantees (see ``StorageCapabilities``)."""
 
     url: str
     """The backend's URL, without secrets."""
@@ -98,15 +98,15 @@ class PutObject(_Message):
     size_bytes: int
     if_absent: bool = False
     data: bytes = b""
-    """The whole object, if it is small; else its bytes follow."""
+    """The whole object, if it is small; otherwise its bytes follow."""
 
 
 class Admitted(_Tagged, tag=0):
-    """Answer to PutObject of a large object: send it."""
+    """Answer to PutObject of a large object: the client may send it."""
 
 
 class Done(_Tagged, tag=1):
-    """The operation has been done."""
+    """The operation has succeeded."""
 
 
 PutReply = Admitted | Done
@@ -130,13 +130,13 @@ class GetRanges(_Message):
 
 
 class ObjectBytes(_Message):
-    """So many bytes follow, in pieces."""
+    """The number of bytes that follow, in pieces."""
 
     size_bytes: int
 
 
 class HeadObject(_Message):
-    """Asks what is known of an object."""
+    """Asks for the metadata of an object."""
 
     space: str
     key: str
@@ -167,14 +167,14 @@ class ObjectPage(_Message):
 
 
 class DeleteObjects(_Message):
-    """Deletes objects; those that do not exist are no error."""
+    """Deletes objects; missing ones are ignored."""
 
     space: str
     keys: list[str]
 
 
 class AbandonUploads(_Message):
-    """Removes what interrupted uploads have left behind, if it is older."""
+    """Removes remains of interrupted uploads that are older than a given age."""
 
     space: str
     prefix: str
@@ -182,6 +182,6 @@ class AbandonUploads(_Message):
 
 
 class Count(_Message):
-    """How many there were."""
+    """Number of affected objects."""
 
     count: int

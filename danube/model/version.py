@@ -1,4 +1,4 @@
-"""The version of Danube, on the ground floor so that everything may name it."""
+"""The version of Danube, in the lowest layer so that every module may import it."""
 
 from __future__ import annotations
 
