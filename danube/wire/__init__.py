@@ -1,9 +1,9 @@
 """The wire: gRPC framing over HTTP/2, as a pure state machine with a Trio server and an anyio client around it.
 
 * :mod:`danube.wire.connection`: the state machine, bytes in and events out;
-* :mod:`danube.wire.server`: :func:`serve` and what handlers use;
-* :mod:`danube.wire.client`: :func:`connect_channel` and what callers use;
-* :mod:`danube.wire.codec`: how messages become objects.
+* :mod:`danube.wire.server`: :func:`serve` and the objects passed to handlers;
+* :mod:`danube.wire.client`: :func:`connect_channel` and the objects for callers;
+* :mod:`danube.wire.codec`: conversion between messages and objects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Token buckets against peers that are cheap to be and dear to serve (Rapid Reset and its relatives)."""
+"""Token buckets that limit cheap requests with expensive effects (Rapid Reset and related attacks)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["TokenBucket"]
 
 
 class TokenBucket:
-    """``capacity`` tokens at first, refilled evenly over ``period_s`` seconds. Time comes in as a parameter."""
+    """Starts with ``capacity`` tokens, refilled evenly over ``period_s`` seconds. Time is passed as a parameter."""
 
     __slots__ = ("_capacity", "_rate", "_tokens", "_updated", "name")
 
@@ -18,7 +18,7 @@ class TokenBucket:
         self._updated = now
 
     def take(self, count: int, now: float) -> bool:
-        """Take ``count`` tokens at time ``now`` (seconds); False when there are not that many."""
+        """Take ``count`` tokens at time ``now`` (seconds); False if there are fewer."""
         tokens = self._tokens
         if tokens < count:
             # Refilled only when it seems empty: the common case is one comparison.

@@ -1,4 +1,4 @@
-"""Calls on a connection: what h2 says about their headers and ends, and what the application does with them."""
+"""Calls on a connection: headers, trailers and ends of requests and responses, for either role."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from danube.wire._stream import WireStream
 __all__ = ["ERROR_TRAILER", "Calls"]
 
 ERROR_TRAILER = "danube-error"
-"""The trailer that carries the stable code of an error, beside ``grpc-status``."""
+"""The trailer that carries the stable code of an error, in addition to ``grpc-status``."""
 
 _MAX_WINDOW = 2**31 - 1
 _MAX_TABLE_BYTES = 4096
-"""Of the table for headers that are sent."""
+"""Size of the table for sent headers."""
 _GRPC_TYPE = re.compile(r"application/grpc(\+[a-z0-9.+-]{1,40})?", re.ASCII)
 _NOT_METADATA = frozenset({"content-type", "te", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "user-agent"})
 
@@ -46,7 +46,7 @@ class Calls(Receiving):
             handler(self, event)
 
     def _take_window_update(self, stream_id: int, increment: int) -> bool:
-        """Handle a WINDOW_UPDATE frame; False when it is h2's: for no open stream, or not allowed."""
+        """Handle a WINDOW_UPDATE frame; False if h2 must handle it: not for an open stream, or not allowed."""
         if not increment:
             return False
         if not stream_id:
@@ -73,7 +73,7 @@ class Calls(Receiving):
     def _on_settings(self, event: h2.events.RemoteSettingsChanged) -> None:
         encoder = self._h2.encoder
         if encoder.header_table_size > _MAX_TABLE_BYTES:
-            # The peer says how much it can remember, not how much is remembered here, and searched for each header.
+            # The peer's limit allows a larger table, but a small one is cheaper: it is searched for each header.
             encoder.header_table_size = _MAX_TABLE_BYTES
         before, self._send_window = self._send_window, self._h2.remote_settings.initial_window_size
         delta = self._send_window - before
@@ -100,7 +100,7 @@ class Calls(Receiving):
             target = pseudo if name[0] == ":" or name in _NOT_METADATA or name == "content-length" else metadata
             target[name] = f"{target[name]},{value}" if name in target else value
         path = pseudo.get(":path", "")
-        # Without parameters: what answers repeat of it must be text that any header can carry.
+        # Without parameters: responses repeat part of it, so it must be text that any header can carry.
         content_type = pseudo.get("content-type", "").partition(";")[0].strip()
         limit = self._message_limit(path)
         stream = WireStream(stream_id, self._h2.streams[stream_id], self._window_size, self._send_window, limit)
@@ -128,7 +128,7 @@ class Calls(Receiving):
             self._checked_request = request, int(pseudo.get("content-length", -1)), limit
 
     def _refuses(self) -> bool:
-        # What is not looked at the peer may retry elsewhere. A slot is held until finish(), whatever the peer resets.
+        # The peer may retry refused calls elsewhere. A slot is held until finish(), even if the peer resets the stream.
         if self._draining:
             return True
         if len(self._streams) < self._limits.max_streams_per_connection:
@@ -137,7 +137,7 @@ class Calls(Receiving):
         return True
 
     def _answer_http(self, stream: WireStream, status: int, text: str) -> None:
-        # For peers that speak HTTP/2 and not gRPC: an answer that a person can read. The stream takes no slot.
+        # For peers that speak HTTP/2 but not gRPC: a human-readable answer. The stream takes no slot.
         body = (text + "\n").encode()
         stream_id = stream.stream_id
         self._h2.send_headers(stream_id, [(":status", str(status)), ("content-type", "text/plain; charset=utf-8")])
@@ -195,7 +195,7 @@ class Calls(Receiving):
     def _on_end(self, event: h2.events.StreamEnded) -> None:
         stream = self._streams.get(event.stream_id or 0)
         if stream is None or stream.remote_closed:
-            # Trailers close the stream before this event comes; then only a server has something left to say.
+            # Trailers close the stream before this event arrives; then only a server still has something to send.
             if stream is not None and not self._client and not stream.discarding:
                 self._end_of_request(stream)
             return
@@ -205,7 +205,7 @@ class Calls(Receiving):
         self._close_remote(stream)
         if self._client:
             if not stream.discarding:
-                # Brokers end every call with a status: something between has lost its own way to the broker.
+                # Brokers end every call with a status: an intermediary has lost its connection to the broker.
                 self._fail_call(stream, Status.UNAVAILABLE, "the peer ended the response without a status")
         elif not stream.discarding:
             self._end_of_request(stream)
@@ -218,7 +218,7 @@ class Calls(Receiving):
 
     def _on_reset(self, event: h2.events.StreamReset) -> None:
         if not event.remote_reset and not self._client:
-            # h2 reset it, for something that the peer did wrong (MadeYouReset): that counts like a reset by the peer.
+            # h2 reset it because of the peer's error (MadeYouReset): that counts as a reset by the peer.
             self._charge(self._resets, 1)
         stream = self._streams.get(event.stream_id or 0)
         if stream is None:
@@ -253,8 +253,8 @@ class Calls(Receiving):
     ) -> int:
         """Client: open a stream for a call and return its id.
 
-        ``max_message_bytes`` bounds each message of the response. Raises CallRefusedError when the connection takes no
-        new streams, and LimitExceededError when the peer's limit of concurrent streams is reached.
+        ``max_message_bytes`` bounds each message of the response. Raises CallRefusedError if the connection accepts no
+        new streams, and LimitExceededError if the peer's limit of concurrent streams is reached.
         """
         if self._terminated is not None or self._peer_draining:
             raise CallRefusedError("the connection takes no new calls; open another one")
@@ -301,7 +301,7 @@ class Calls(Receiving):
             self._outgoing.take_h2()
 
     def send_message(self, stream_id: int, data: bytes | tuple[bytes, ...]) -> bool:
-        """Queue one message; a tuple is one message in several buffers. False when the stream is closed for sending.
+        """Queue one message; a tuple is one message in several buffers. False if the stream is closed for sending.
 
         The buffers must not change until they are sent.
         """
@@ -312,7 +312,7 @@ class Calls(Receiving):
         return True
 
     def end_stream(self, stream_id: int) -> None:
-        """Client: send nothing more on a stream, once its queue is sent."""
+        """Client: close the sending side of a stream, once its queue is sent."""
         self._begin_end(stream_id, None)
 
     def send_trailers(
@@ -362,7 +362,7 @@ class Calls(Receiving):
             self._drop(stream)
 
     def reset(self, stream_id: int, code: int = ErrorCodes.CANCEL) -> None:
-        """Abandon a stream in both directions. Its slot stays taken until :meth:`finish`."""
+        """Abandon a stream in both directions. Its slot stays occupied until :meth:`finish`."""
         stream = self._streams.get(stream_id)
         if stream is not None and self._terminated is None:
             self._reset(stream, code)
@@ -377,7 +377,7 @@ class Calls(Receiving):
         self._close_both(stream)
 
     def finish(self, stream_id: int) -> None:
-        """Free a stream's slot: the application's work for it has ended. Gives back all its bytes.
+        """Free a stream's slot when the application has finished its work for it. Returns all its bytes as credit.
 
         A server's last messages and trailers are sent first. A client abandons the call if it has not ended.
         """
@@ -400,13 +400,13 @@ class Calls(Receiving):
 
     def _drop(self, stream: WireStream) -> None:
         if not stream.remote_closed or not stream.local_closed:
-            # On a server the answer is complete and the peer still sends: ask it to stop (RFC 9113, 8.1).
+            # On a server the response is complete while the peer still sends: ask it to stop (RFC 9113, 8.1).
             self._reset(stream, ErrorCodes.CANCEL if self._client else ErrorCodes.NO_ERROR)
         self._streams.pop(stream.stream_id, None)
 
 
 def _pairs(headers: Any) -> Iterable[tuple[str, str]]:
-    # With a header encoding, h2 hands out text; its annotations say bytes.
+    # With a header encoding, h2 returns text; its annotations say bytes.
     pairs: Iterable[tuple[str, str]] = headers
     return pairs
 
@@ -432,7 +432,7 @@ _METADATA_VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?|")
 
 
 def _checked(metadata: Mapping[str, str] | None) -> Iterable[tuple[str, str]]:
-    # h2's validation of outgoing headers is off for speed; these are the only ones that are not our own constants.
+    # h2's validation of outgoing headers is off for speed; only these headers are not our own constants.
     if not metadata:
         return ()
     for name, value in metadata.items():

@@ -1,4 +1,4 @@
-"""The caller's side of one call: messages out, messages in, and the status at the end."""
+"""The client side of one call: sends and receives messages, and returns the final status."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 class ClientStream:
-    """One open call. ``async with stream:`` cancels it at the end unless it has ended by itself.
+    """One open call. ``async with stream:`` cancels it at the end unless it has already ended.
 
-    One task receives; sending is open to all tasks of the event loop. Cancelling an await loses no message: what was
-    queued is sent, what has arrived is there for the next call.
+    One task receives; sending is open to all tasks of the event loop. Cancelling an await loses no message: queued
+    messages are sent, received ones are returned by the next call.
     """
 
     __slots__ = (
@@ -69,9 +69,9 @@ class ClientStream:
     # -- sending
 
     def send_nowait(self, data: bytes | tuple[bytes, ...]) -> bool:
-        """Queue one encoded message (a tuple is one message in several buffers). False when the call is over.
+        """Queue one encoded message (a tuple is one message in several buffers). False if the call is over.
 
-        Never waits, so the caller keeps an eye on :attr:`send_buffered`.
+        Never waits, so the caller must check :attr:`send_buffered`.
         """
         channel = self._channel
         if not channel.protocol.send_message(self.stream_id, data):
@@ -80,13 +80,13 @@ class ClientStream:
         return True
 
     async def send(self, data: bytes | tuple[bytes, ...]) -> None:
-        """Wait for room in the send buffer, then queue the message. Raises the call's error when it is over."""
+        """Wait for room in the send buffer, then queue the message. Raises the call's error if it is over."""
         await self.wait_send_capacity()
         if not self.send_nowait(data):
             raise self._error or CallCancelledError(f"the call of {self.path} has ended; open another one")
 
     async def wait_send_capacity(self) -> None:
-        """Wait until less than ``max_send_buffer_bytes`` wait for the broker; returns at once if the call is over."""
+        """Wait until less than ``max_send_buffer_bytes`` are queued; returns at once if the call is over."""
         limit = self._channel.limits.max_send_buffer_bytes
         while not self._over and self.send_buffered >= limit:
             if self._room is None:
@@ -95,16 +95,16 @@ class ClientStream:
 
     @property
     def send_buffered(self) -> int:
-        """Bytes that wait for the broker to read."""
+        """Bytes queued for the broker to read."""
         return self._channel.protocol.send_buffered(self.stream_id)
 
     def end(self) -> None:
-        """Send nothing more; the call goes on until the broker ends it."""
+        """Close the sending side; the call continues until the broker ends it."""
         self._channel.protocol.end_stream(self.stream_id)
         self._channel.wake_writer()
 
     def cancel(self) -> None:
-        """Abandon the call, if it is not over, and free its stream. Messages that arrived are dropped."""
+        """Abandon the call, if it is not over, and free its stream. Received messages are dropped."""
         self._inbox.clear()
         self._finish(CallCancelledError(f"the call of {self.path} was cancelled"))
         self._channel.wake_writer()
@@ -112,7 +112,7 @@ class ClientStream:
     # -- receiving
 
     async def receive(self) -> Message | None:
-        """Return the next message, or None after the last when the call ended well.
+        """Return the next message, or None after the last one if the call succeeded.
 
         Raises the DanubeError that the broker ended it with, ConnectionLostError, or DeadlineExceededError. It is a
         checkpoint only if it has to wait.
@@ -126,22 +126,22 @@ class ClientStream:
         return self._inbox.popleft()
 
     def receive_nowait(self) -> list[Message]:
-        """Return all messages that have arrived and were not received yet, perhaps none."""
+        """Return all messages that have arrived and were not received yet, possibly none."""
         messages = list(self._inbox)
         self._inbox.clear()
         return messages
 
     def divert(self, sink: Callable[[Message], bool] | None) -> None:
-        """Give messages to a plain function as they arrive, in the channel's own turn of the loop; None ends that.
+        """Pass messages to a plain function as they arrive, in the channel's own turn of the loop; None stops that.
 
-        For calls whose messages are many and small: it saves waking the caller's task. The function returns False for
-        a message that is to be queued for :meth:`receive`. A DanubeError that it raises ends the call with it.
+        For calls with many small messages: it avoids waking the caller's task. The function returns False for
+        a message that must be queued for :meth:`receive`. A DanubeError that it raises ends the call with it.
         """
         self._sink = sink
 
     @property
     def over(self) -> bool:
-        """Whether the call has ended, for whatever reason."""
+        """Whether the call has ended, for any reason."""
         return self._over
 
     def encode(self, value: Any) -> bytes:
@@ -149,7 +149,7 @@ class ClientStream:
         return self._channel.codec.encode(value)
 
     def decode(self, kind: type[T], data: bytes) -> T:
-        """Decode a message with the channel's codec; InvalidArgumentError when it is not a ``kind``."""
+        """Decode a message with the channel's codec; InvalidArgumentError if it is not a ``kind``."""
         return self._channel.codec.decode(kind, data)
 
     async def _wait(self, event: anyio.Event | Waker | EventWaker) -> None:
@@ -162,10 +162,10 @@ class ClientStream:
             self._finish(DeadlineExceededError(f"{self.path} was not answered within the deadline"))
             self._channel.wake_writer()
 
-    # -- the channel's side
+    # -- called by the channel
 
     def deliver(self, message: Message) -> None:
-        """Channel: a message has arrived."""
+        """Channel: deliver an arrived message."""
         sink = self._sink
         if sink is not None and not self._inbox:
             try:
@@ -179,18 +179,18 @@ class ClientStream:
         self._arrived.wake()
 
     def check_room(self) -> None:
-        """Channel: the send buffer may have become smaller."""
+        """Channel: check whether the send buffer has become smaller."""
         if self._room is not None and (self._over or self.send_buffered < self._channel.limits.max_send_buffer_bytes):
             self._room.set()
             self._room = None
 
     @property
     def waits_for_room(self) -> bool:
-        """Channel: whether somebody sleeps until the send buffer is smaller."""
+        """Channel: return whether a task waits until the send buffer is smaller."""
         return self._room is not None
 
     def deliver_outcome(self, error: DanubeError | None) -> None:
-        """Channel: the call has ended, well if ``error`` is None. Messages that arrived before can be received."""
+        """Channel: end the call, successfully if ``error`` is None. Earlier messages can still be received."""
         self._finish(error)
 
     def _finish(self, error: DanubeError | None) -> None:

@@ -1,4 +1,4 @@
-"""What a handler may know about its call."""
+"""The call context passed to handlers: peer, metadata, deadline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Context"]
 
 
 class Context:
-    """Where a call comes from, and how long its caller waits."""
+    """Origin of a call, and the deadline of its caller."""
 
     __slots__ = ("authority", "codec", "connection_id", "deadline", "metadata", "path", "peer")
 
@@ -28,16 +28,16 @@ class Context:
     ) -> None:
         self.path = path
         self.peer = peer
-        """The other end's address, for logs."""
+        """Address of the peer, for logs."""
         self.connection_id = connection_id
-        """Unique among the connections of this server, never used again."""
+        """Unique among the connections of this server, never reused."""
         self.metadata = metadata
-        """The headers of the request, without HTTP/2's and gRPC's own."""
+        """The headers of the request, without those of HTTP/2 and gRPC."""
         self.deadline = deadline
-        """When the caller stops waiting, on Trio's clock; infinity if never. The handler is cancelled then."""
+        """When the caller stops waiting, on Trio's clock; infinity if never. The handler is then cancelled."""
         self.codec = codec
         self.authority = authority
-        """The host and port that the caller has asked for, as it says; empty if it does not."""
+        """The host and port that the caller requested, according to it; empty if not given."""
 
     @property
     def remaining_s(self) -> float:

@@ -1,4 +1,4 @@
-"""The ground of a connection: its state, its bookkeeping of abuse, and the parts that concern no stream."""
+"""The base of a connection: its state, abuse limits, and operations that concern no stream."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FrameType:
 
 
 class FatalError(Exception):
-    """Inside a connection: it cannot go on. Never leaves :meth:`danube.wire.connection.GrpcConnection.receive`."""
+    """Internal: the connection cannot continue. Never leaves :meth:`danube.wire.connection.GrpcConnection.receive`."""
 
     def __init__(self, code: ErrorCodes, text: str) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ class FatalError(Exception):
 
 
 class ConnectionCore(ABC):
-    """State of one connection. ``GrpcConnection`` is made of this, ``Receiving`` and ``Calls``, in that order."""
+    """State of one connection. ``GrpcConnection`` consists of this, ``Receiving`` and ``Calls``, in that order."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class ConnectionCore(ABC):
         self._draining = False
         self._peer_draining = False
         self._terminated: ConnectionTerminated | None = None
-        # Incoming flow control of the connection: see WireStream for the same numbers of a stream.
+        # Incoming flow control of the connection: WireStream has the same numbers for a stream.
         self._window = 0
         self._pending = 0
         self._complete = 0
@@ -140,17 +140,17 @@ class ConnectionCore(ABC):
 
     @property
     def terminated(self) -> ConnectionTerminated | None:
-        """Why the connection has ended, once it has."""
+        """The reason why the connection has ended, None before."""
         return self._terminated
 
     @property
     def open_streams(self) -> int:
-        """Streams whose slot is taken."""
+        """Number of streams whose slot is occupied."""
         return len(self._streams)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that were received and that the application has not given back."""
+        """Bytes received and not yet returned by the application."""
         return self._pending
 
     @property
@@ -159,13 +159,13 @@ class ConnectionCore(ABC):
         return bool(self._outgoing) and (not self._preface_left or self._terminated is not None)
 
     def send_buffered(self, stream_id: int) -> int:
-        """Return the bytes of a stream that wait for the peer's window or for the next write."""
+        """Return the bytes of a stream queued for the peer's window or for the next write."""
         stream = self._streams.get(stream_id)
         return stream.queued if stream is not None else 0
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of all streams that wait for the peer's windows or for the next write, and of other frames."""
+        """Bytes of all streams queued for the peer's windows or for the next write, and of other frames."""
         outgoing = self._outgoing
         return outgoing.queued + outgoing.control_bytes
 
@@ -196,11 +196,11 @@ class ConnectionCore(ABC):
 
     @abstractmethod
     def _on_h2(self, event: h2.events.Event) -> None:
-        """Act on an event of h2."""
+        """Handle an event of h2."""
 
     @abstractmethod
     def _end(self, stream: WireStream) -> None:
-        """Close the sending side of a stream whose queue is empty."""
+        """Close the sending side of a stream with an empty queue."""
 
     @abstractmethod
     def _reset(self, stream: WireStream, code: int) -> None:
@@ -213,7 +213,7 @@ class ConnectionCore(ABC):
             self._outgoing.take_h2()
 
     def goaway(self, message: str = "") -> None:
-        """Announce that no new streams are taken; the open ones go on (new ones are refused, and may be retried)."""
+        """Announce that no new streams are accepted; open ones continue (new ones are refused, and may be retried)."""
         if self._terminated is None and not self._draining:
             self._draining = True
             self._goaway(ErrorCodes.NO_ERROR, message)
@@ -233,7 +233,7 @@ class ConnectionCore(ABC):
     def data_to_send(self, max_bytes: int = 1024 * 1024) -> bytes:
         """Return the bytes to write next: all control frames and about ``max_bytes`` of messages. Call until empty."""
         if self._preface_left and self._terminated is None:
-            return b""  # a server says nothing before it knows that the peer speaks HTTP/2
+            return b""  # a server sends nothing before it knows that the peer speaks HTTP/2
         return self._outgoing.take(max_bytes if self._terminated is None else 0)
 
 

@@ -1,4 +1,4 @@
-"""What a connection tells its application: small frozen values, in the order in which the peer caused them."""
+"""Events that a connection reports to its application: small frozen values, in the order of their causes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """Base of everything that :meth:`danube.wire.connection.GrpcConnection.receive` returns."""
+    """Base of all results of :meth:`danube.wire.connection.GrpcConnection.receive`."""
 
 
 class RequestReceived(Event, frozen=True):
@@ -34,11 +34,11 @@ class RequestReceived(Event, frozen=True):
     metadata: dict[str, str]
     """The request's own headers, without pseudo-headers and gRPC's; values of a repeated name are joined by commas."""
     timeout_s: float | None
-    """The caller's ``grpc-timeout``, or None when it waits for ever."""
+    """The caller's ``grpc-timeout``, or None if it has none."""
     content_type: str
     """For instance ``application/grpc+msgpack``."""
     authority: str = ""
-    """The host and port that the caller has asked for, as it says."""
+    """The host and port requested by the caller, according to it."""
 
 
 class ResponseReceived(Event, frozen=True):
@@ -54,11 +54,11 @@ class MessageReceived(Event, frozen=True):
     stream_id: int
     data: bytes
     flow_size: int
-    """What the application gives back with ``credit`` once it is done with the message."""
+    """Credit that the application returns with ``credit`` once it has processed the message."""
 
 
 class EndOfStream(Event, frozen=True):
-    """Server: the peer will send nothing more on this stream; it still reads."""
+    """Server: the peer has closed its side of this stream; it still reads."""
 
     stream_id: int
 
@@ -69,7 +69,7 @@ class TrailersReceived(Event, frozen=True):
     stream_id: int
     status: Status
     code: str
-    """Our error code (``topic-not-found``), or an empty string when the peer sent none."""
+    """The Danube error code (``topic-not-found``), or an empty string when the peer sent none."""
     message: str
     metadata: dict[str, str]
 
@@ -83,7 +83,7 @@ class StreamReset(Event, frozen=True):
 
 
 class StreamFailed(Event, frozen=True):
-    """What the peer sent on this stream is refused. What else it sends there is thrown away.
+    """The data that the peer sent on this stream is refused. Further data on it is dropped.
 
     A server answers with the error's status; on a client the stream has been reset already.
     """
@@ -99,7 +99,7 @@ class PingAcked(Event, frozen=True):
 
 
 class GoAwayReceived(Event, frozen=True):
-    """The peer takes no new streams. Streams above ``last_stream_id`` were not and will not be looked at."""
+    """The peer accepts no new streams. Streams above ``last_stream_id`` are never processed."""
 
     last_stream_id: int
     code: int
@@ -107,7 +107,7 @@ class GoAwayReceived(Event, frozen=True):
 
 
 class ConnectionTerminated(Event, frozen=True):
-    """This side has given the connection up: flush ``data_to_send`` and close. Always the last event."""
+    """This side ends the connection: flush ``data_to_send`` and close. Always the last event."""
 
     code: int
     message: str

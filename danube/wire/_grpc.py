@@ -1,4 +1,4 @@
-"""The parts of gRPC that are text: timeouts, percent-encoded messages, and what an HTTP status means.
+"""gRPC text encodings: timeouts, percent-encoded messages, and the mapping of HTTP statuses.
 
 Every message of a stream carries this prefix (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md)::
 
@@ -32,7 +32,7 @@ PREFIX = struct.Struct(">BI")
 PREFIX_SIZE = PREFIX.size
 
 MAX_MESSAGE_BYTES = 2048
-"""Of a ``grpc-message``, percent-encoded."""
+"""Maximum size of a ``grpc-message``, percent-encoded."""
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
@@ -49,7 +49,7 @@ _HTTP_STATUS = {
 
 
 def parse_timeout(text: str) -> float:
-    """Return the seconds that a ``grpc-timeout`` value means; InvalidArgumentError when it is not one."""
+    """Return the seconds of a ``grpc-timeout`` value; InvalidArgumentError if it is invalid."""
     match = _TIMEOUT.fullmatch(text)
     if match is None:
         raise InvalidArgumentError(
@@ -70,8 +70,8 @@ def format_timeout(seconds: float) -> str:
 def encode_message(text: str) -> str:
     """Percent-encode a ``grpc-message``: everything but printable ASCII, and the percent sign itself.
 
-    What is longer than :data:`MAX_MESSAGE_BYTES` is cut off: a peer takes only so much of headers, and may be the one
-    who has sent the text.
+    Text longer than :data:`MAX_MESSAGE_BYTES` is truncated: a peer limits the size of headers, and the text may
+    originate from the peer.
     """
     cut = text if len(text) <= MAX_MESSAGE_BYTES else text[: MAX_MESSAGE_BYTES - 1] + "…"
     while True:
@@ -82,10 +82,10 @@ def encode_message(text: str) -> str:
 
 
 def decode_message(text: str) -> str:
-    """Undo :func:`encode_message`. Never fails: what is no UTF-8 is replaced, a stray percent sign stays."""
+    """Undo :func:`encode_message`. Never fails: invalid UTF-8 is replaced, a stray percent sign is kept."""
     return unquote_to_bytes(text).decode("utf-8", "replace")
 
 
 def status_from_http(http_status: int) -> Status:
-    """Return the gRPC status for an HTTP response that carries none of its own."""
+    """Return the gRPC status for an HTTP response without one."""
     return _HTTP_STATUS.get(http_status, Status.UNKNOWN)

@@ -1,12 +1,12 @@
-"""The two things about header compression that are not left to h2.
+"""Header compression shortcuts: a cache of repeated header blocks, and header blocks without a dynamic table.
 
-**Repeats.** A client that makes the same call again sends the same header block again, byte for byte, since all that
-varies is in the message. What a block means depends on the dynamic table that its sender and receiver share; so a
-block that changes this table (it inserts an entry, or resizes) means something once only, and one that does not
-means the same until some other block changes the table. :class:`Repeats` remembers the meaning of the latter.
+**Repeats.** A client that repeats a call sends the same header block again, byte for byte, since all
+variable data are in the message. The meaning of a block depends on the dynamic table shared by sender and receiver; so
+a block that changes this table (it inserts an entry, or resizes) has its meaning only once, and one that does not keeps
+its meaning until another block changes the table. :class:`Repeats` remembers the meanings of the latter.
 
-**Literals.** An answer's headers are written as literals without indexing and as entries of the static table. Such
-a block needs no table and leaves none behind, so its bytes can be kept, and mixed with the blocks that h2 encodes::
+**Literals.** A response's headers are written as literals without indexing and as entries of the static table. Such
+a block neither needs nor changes a table, so its bytes can be cached, and mixed with blocks encoded by h2::
 
     :status: 200                  1000 1000                        indexed, static entry 8
     content-type: VALUE           0000 1111  0001 0000  VALUE      literal without indexing, name of static entry 31
@@ -27,15 +27,15 @@ __all__ = ["MAX_REPEATS", "MAX_REPEAT_BYTES", "Repeats", "literals"]
 T = TypeVar("T")
 
 MAX_REPEATS = 16
-"""Header blocks that are remembered for one connection."""
+"""Header blocks remembered for one connection."""
 MAX_REPEAT_BYTES = 2048
-"""A longer block is not remembered: what a peer sends must not cost much more memory than the table it shares."""
+"""A longer block is not remembered: a peer must not use much more memory than the table it shares."""
 
 _MAX_7 = 0x7F
 
 
 class Repeats(Generic[T]):
-    """Meanings of header blocks, for one decoder's table as it is."""
+    """Meanings of header blocks, valid for the present state of one decoder's table."""
 
     __slots__ = ("_known", "_latest", "_table", "_table_bytes", "_table_entries")
 
@@ -47,12 +47,12 @@ class Repeats(Generic[T]):
         self.changed()
 
     def get(self, block: bytes) -> T | None:
-        """Return what a block means, if that is known."""
+        """Return the meaning of a block, if known."""
         return self._known.get(block)
 
     def changed(self) -> bool:
-        """Look at the table after a block was decoded; forget everything, and return True, if the block changed it."""
-        # Every insertion puts a new object in front, or leaves the table empty; a resize shows in the sizes.
+        """Check the table after a block was decoded; if the block changed it, forget everything and return True."""
+        # Every insertion puts a new object in front, or empties the table; a resize changes the sizes.
         table = self._table
         entries = table.dynamic_entries
         latest = entries[0] if entries else None
@@ -65,7 +65,7 @@ class Repeats(Generic[T]):
         return True
 
     def learn(self, block: bytes, meaning: T) -> None:
-        """Remember what a block means that has just been decoded and has not :meth:`changed` the table."""
+        """Remember the meaning of a block that was just decoded and has not :meth:`changed` the table."""
         if len(block) <= MAX_REPEAT_BYTES:
             if len(self._known) >= MAX_REPEATS:
                 self._known.clear()
@@ -73,7 +73,7 @@ class Repeats(Generic[T]):
 
 
 def literals(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Return a header block that needs no table; names are lower-case ASCII, values printable ASCII."""
+    """Return a header block that needs no table; names must be lower-case ASCII, values printable ASCII."""
     block = bytearray()
     for name, value in headers:
         if name == ":status" and value == "200":

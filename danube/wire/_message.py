@@ -1,4 +1,4 @@
-"""A received message, as the stream shells of both sides hand it out."""
+"""A received message, as returned by the streams of both sides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Message:
         self._flow_size = flow_size
 
     def release(self) -> None:
-        """Let the peer send as many bytes more; call it when the message is dealt with. Later calls do nothing."""
+        """Return the bytes as credit to the peer; call it when the message is processed. Later calls do nothing."""
         size = self._flow_size
         if size:
             self._flow_size = 0

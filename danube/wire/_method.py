@@ -1,4 +1,4 @@
-"""What a service is made of: methods, and the three kinds of functions that serve them."""
+"""Methods of a service, and the three kinds of functions that implement them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ UnaryHandler = Callable[[Any, Context], Awaitable[Any]]
 StreamHandler = Callable[[ServerStream, Context], Awaitable[None]]
 Handler = UnaryHandler | StreamHandler
 UnaryStart = Callable[[Any, UnaryCall], None]
-"""Takes a request and answers now or later: see :class:`danube.wire.UnaryCall`."""
+"""Takes a request and answers immediately or later: see :class:`danube.wire.UnaryCall`."""
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
     """One method of a service.
 
-    A ``unary`` method has one of two:
+    A ``unary`` method has one of these two:
 
     * ``handler``, ``async def handler(request, context) -> response``: runs in a task of its own and may wait;
     * ``start``, ``def start(request, call) -> None``: a plain function, called in the connection's own turn of the
-      loop, for calls that are many and small. A task for each call costs more than such a call does.
+      loop, for many small calls. A task per call would cost more than such a call itself.
 
-    The others have a ``handler``, ``async def handler(stream, context) -> None``; the call ends well when it returns.
-    What a handler or ``start`` raises becomes the call's status.
+    The others have a ``handler``, ``async def handler(stream, context) -> None``; the call succeeds when it returns.
+    An exception of a handler or ``start`` becomes the call's status.
     """
 
     path: str
@@ -40,10 +40,10 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler | None = None
     start: UnaryStart | None = None
     request_type: Any = bytes
-    """What a unary request is decoded as. ``bytes`` with a stream means that its handler decodes."""
+    """Type of a decoded unary request. ``bytes`` with a stream means that its handler decodes."""
     response_type: Any = bytes
     max_request_bytes: int | None = None
-    """Largest request message; None means the limit ``max_request_bytes``."""
+    """Largest request message; None: the limit ``max_request_bytes``."""
 
     def __post_init__(self) -> None:
         if (self.handler is None) == (self.start is None) or (self.start is not None and self.kind != "unary"):

@@ -1,7 +1,7 @@
-"""Outgoing bytes: everything that was sent since the last write, framed as late as possible.
+"""The send side of a connection: queues messages per stream, and frames them as late as possible.
 
-Messages stay in a queue for each stream until somebody asks for bytes. Small messages of one stream then share a DATA
-frame, large ones are cut, and streams take turns frame by frame, so that no stream starves another. The payload is
+Messages stay in a queue for each stream until bytes are requested. Small messages of one stream then share a DATA
+frame, large ones are split, and streams take turns frame by frame, so that no stream starves another. The payload is
 copied once, by the join that makes the bytes for the socket.
 
 A DATA frame::
@@ -31,9 +31,9 @@ __all__ = ["FRAME_HEADER", "FRAME_HEADER_SIZE", "MAX_FRAME_BYTES", "MAX_WHOLE_BY
 FRAME_HEADER = struct.Struct(">HBBBL")
 FRAME_HEADER_SIZE = FRAME_HEADER.size
 MAX_FRAME_BYTES = 64 * 1024
-"""Largest frame that we send or accept. Larger ones gain nothing and delay the other streams."""
+"""Largest frame sent or accepted. Larger ones gain nothing and delay other streams."""
 MAX_WHOLE_BYTES = 256 * 1024
-"""Whole answers that may wait for the next write."""
+"""Limit of complete answers queued for the next write."""
 
 _END_STREAM = 0x1
 _END_HEADERS = 0x4
@@ -42,7 +42,7 @@ _CONTINUATION = 9
 
 
 class Outgoing:
-    """The send side of a connection. ``end`` closes a stream whose queue has run empty."""
+    """The send side of a connection. ``end`` closes a stream with an empty queue."""
 
     __slots__ = ("_chunks", "_end", "_h2", "_ready", "_whole_bytes", "control_bytes", "framed", "queued", "sent_data")
 
@@ -53,19 +53,19 @@ class Outgoing:
         self._ready: deque[WireStream] = deque()
         self._whole_bytes = 0
         self.queued = 0
-        """Bytes of messages that wait in the queues of all streams."""
+        """Bytes of messages in the queues of all streams."""
         self.framed = 0
-        """Bytes of messages that have left those queues for the socket, ever."""
+        """Total bytes of messages that have left those queues for the socket."""
         self.control_bytes = 0
-        """Bytes of frames without messages that wait for the next write."""
+        """Bytes of frames without messages queued for the next write."""
         self.sent_data = False
-        """Whether DATA was sent since somebody has last set this to False."""
+        """Whether DATA was sent since this was last reset to False."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks) or (bool(self._ready) and self._h2.outbound_flow_control_window > 0)
 
     def raw(self, frame: bytes) -> None:
-        """Send bytes that are framed already."""
+        """Send bytes that are already framed."""
         self.control_bytes += len(frame)
         self._chunks.append(frame)
 
@@ -81,15 +81,15 @@ class Outgoing:
         self.frame(kind, flags | _END_HEADERS, stream_id, block)
 
     def frame(self, kind: int, flags: int, stream_id: int, body: bytes) -> None:
-        """Send a frame that is no larger than the peer allows."""
+        """Send a frame that is not larger than the peer allows."""
         size = len(body)
         self.raw(FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + body)
 
     def whole(self, stream: WireStream, head: bytes, data: bytes, trailers: bytes) -> bool:
-        """Send headers, one message and trailers in one go, for a stream that h2 does not know.
+        """Send headers, one message and trailers at once, for a stream that h2 does not know.
 
-        False, and nothing is sent, when the windows have no room for the message, or when so much waits already that
-        the peer may not be reading: what is sent this way holds no stream's slot.
+        False, and nothing is sent, if the windows have no room for the message, or if so much is queued already that
+        the peer may not be reading: data sent this way occupies no stream's slot.
         """
         h2 = self._h2
         size = len(data) + PREFIX.size
@@ -115,7 +115,7 @@ class Outgoing:
         return True
 
     def take_h2(self) -> None:
-        """Take over what h2 wants to send, so that it keeps its place among our frames."""
+        """Take over the bytes that h2 wants to send, so that they keep their place among other frames."""
         data = self._h2.data_to_send()
         if data:
             self.raw(data)
@@ -138,12 +138,12 @@ class Outgoing:
         self.wake(stream)
 
     def drop(self, stream: WireStream) -> None:
-        """Forget what waits for a stream; nothing more will be sent on it."""
+        """Drop the queue of a stream; nothing more will be sent on it."""
         self.queued -= stream.queued
         stream.drop_queue()
 
     def wake(self, stream: WireStream) -> None:
-        """Let a stream with something to send take part again."""
+        """Schedule a stream with queued data again."""
         if not stream.ready:
             stream.ready = True
             self._ready.append(stream)
@@ -197,7 +197,8 @@ class Outgoing:
         self._h2.outbound_flow_control_window -= size
         flags = 0
         if stream.ending and not stream.queued and stream.trailers is None:
-            # h2 ends a stream with an empty DATA frame. It learns of the end; the flag itself goes with the data.
+            # h2 ends a stream with an empty DATA frame. It is notified of the end; the flag itself is sent with the
+            # data.
             self._h2.end_stream(stream.stream_id)
             self._h2.clear_outbound_data_buffer()
             stream.ending = False

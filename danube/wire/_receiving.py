@@ -1,10 +1,10 @@
-"""The receiving half of a connection's streams: DATA into messages, and window credit back to the peer.
+"""The receiving half of a connection: assembles DATA frames into messages, and returns window credit to the peer.
 
-The connection's window is given back on receipt, so no stream stalls another, as long as the bytes that the application
-holds stay within ``max_pending_bytes_per_connection``. A stream's window is given back message by message, when the
-application calls :meth:`Receiving.credit`: that is the back-pressure. A message larger than what is left of its
+The connection's window is returned on receipt, so no stream stalls another, as long as the bytes that the application
+holds stay within ``max_pending_bytes_per_connection``. A stream's window is returned message by message, when the
+application calls :meth:`Receiving.credit`: that is the back-pressure. A message larger than the rest of its
 stream's window gets the difference as a loan, at once, up to the stream's message limit; the loan is repaid out of
-later credit. So a message that has begun can always end, and a stream never holds more than one window and one message.
+later credit. So a started message can always end, and a stream never holds more than one window and one message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Receiving"]
 
 
 class Receiving(ConnectionCore):
-    """DATA frames and flow control of what comes in."""
+    """DATA frames and flow control of received data."""
 
     def _consume_window(self, stream: WireStream | None, size: int) -> None:
         self._window -= size
@@ -77,10 +77,10 @@ class Receiving(ConnectionCore):
         if error is not None:
             self._fail(stream, error)
         elif not stream.remote_closed:
-            # What is left of the current frame is in `missing`, and has been taken from the window.
+            # The rest of the current frame is in `missing`, and has been deducted from the window.
             lack = stream.missing - self._data_left - stream.window
             if lack > 0 and stream.missing > 0:
-                # What is owed goes out with it: a loan beside that would let the next message begin, and borrow, too.
+                # Owed credit is included: a separate loan would let the next message begin, and borrow, too.
                 loan = max(0, lack - stream.owed)
                 stream.loan += loan
                 self._open_window(stream, loan)
@@ -96,16 +96,16 @@ class Receiving(ConnectionCore):
                 )
             self._ended(stream)
             return
-        # h2 must learn that the peer has closed its side: it gets an empty DATA frame that says so.
+        # h2 must be notified that the peer has closed its side: it gets an empty DATA frame with that flag.
         self._pass_to_h2(FRAME_HEADER.pack(0, 0, FrameType.DATA, FrameType.END_STREAM, stream.stream_id))
 
     def _odd_data(self, flags: int, stream_id: int, length: int, data: bytes, position: int) -> None:
-        """Handle the DATA frames that the hot path leaves: padded, with a content-length, or for no open stream."""
+        """Handle DATA frames outside of the hot path: padded, with a content-length, or not for an open stream."""
         stream = self._streams.get(stream_id)
         if stream is None:
             if stream_id == 0 or stream_id > self._highest_stream_id:
                 raise FatalError(ErrorCodes.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which was never opened")
-            # The stream ended here and the peer may not know yet. The bytes cost it window, so they are given back.
+            # The stream ended here and the peer may not know yet. The bytes used up its window, so they are returned.
             self._consume_window(None, length)
             self._owed += length
             if not length:
@@ -143,7 +143,7 @@ class Receiving(ConnectionCore):
 
     @abstractmethod
     def _ended(self, stream: WireStream) -> None:
-        """The peer will send nothing more on a stream."""
+        """The peer has closed its side of a stream."""
 
     def _fail(self, stream: WireStream, error: DanubeError) -> None:
         self._release(stream, stream.pending - stream.complete)
@@ -153,9 +153,9 @@ class Receiving(ConnectionCore):
         self._events.append(StreamFailed(stream.stream_id, error))
 
     def credit(self, stream_id: int, size: int) -> None:
-        """Give back ``size`` bytes: the application is done with messages of that ``flow_size``.
+        """Return ``size`` bytes of credit: the application has processed messages of that ``flow_size``.
 
-        Nothing happens for a stream that is finished, because :meth:`finish` gives back everything.
+        Finished streams are ignored, because :meth:`finish` returns everything.
         """
         stream = self._streams.get(stream_id)
         if stream is None or self._terminated is not None:
@@ -192,9 +192,9 @@ class Receiving(ConnectionCore):
         room = owed
         if self._pending > self._pending_limit:
             if self._complete:
-                return  # until the application gives something back
-            # Only messages that are not complete: waiting would be for ever. They get the last of the budget, and when
-            # that is used up, one must go.
+                return  # until the application returns some
+            # Only incomplete messages: waiting would never end. They get the rest of the budget, and when
+            # that is used up, one must be dropped.
             budget = self._limits.max_pending_bytes_per_connection
             if receiving and not self._window and self._pending >= budget:
                 self._fail_largest()

@@ -1,12 +1,12 @@
-"""Requests that repeat an earlier one of their connection: served without h2.
+"""Serves requests that repeat an earlier one of their connection, bypassing h2.
 
-h2 takes a header block apart, checks it by the rules of HTTP/2 and of HTTP, and follows the states of the stream; for a
-small call that is most of what the call costs. A block that was found good and means the same as before
-(:mod:`danube.wire._hpack`) need not be checked again. Such a stream is kept here alone: h2 is told only that its number
-is used, and takes it for a stream that is closed, which is what it will be when frames of it reach h2.
+h2 decodes a header block, checks it by the rules of HTTP/2 and HTTP, and tracks the states of the stream; for a
+small call that is most of the cost. A block that was found valid and has the same meaning as before
+(:mod:`danube.wire._hpack`) need not be checked again. Such a stream is managed here alone: h2 only records that its id
+is used, and treats it as a closed stream, which it will be when frames of it reach h2.
 
-The rules that remain are few: the content-length, if there was one, must be true; nothing comes after the end;
-trailers may come and mean nothing. Windows are kept here for all streams.
+Few rules remain: the content-length, if there was one, must be correct; nothing follows the end;
+trailers are accepted and ignored. Windows are managed here for all streams.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OK_TRAILERS = literals([("grpc-status", str(int(Status.OK)))])
 
 
 class RepeatedCalls(Calls):
-    """The streams that h2 does not know, and whole answers at once."""
+    """The streams that h2 does not know, and complete answers at once."""
 
     def _take_headers(self, kind: int, flags: int, stream_id: int, data: bytes, position: int, stop: int) -> None:
         """Server: handle a HEADERS or CONTINUATION frame."""
@@ -69,7 +69,7 @@ class RepeatedCalls(Calls):
     def _take_trailers(self, stream: WireStream, flags: int, block: bytes) -> None:
         if flags not in _PLAIN_ENDS:
             raise FatalError(ErrorCodes.PROTOCOL_ERROR, "a request's trailers must fit one frame, without padding")
-        # Their meaning is nothing to us, their effect on the table is.
+        # Their meaning is ignored, but their effect on the table is not.
         self._h2.decoder.decode(block)
         self._repeats.changed()
         if not flags & FrameType.END_STREAM:
@@ -79,7 +79,7 @@ class RepeatedCalls(Calls):
         self._end_data(stream)
 
     def _take_reset(self, stream_id: int, data: bytes, body: int) -> bool:
-        """Handle a RST_STREAM frame; False when the stream is not one of ours."""
+        """Handle a RST_STREAM frame; False if the stream is managed by h2."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.h2 is not None:
             return False

@@ -1,10 +1,11 @@
-"""One accepted connection: a task of its own, and one for each stream, but none for calls of plain functions.
+"""One accepted connection of the server: reads events, writes responses, and runs the handlers of its streams.
 
-What is read turns into events, which are handed to streams. The server's poller reads real sockets
+It has one task for itself, and one for each stream, but none for calls of plain functions. Received data is turned
+into events, which are passed to streams. The server's poller reads real sockets
 (:mod:`danube.wire._poller`), the connection's task everything else. Writing happens once in a turn of the loop, for
-everything that has gathered: the server's one flusher task calls :meth:`ServerConnection.flush` for each connection
-that has something to say. Only for a peer that does not read fast enough a task is started, which waits for it.
-Nobody here keeps a timer; the server's :meth:`ServerConnection.check` looks after all connections at once.
+all queued data: the server's one flusher task calls :meth:`ServerConnection.flush` for each connection
+with queued data. Only for a slow reader a task is started, which waits for it.
+There are no timers here; the server's :meth:`ServerConnection.check` checks all connections at once.
 """
 
 from __future__ import annotations
@@ -53,19 +54,19 @@ __all__ = ["MAX_READ_BYTES", "WRITE_PIECE_BYTES", "ServerConnection"]
 MIN_READ_BYTES = 16 * 1024
 MAX_READ_BYTES = 1024 * 1024
 WRITE_BYTES = 512 * 1024
-"""What is put together for one write; what of it a slow reader does not take stays in memory."""
+"""Bytes assembled for one write; the part that a slow reader does not accept stays in memory."""
 WRITE_PIECE_BYTES = 256 * 1024
-"""A large write goes out in pieces of this size, so that a slow reader is seen to read."""
+"""A large write is split into pieces of this size, so that progress of a slow reader is noticed."""
 HARD_FACTOR = 4
-"""A connection for which so many times ``max_send_buffer_bytes_per_connection`` waits is cut at once."""
+"""A connection with this many times ``max_send_buffer_bytes_per_connection`` queued is closed at once."""
 CLOSING_TIMEOUT_S = 1.0
-"""How long a connection that is over may take to write its last words."""
+"""How long a connection that is over may take to write its last data."""
 
 log = logging.getLogger("danube.wire")
 
 
 class ServerConnection:
-    """The shell of one connection. Made and driven by :class:`danube.wire.server.Server`."""
+    """The I/O shell of one connection. Created and driven by :class:`danube.wire.server.Server`."""
 
     __slots__ = (
         "_backlog",
@@ -99,7 +100,7 @@ class ServerConnection:
         self.limits = server.limits
         self.connection_id = connection_id
         self.foreign = False
-        """Whether the peer has made calls that no client of ours makes; such peers take leave slowly."""
+        """Whether the peer has made calls that Danube's own clients never make; such peers are drained slowly."""
         self.peer = peer
         now = trio.current_time()
         self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
@@ -109,9 +110,9 @@ class ServerConnection:
         self._nursery: trio.Nursery | None = None
         self._backlog: memoryview | None = None
         self._waiters: dict[ServerStream, int] = {}
-        """Streams that wait until no more than this waits for them, in the order in which they came."""
+        """Streams that wait until no more than this is queued for them, in order of arrival."""
         self._counted = 0
-        """Of what waits for the peer, the part that the server knows of."""
+        """The part of the bytes queued for the peer that the server has counted."""
         self._framed = 0
         self._full_since = math.inf
         self._flushing = False
@@ -139,7 +140,7 @@ class ServerConnection:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await self._read()
-                # What the protocol still has to say (why it ended) is said before everything here is cancelled.
+                # Pending protocol data (the reason of the end) is written before everything here is cancelled.
                 self.close_when_written()
                 for stream in self._streams.values():
                     stream.abandon(None)
@@ -169,7 +170,7 @@ class ServerConnection:
                 return
 
     async def _be_polled(self, poller: Poller, transport: SocketTransport) -> None:
-        """Let the server's poller read, until nothing more is to be read."""
+        """Let the server's poller read, until the end of the data."""
         fd, over = transport.fd, trio.Event()
         failure: list[Exception] = []
 
@@ -179,7 +180,7 @@ class ServerConnection:
                 if data is None or (data and self._take(data)):
                     return
             except ConnectionLostError:
-                pass  # the end, as well
+                pass  # this is the end, too
             except Exception as error:  # noqa: BLE001 - a bug costs this connection: its own task raises it
                 failure.append(error)
             poller.remove(fd)
@@ -194,10 +195,10 @@ class ServerConnection:
             raise failure[0]
 
     def _take(self, data: bytes) -> bool:
-        """Handle what was read; False when that was the last of it."""
+        """Handle received data; False after the end."""
         protocol = self.protocol
         length, size = len(data), self._read_size
-        # Large reads for those who send much, and no large buffers for the others.
+        # Large reads for busy senders, without large buffers for the others.
         if length == size:
             if size < MAX_READ_BYTES:
                 self._read_size = size * 4
@@ -216,16 +217,16 @@ class ServerConnection:
         return False
 
     def wake_writer(self) -> None:
-        """See that what waits for sending is sent, in the next turn of the loop."""
+        """Schedule queued data to be sent in the next turn of the loop."""
         if not self._flushing:
             self._flushing = True
             self.server.flush_soon(self)
 
     def flush(self) -> None:
-        """Send everything that has gathered; what the transport does not take at once is left to a task."""
+        """Send all queued data; a task handles the part that the transport does not accept at once."""
         self._flushing = False
         if self._closed or self._nursery is None or self._nursery.cancel_scope.cancel_called:
-            return  # the connection is on its way out
+            return  # the connection is closing
         protocol = self.protocol
         while self._backlog is None and (data := protocol.data_to_send(WRITE_BYTES)):
             try:
@@ -267,35 +268,35 @@ class ServerConnection:
         if self._closing:
             self._nursery.cancel_scope.cancel()
 
-    # -- what waits for the peer
+    # -- data queued for the peer
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that wait for the peer to take them."""
+        """Bytes queued for the peer."""
         backlog = self._backlog
         waiting = self.protocol.waiting_bytes
         return waiting if backlog is None else waiting + len(backlog)
 
     def full(self) -> bool:
-        """Whether no stream of this connection should send more, however little waits for it.
+        """Whether no stream of this connection should send more, regardless of its own queue.
 
-        So much waits for the connection that ``max_send_buffer_bytes_per_connection`` is reached, or so much for all
-        of them that ``max_send_buffer_bytes_in_all`` was; then each may have something on its way only once.
+        True when the queued bytes have reached ``max_send_buffer_bytes_per_connection``, or those of all connections
+        ``max_send_buffer_bytes_in_all``; in the latter case each stream may have data in flight only once.
         """
         waiting = self.waiting_bytes
         return waiting >= self.limits.max_send_buffer_bytes_per_connection or (waiting > 0 and self.server.pressed)
 
     def wait_for_room(self, stream: ServerStream, level: int) -> None:
-        """Tell a stream, once, when no more than ``level`` bytes wait for it and the connection is not full."""
+        """Notify a stream, once, when at most ``level`` bytes are queued for it and the connection is not full."""
         self._waiters[stream] = level
 
     def pass_room_on(self) -> None:
-        """See whether there is room for somebody who waits for it."""
+        """Notify waiting streams if there is room."""
         if self._waiters and not self._closed:
             self._check_room()
 
     def _check_room(self) -> None:
-        # As many as may have room, so that they do not all fill it at once; those who have no use for it pass it on.
+        # Only as many as may have room, so that they do not all fill it at once; unused room is passed on.
         if self.full():
             return
         limits, waiters = self.limits, self._waiters
@@ -311,7 +312,7 @@ class ServerConnection:
                     return
 
     def _count(self, waiting: int) -> None:
-        """Tell the server how much waits for this peer, and cut it if that is beyond all bounds."""
+        """Update the server's count of queued bytes, and close the connection if it exceeds all limits."""
         self.server.waiting_changed(waiting - self._counted)
         self._counted = waiting
         most = self.limits.max_send_buffer_bytes_per_connection
@@ -319,19 +320,19 @@ class ServerConnection:
             self.cut_off(f"more than {HARD_FACTOR} times max_send_buffer_bytes_per_connection = {most}")
 
     def cut_off(self, why: str) -> None:
-        """Cut a peer that has asked for more than it reads, unless that is done."""
+        """Disconnect a peer that has requested more than it reads, unless that is done."""
         if self._nursery is not None and not self._nursery.cancel_scope.cancel_called:
             self._cut(f"{self.waiting_bytes} bytes wait for it, {why}; it asks for more than it reads")
 
     @property
     def counted_bytes(self) -> int:
-        """Bytes that wait for the peer, as the server knows it; 0 once it is cut."""
+        """Bytes queued for the peer, as counted by the server; 0 once it is disconnected."""
         if self._nursery is None or self._nursery.cancel_scope.cancel_called:
             return 0
         return self._counted
 
     def _check_taking(self, now: float) -> None:
-        """Cut a peer that holds more than its share and takes nothing, though its socket may be idle."""
+        """Disconnect a peer that holds more than its share and accepts nothing, even if its socket is idle."""
         waiting = self.waiting_bytes
         self._count(waiting)
         framed = self.protocol.framed_bytes
@@ -349,7 +350,7 @@ class ServerConnection:
             self.cut_off(f"and it took none for {self.limits.write_timeout_s} s (write_timeout_s)")
 
     def close_when_written(self) -> None:
-        """Close once everything that waits is written; a peer that does not read has a moment for it."""
+        """Close when all queued data is written; a peer that does not read gets a short time."""
         self._closing = True
         self._write_began = trio.current_time()
         self.wake_writer()
@@ -386,17 +387,17 @@ class ServerConnection:
             self._nursery.cancel_scope.cancel()
 
     def broken(self, what: str) -> None:
-        """Log the exception that is being handled, and cut this connection: it costs nobody else anything."""
+        """Log the exception being handled, and close this connection only."""
         log.exception("connection %d of %s: %s", self.connection_id, self.peer, what)
         self._cut(what)
 
     def drain(self) -> None:
-        """Announce that no new streams are taken."""
+        """Announce that no new streams are accepted."""
         self.protocol.goaway("the broker is shutting down; reconnect")
         self.wake_writer()
 
     def end_streams(self) -> None:
-        """Cancel the handlers that still run, and calls that nobody serves yet; their callers are told to reconnect."""
+        """Cancel running handlers, and calls not yet served; their callers are told to reconnect."""
         error = BrokerDrainingError("the broker is shutting down; reconnect")
         for stream in self._streams.values():
             stream.abandon(error)
@@ -410,7 +411,7 @@ class ServerConnection:
         return bool(self._calls)
 
     def drop_calls(self) -> None:
-        """Give up the unary calls that are still to be answered; their callers are told to reconnect."""
+        """Give up unanswered unary calls; their callers are told to reconnect."""
         error = BrokerDrainingError("the broker is shutting down; reconnect")
         for call in list(self._calls.values()):
             call.drop(error)
@@ -472,7 +473,7 @@ class ServerConnection:
             stream.abandon(event.error)
 
     def call_answered(self, stream_id: int) -> None:
-        """A unary call: it is answered, or nobody needs to answer it any more. Frees its slot."""
+        """Free the slot of a unary call that is answered, or need not be answered any more."""
         del self._calls[stream_id]
         protocol = self.protocol
         protocol.finish(stream_id)
@@ -497,7 +498,7 @@ class ServerConnection:
                         self.protocol.send_response_headers(stream.stream_id, content_type)
                         await method.handler(stream, stream.context)
             except Exception as exc:
-                # Also a bug in a handler costs its own call only, never the connection or the broker.
+                # A bug in a handler, too, fails only its own call, not the connection or the broker.
                 error = _own_error(exc)
                 if error is None:
                     log.exception("the handler of %s failed", method.path)
@@ -509,7 +510,7 @@ class ServerConnection:
             error = stream.failure or error
             settled = True
         finally:
-            # Also when the whole connection is cancelled (then there is nobody to tell): only now is the slot free.
+            # Also when the whole connection is cancelled (then there is no peer to notify): the slot is free only now.
             self._finish(stream, error, tell=settled and not stream.gone)
 
     async def _serve_unary(self, stream: ServerStream, method: Method, content_type: str) -> None:
@@ -542,7 +543,7 @@ class ServerConnection:
 
 
 def _own_error(exc: Exception) -> DanubeError | None:
-    # A handler's nursery wraps what its tasks raise into groups; if it is all ours, the first one says what happened.
+    # A handler's nursery wraps exceptions into groups; if all are DanubeErrors, report the first one.
     if isinstance(exc, ExceptionGroup):
         errors = [_own_error(child) for child in exc.exceptions]
         return errors[0] if None not in errors else None

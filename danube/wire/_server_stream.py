@@ -1,4 +1,4 @@
-"""A streaming call, as its handler sees it."""
+"""A streaming call on the server: receives and sends messages for its handler."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _log = logging.getLogger("danube.wire")
 class ServerStream:
     """One call on the server: messages in, messages out.
 
-    One task receives. Sending is open to everybody in the same event loop: :meth:`send_nowait` may be called from
-    another task, for instance when a commit has settled. Nothing here fails because the peer has gone; the handler
-    is cancelled, and sends go nowhere.
+    One task receives. Sending is open to all tasks of the same event loop: :meth:`send_nowait` may be called from
+    another task, for instance when a commit has settled. No method fails because the peer is gone; the handler
+    is cancelled, and sent messages are dropped.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class ServerStream:
         return self._inbox.popleft()
 
     def receive_nowait(self) -> list[Message]:
-        """Return all messages that have arrived and were not received yet, perhaps none."""
+        """Return all messages that have arrived and were not received yet, possibly none."""
         if not self._inbox:
             return []
         messages = list(self._inbox)
@@ -85,15 +85,15 @@ class ServerStream:
         return messages
 
     def decode(self, kind: type[T], data: bytes) -> T:
-        """Decode a message with the call's codec; InvalidArgumentError when it is not a ``kind``."""
+        """Decode a message with the call's codec; InvalidArgumentError if it is not a ``kind``."""
         return self.context.codec.decode(kind, data)
 
     def divert(self, sink: Callable[[Message], bool]) -> None:
-        """Give messages to a plain function as they arrive, in the connection's own turn of the loop.
+        """Pass messages to a plain function as they arrive, in the connection's own turn of the loop.
 
-        For calls whose messages are many and small: it saves waking the handler's task (about 10 us). The function
-        returns False for a message that it cannot take without waiting; that one is queued for :meth:`receive`. What
-        it raises ends the call as if the handler had raised it.
+        For calls with many small messages: it avoids waking the handler's task (about 10 us). The function
+        returns False for a message that it cannot process without waiting; that one is queued for :meth:`receive`. An
+        exception ends the call as if the handler had raised it.
         """
         self._sink = sink
 
@@ -104,9 +104,9 @@ class ServerStream:
         return self.context.codec.encode(value)
 
     def send_nowait(self, data: bytes | tuple[bytes, ...]) -> bool:
-        """Queue one encoded message (a tuple is one message in several buffers) and see that it is sent.
+        """Queue one encoded message (a tuple is one message in several buffers) and schedule sending.
 
-        Never waits, so the caller keeps an eye on :attr:`send_buffered`. Returns False, and sends nothing, when the
+        Never waits, so the caller must check :attr:`send_buffered`. Returns False, and sends nothing, if the
         call has ended or the peer is gone.
         """
         connection = self.connection
@@ -116,19 +116,19 @@ class ServerStream:
         return True
 
     async def send(self, data: bytes | tuple[bytes, ...]) -> None:
-        """Wait for room in the send buffer, then queue the message. CallCancelledError when the peer is gone."""
+        """Wait for room in the send buffer, then queue the message. CallCancelledError if the peer is gone."""
         await self.wait_send_capacity()
         if not self.send_nowait(data):
             raise CallCancelledError(f"the caller of {self.context.path} is gone; its stream takes nothing more")
 
     async def wait_send_capacity(self, limit_bytes: int | None = None) -> None:
-        """Wait until less than ``max_send_buffer_bytes`` wait for the peer; returns at once if it is gone.
+        """Wait until less than ``max_send_buffer_bytes`` are queued for the peer; returns at once if it is gone.
 
         It waits as well while its connection, or all of them, are beyond their limits (see
         :meth:`danube.wire._server_connection.ServerConnection.full`).
 
         Args:
-            limit_bytes: wait until less than this waits; it is not more than that limit.
+            limit_bytes: wait until less than this is queued; must not exceed that limit.
         """
         connection = self.connection
         limit = connection.limits.max_send_buffer_bytes
@@ -145,10 +145,10 @@ class ServerStream:
                 connection.pass_room_on()
 
     def crowded(self, *, whole_connection: bool = False) -> bool:
-        """Whether so much waits for the peer that it should be given no more; sends what can be sent first.
+        """Whether too much is queued for the peer to send it more; sends what can be sent first.
 
         Args:
-            whole_connection: it may use all of what its connection may hold: what it cannot have now is lost.
+            whole_connection: use the full limit of the connection: messages not sent now are lost.
         """
         connection = self.connection
         if connection.waiting_bytes < connection.server.least_crowded_bytes:
@@ -159,27 +159,27 @@ class ServerStream:
         )
 
     def when_room(self, on_room: Callable[[], None], on_stall: Callable[[], None]) -> None:
-        """Call ``on_room`` once there is room again for this stream (see :meth:`crowded`), in a later turn.
+        """Call ``on_room`` once there is room for this stream (see :meth:`crowded`), in a later turn.
 
-        Whoever is called and sends nothing calls :meth:`pass_room_on`. ``on_stall`` is called, perhaps often, while the
-        peer has taken nothing for a second or two. Nothing is called any more once the call has ended.
+        A callee that sends nothing must call :meth:`pass_room_on`. ``on_stall`` is called, possibly often, while the
+        peer has accepted nothing for a second or two. No callback is called after the call has ended.
         """
         self._on_room = on_room, on_stall
         self.connection.wait_for_room(self, self.connection.limits.max_send_buffer_bytes // 2)
 
     def pass_room_on(self) -> None:
-        """Let another stream of the connection have the room that this one was told of and has no use for."""
+        """Offer the room that this stream was notified of, and does not use, to another stream."""
         self.connection.pass_room_on()
 
     @property
     def send_buffered(self) -> int:
-        """Bytes that wait for the peer to read."""
+        """Bytes queued for the peer to read."""
         return self.connection.protocol.send_buffered(self.stream_id)
 
-    # -- the connection's side
+    # -- called by the connection
 
     def deliver(self, message: Message) -> None:
-        """Connection: a message has arrived."""
+        """Connection: deliver an arrived message."""
         sink = self._sink
         if sink is not None and not self._inbox:
             try:
@@ -196,7 +196,7 @@ class ServerStream:
         self._arrived.wake()
 
     def deliver_end(self) -> None:
-        """Connection: the peer will send nothing more."""
+        """Connection: the peer has closed its side."""
         self.ended = True
         self._arrived.wake()
 
@@ -210,12 +210,12 @@ class ServerStream:
             told[0]()
 
     def stalled(self) -> None:
-        """Connection: the peer has taken nothing for a while."""
+        """Connection: the peer has accepted nothing for a while."""
         if self._on_room is not None:
             self._on_room[1]()
 
     def abandon(self, failure: DanubeError | None) -> None:
-        """Connection: cancel the handler; ``failure`` is what the caller will be told, None if it does not listen."""
+        """Connection: cancel the handler; ``failure`` is sent to the caller, None if it does not listen."""
         if failure is None:
             self.gone = True
         elif self.failure is None:

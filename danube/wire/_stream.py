@@ -1,4 +1,4 @@
-"""What a connection remembers about one stream: its message under assembly, its two windows, its send queue."""
+"""State of one stream of a connection: its message under assembly, its two windows, its send queue."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from danube.wire._grpc import PREFIX, PREFIX_SIZE
 __all__ = ["SMALL_CHUNK", "Trailers", "WireStream"]
 
 SMALL_CHUNK = 1024
-"""Chunks below this are gathered in one buffer, so that a message sent byte by byte costs no object for each byte."""
+"""Chunks below this are collected in one buffer, so that a message sent byte by byte costs no object per byte."""
 
 Trailers = list[tuple[str, str]]
 
 
 class WireStream:
-    """State of one stream. Only :class:`danube.wire.connection.GrpcConnection` touches it."""
+    """State of one stream. Used only by :class:`danube.wire.connection.GrpcConnection`."""
 
     __slots__ = (
         "blocked",
@@ -56,8 +56,8 @@ class WireStream:
         self.stream_id = stream_id
         self.h2 = h2  # None: h2 knows nothing of this stream, its request was a repeat
         self.max_message_bytes = max_message_bytes
-        # Receiving. `window` is what the peer may still send; `pending` what it sent and nobody gave back, of which
-        # `complete` is in whole messages; `loan` was granted ahead, to let a large message through; `owed` will be
+        # Receiving. `window` is what the peer may still send; `pending` was received and not returned, of which
+        # `complete` is in whole messages; `loan` was granted ahead, for a large message; `owed` is to be
         # granted with the next WINDOW_UPDATE.
         self.window = window
         self.pending = 0
@@ -73,11 +73,11 @@ class WireStream:
         self.expected = -1  # the content-length, where h2 does not look at it
         self.discarding = False
         self.remote_closed = False
-        # Sending. `send_window` is what the peer still takes.
+        # Sending. `send_window` is what the peer still accepts.
         self.send_window = send_window
         self.queue: deque[bytes | memoryview] = deque()
         self.queued = 0
-        self.ready = False  # stands in the connection's queue of streams that want to send
+        self.ready = False  # in the connection's queue of streams with data to send
         self.blocked = False  # waits for the peer's WINDOW_UPDATE of this stream
         self.ending = False
         self.responded = False
@@ -86,7 +86,7 @@ class WireStream:
         self.finished = False
 
     def feed(self, data: bytes, position: int, stop: int, messages: list[bytes]) -> DanubeError | None:
-        """Take ``data[position:stop]``, append the messages that it completes, return why the stream must fail."""
+        """Take ``data[position:stop]``, append the completed messages, return an error if the stream must fail."""
         while position < stop:
             if self.missing < 0:
                 if not self.head and stop - position >= PREFIX_SIZE:
@@ -127,7 +127,7 @@ class WireStream:
         return None
 
     def _check_prefix(self, compressed: int, length: int) -> DanubeError | None:
-        # Before a byte of the message is kept.
+        # Before any byte of the message is stored.
         if compressed == 1:
             return UnimplementedError("compressed gRPC messages are not taken here; send with grpc-encoding identity")
         if compressed:
@@ -141,18 +141,18 @@ class WireStream:
 
     @property
     def truncated(self) -> bool:
-        """Whether a message has begun and is not complete."""
+        """Whether a message has begun and is incomplete."""
         return self.missing >= 0 or bool(self.head)
 
     def drop_partial(self) -> None:
-        """Forget the message under assembly, and throw away what follows."""
+        """Drop the message under assembly, and ignore following data."""
         self.discarding = True
         self.parts = []
         self.head = b""
         self.missing = -1
 
     def drop_queue(self) -> None:
-        """Forget what is queued for sending; nothing more will be sent."""
+        """Drop the send queue; nothing more will be sent."""
         self.queue.clear()
         self.queued = 0
         self.trailers = None

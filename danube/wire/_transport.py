@@ -1,7 +1,7 @@
-"""How a connection reads and writes: a real socket under Trio directly, everything else through its stream.
+"""Transports of a connection: direct access to a real socket under Trio, or any byte stream.
 
 Trio's SocketStream tries each call, then makes a checkpoint, then perhaps waits: three trips through the scheduler for
-an answer of 100 bytes. A connection knows better: it reads when the socket is readable and writes without waiting
+an answer of 100 bytes. A connection reads when the socket is readable and writes without waiting
 while the kernel takes the bytes. That halves the cost of a small message. TLS, simulated networks, memory
 streams and asyncio have no such socket and are used as streams, unless a stream has a method ``as_transport`` that
 returns a better :class:`Transport`.
@@ -24,13 +24,13 @@ __all__ = ["AnyioTransport", "SocketTransport", "StreamTransport", "Transport", 
 
 
 class Transport(Protocol):
-    """Bytes in and out. Every method raises ConnectionLostError when that is over."""
+    """Byte input and output. Every method raises ConnectionLostError when the connection is lost."""
 
     async def receive(self, max_bytes: int) -> bytes:
         """Return the next bytes; empty at the end."""
 
     def send_now(self, data: bytes) -> int:
-        """Send what can be sent without waiting; return how many bytes that was."""
+        """Send as much as possible without waiting; return the number of bytes."""
 
     async def send(self, data: memoryview) -> None:
         """Send all of ``data``."""
@@ -104,7 +104,7 @@ class SocketTransport:
                 raise _lost(exc) from exc
 
     def send_now(self, data: bytes) -> int:
-        """Send what the kernel takes at once."""
+        """Send as much as the kernel accepts at once."""
         try:
             return self._socket.send(data)
         except (BlockingIOError, InterruptedError):
@@ -124,7 +124,7 @@ class SocketTransport:
                 raise _lost(exc) from exc
 
     async def close(self) -> None:
-        """Close at once; what the kernel has taken is still delivered."""
+        """Close at once; bytes accepted by the kernel are still delivered."""
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
@@ -168,7 +168,7 @@ def _lost(exc: Exception) -> ConnectionLostError:
 
 
 def transport_of(stream: trio.abc.Stream | anyio.abc.ByteStream) -> Transport:
-    """Return the transport for a stream, and take the stream over."""
+    """Return the transport for a stream, which it then owns."""
     own: Transport | None = stream.as_transport() if hasattr(stream, "as_transport") else None
     if own is not None:
         return own

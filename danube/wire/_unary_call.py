@@ -1,12 +1,12 @@
-"""A unary call that is served by a plain function: no task, no cancel scope, an object until it is answered.
+"""A unary call served by a plain function: one object, without a task or a cancel scope, until it is answered.
 
-Its life::
+Its life cycle::
 
     headers --> message and end of the request --> start(request, call) --> reply() or fail(), now or later --> gone
 
-Whatever happens in between, a reset, a deadline, the end of the connection, the work that ``start`` began goes on, and
-so the call's slot stays taken until somebody answers. That is what makes resetting streams a poor weapon. An
-answer that nobody waits for any more frees the slot and is dropped.
+Whatever happens in between, a reset, a deadline, the end of the connection, the work that ``start`` began continues,
+so the call's slot stays occupied until the call is answered. That makes resetting streams ineffective as an attack. An
+answer without a waiting caller frees the slot and is dropped.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _log = logging.getLogger("danube.wire")
 
 
 class UnaryCall:
-    """One call of a method with a ``start`` function; it must be answered once, by anybody in the same event loop.
+    """One call of a method with a ``start`` function; it must be answered once, by any task of the same event loop.
 
-    The bytes of the request count against its connection until then. Handlers see no cancellation: when the caller is
-    gone, or its deadline has passed, :attr:`gone` turns true and the answer goes nowhere.
+    The bytes of the request count against its connection until then. Handlers are not cancelled: when the caller is
+    gone, or its deadline has passed, :attr:`gone` becomes true and the answer is dropped.
     """
 
     __slots__ = (
@@ -64,20 +64,20 @@ class UnaryCall:
         self._context: Context | None = None
         self._data: bytes | None = None
         self.started = False
-        """Whether somebody serves it, and will answer."""
+        """Whether a handler has taken it, and will answer."""
         self.deadline = deadline
         """When the caller stops waiting, on Trio's clock; infinity if never."""
         self.gone = False
-        """Whether nobody waits for the answer any more."""
+        """Whether the caller no longer waits for the answer."""
         self.answered = False
-        """Whether :meth:`reply` or :meth:`fail` was called, or need not be called any more."""
+        """Whether :meth:`reply` or :meth:`fail` was called, or is no longer needed."""
 
     def __repr__(self) -> str:
         return f"<UnaryCall {self._request.stream_id} {self._request.path} of {self._connection.peer}>"
 
     @property
     def context(self) -> Context:
-        """What is known about the call; made when it is asked for."""
+        """The context of the call; created on first access."""
         context = self._context
         if context is None:
             connection, request = self._connection, self._request
@@ -115,7 +115,7 @@ class UnaryCall:
         self._finish()
 
     def fail(self, error: Exception) -> None:
-        """Answer with the status of ``error``; what is not a DanubeError is logged and becomes INTERNAL."""
+        """Answer with the status of ``error``; an exception other than a DanubeError is logged and becomes INTERNAL."""
         if self.answered:
             return
         if not isinstance(error, DanubeError):
@@ -141,10 +141,10 @@ class UnaryCall:
         self.answered = True
         self._connection.call_answered(self._request.stream_id)
 
-    # -- the connection's side
+    # -- called by the connection
 
     def deliver(self, data: bytes) -> None:
-        """Connection: a message of the request has arrived."""
+        """Connection: deliver a message of the request."""
         if self._data is None:
             self._data = data
         else:
@@ -168,7 +168,7 @@ class UnaryCall:
             self.fail(error)
 
     def abandon(self, error: DanubeError | None) -> None:
-        """Connection: nobody waits any more; ``error`` is what the caller is told, None if it does not listen."""
+        """Connection: the caller no longer waits; ``error`` is sent to it, None if it does not listen."""
         if error is not None and not self.gone:
             self._tell(error)
         self.gone = True
@@ -176,7 +176,7 @@ class UnaryCall:
             self._finish()
 
     def drop(self, error: DanubeError | None) -> None:
-        """Connection: the same, and it does not wait for the work either."""
+        """Connection: the same, without waiting for the work of the handler."""
         self.abandon(error)
         if not self.answered:
             self._finish()

@@ -1,4 +1,4 @@
-"""One sleeping task and a way to wake it: less than an Event, which is made anew for each sleep."""
+"""Wakes one sleeping task: cheaper than an Event, which must be created for each sleep."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["EventWaker", "Waker", "new_waker"]
 
 
 class Waker:
-    """At most one task waits; :meth:`wake` is synchronous and does nothing when none does.
+    """At most one task waits; :meth:`wake` is synchronous and does nothing if none does.
 
-    The condition that the sleeper waits for lives outside: set it, then wake; check it, then wait.
+    The awaited condition is stored by the caller: set it, then wake; check it, then wait.
     """
 
     __slots__ = ("_task",)
@@ -61,5 +61,5 @@ class EventWaker:
 
 
 def new_waker() -> Waker | EventWaker:
-    """Return a waker for the event loop that runs here."""
+    """Return a waker for the running event loop."""
     return Waker() if trio.lowlevel.in_trio_run() else EventWaker()

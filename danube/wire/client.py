@@ -1,8 +1,8 @@
-"""The client's end: one connection, many calls, under Trio and asyncio (anyio).
+"""The client's end of the wire: one connection with many calls, under Trio and asyncio (anyio).
 
 A channel has a reader task, a writer task and a keep-alive task; calls run in the tasks of their callers. Everything
-that calls queue in one turn of the event loop goes out in one write. A channel does not reconnect: when its
-connection breaks, every call fails with ConnectionLostError, and whoever owns the channel opens another one.
+that calls queue in one turn of the event loop is sent in one write. A channel does not reconnect: when its
+connection breaks, every call fails with ConnectionLostError, and the owner of the channel opens another one.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ MAX_READ_BYTES = 1024 * 1024
 WRITE_PIECE_BYTES = 256 * 1024
 CLOSING_TIMEOUT_S = 1.0
 LAST_STREAM_ID = 2**31 - 1 - 2 * 1024 * 1024
-"""From this stream on, after about 2^30 calls, a connection is retired; a million are left for stragglers."""
+"""From this stream id on, after about 2^30 calls, a connection is retired; a million ids are left for late calls."""
 _REFUSED_STREAM = 7
 
 Connect = Callable[[], Awaitable[anyio.abc.ByteStream]]
-"""Opens the byte stream of a channel. Tests and simulations bring their own."""
+"""Opens the byte stream of a channel. Tests and simulations pass their own."""
 
 
 class Channel:
-    """One connection to a broker. Made by :func:`connect_channel`."""
+    """One connection to a broker. Created by :func:`connect_channel`."""
 
     def __init__(self, transport: Transport, authority: str, limits: Limits, codec: Codec) -> None:
         self.limits = limits
@@ -93,8 +93,8 @@ class Channel:
     ) -> T:
         """Call a method with one request and return its one response.
 
-        Raises the DanubeError that the broker answered with, DeadlineExceededError after ``timeout_s`` seconds (the
-        broker is told and gives up too), or ConnectionLostError. Cancelling it resets the call and nothing else.
+        Raises the DanubeError of the broker's answer, DeadlineExceededError after ``timeout_s`` seconds (the
+        broker has the same deadline), or ConnectionLostError. Cancelling it only resets the call.
         """
         data = self.codec.encode(request)
         stream = self.open_stream(path, timeout_s=timeout_s, metadata=metadata, max_message_bytes=max_response_bytes)
@@ -126,7 +126,7 @@ class Channel:
         """Call a method that answers with a stream of messages.
 
         ``async with channel.server_stream(...) as responses: async for response in responses: ...``. Leaving the
-        block cancels what is left of the call. Errors as in :meth:`unary`.
+        block cancels the rest of the call. Errors as in :meth:`unary`.
         """
         data = self.codec.encode(request)
         stream = self.open_stream(path, timeout_s=timeout_s, metadata=metadata, max_message_bytes=max_response_bytes)
@@ -156,8 +156,8 @@ class Channel:
         """Open a call with messages in both directions.
 
         Close it with ``async with``, or with :meth:`ClientStream.cancel`. ``max_message_bytes`` bounds a message of
-        the response (default: the limit ``max_batch_bytes``, with room for what is around a batch). Raises
-        ConnectionLostError, UnavailableError while the broker drains, or LimitExceededError when it takes no more
+        the response (default: the limit ``max_batch_bytes``, plus room for the fields around a batch). Raises
+        ConnectionLostError, UnavailableError while the broker drains, or LimitExceededError if it accepts no more
         streams.
         """
         if self._error is not None:
@@ -182,17 +182,17 @@ class Channel:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is gone, or about to be."""
+        """Whether the connection is lost, or about to be closed."""
         return self._error is not None
 
     @property
     def draining(self) -> bool:
-        """Whether the broker takes no new calls on this connection."""
+        """Whether the broker accepts no new calls on this connection."""
         return bool(self._goaway)
 
     @property
     def retired(self) -> bool:
-        """Whether new calls should go to another connection: it is closed, or draining, or its ids are used up."""
+        """Whether new calls should use another connection: this one is closed, draining, or out of stream ids."""
         return self._retired.is_set()
 
     async def wait_retired(self) -> None:
@@ -200,22 +200,22 @@ class Channel:
         await self._retired.wait()
 
     async def wait_unused(self) -> None:
-        """Wait until no call is open, or the connection is gone."""
+        """Wait until no call is open, or the connection is lost."""
         while self._streams and not self.closed:
             self._unused = anyio.Event()
             await self._unused.wait()
 
     @property
     def error(self) -> DanubeError | None:
-        """Why the channel is closed; None while it is open."""
+        """The reason why the channel is closed; None while it is open."""
         return self._error
 
     async def wait_closed(self) -> None:
-        """Wait until the connection is gone."""
+        """Wait until the connection is lost."""
         await self._closed.wait()
 
     def close(self, error: DanubeError | None = None) -> None:
-        """End every call, with ``error`` or as cancelled, and the connection."""
+        """End every call, with ``error`` or as cancelled, and close the connection."""
         if self._error is None:
             self._error = error or ConnectionLostError("the channel was closed by this client")
             for stream in list(self._streams.values()):
@@ -226,10 +226,10 @@ class Channel:
             self._retired.set()
             self.wake_writer()
 
-    # -- streams' side
+    # -- called by streams
 
     def wake_writer(self) -> None:
-        """See that what waits for sending is sent, in the next turn of the loop."""
+        """Schedule queued data to be sent in the next turn of the loop."""
         if not self._flushing:
             self._flushing = True
             self._writable.wake()
@@ -248,7 +248,7 @@ class Channel:
             tasks.start_soon(self._write)
             tasks.start_soon(self._keep_alive)
             await self._read()
-            # The writer ends by itself once its last words (why this side gave up) are written.
+            # The writer ends by itself once its last data (the reason of the end) is written.
             with anyio.move_on_after(CLOSING_TIMEOUT_S):
                 await self._written.wait()
             tasks.cancel_scope.cancel()
@@ -354,7 +354,7 @@ class Channel:
             if event.code == _REFUSED_STREAM:
                 stream.deliver_outcome(CallRefusedError(f"the broker refused the call of {stream.path}; try again"))
             else:
-                # The broker ends calls with a status. A reset is the work of something between, which has its own
+                # The broker ends calls with a status. A reset comes from an intermediary, which has its own
                 # reasons (a timeout, a restart, a limit) and its own codes for them.
                 stream.deliver_outcome(
                     ConnectionLostError(
@@ -393,9 +393,9 @@ async def connect_channel(
 ) -> AsyncGenerator[Channel, None]:
     """Connect to a broker, and close the connection at the end of the block.
 
-    ``connect`` opens the byte stream in place of TCP to ``host`` and ``port``, which then only name the broker. Raises
-    ConnectionLostError when there is no broker within ``connect_timeout_s`` seconds (default: the limit
-    ``handshake_timeout_s``). Losing the connection later does not disturb the block; the calls in it fail.
+    ``connect`` opens the byte stream instead of TCP to ``host`` and ``port``, which then only name the broker. Raises
+    ConnectionLostError if there is no broker within ``connect_timeout_s`` seconds (default: the limit
+    ``handshake_timeout_s``). A later loss of the connection does not affect the block; the calls in it fail.
     """
     limits = limits or Limits()
     timeout_s = connect_timeout_s if connect_timeout_s is not None else limits.handshake_timeout_s

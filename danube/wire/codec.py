@@ -1,8 +1,8 @@
-"""Codecs: how the messages of a call become objects, chosen by the subtype of its ``content-type``.
+"""Codecs: convert messages of a call to objects and back, chosen by the subtype of its ``content-type``.
 
-``application/grpc+msgpack`` is the native API: msgspec Structs in msgpack. The registry is the seam for others: a
+``application/grpc+msgpack`` is the native API: msgspec Structs in msgpack. The registry allows others: a
 protobuf face registers a codec under ``proto``, and ``application/grpc`` without a subtype means ``proto`` too, as the
-gRPC specification says. A codec sees whole messages only; framing and size limits are the connection's business.
+gRPC specification says. A codec sees whole messages only; the connection handles framing and size limits.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Codec(Protocol):
         """Return the bytes of ``value``."""
 
     def decode(self, kind: type[T], data: bytes) -> T:
-        """Return the object of type ``kind`` in ``data``; InvalidArgumentError when there is none."""
+        """Return the object of type ``kind`` in ``data``; InvalidArgumentError if there is none."""
 
 
 class MsgpackCodec:
-    """msgpack by msgspec. Decoders are compiled once for each type and kept."""
+    """msgpack by msgspec. Decoders are compiled once for each type and cached."""
 
     subtype = "msgpack"
 
@@ -46,7 +46,7 @@ class MsgpackCodec:
         self._decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
     def encode(self, value: Any) -> bytes:
-        """Return the msgpack bytes of ``value``; InvalidArgumentError when it holds something that has none."""
+        """Return the msgpack bytes of ``value``; InvalidArgumentError if a part of it cannot be encoded."""
         try:
             return self._encode(value)
         except (TypeError, ValueError, OverflowError) as exc:
@@ -66,7 +66,7 @@ class MsgpackCodec:
 
 
 MSGPACK = MsgpackCodec()
-"""The codec of the native API; it has no state but its cache of decoders, so one is enough."""
+"""The codec of the native API; its only state is a cache of decoders, so one instance suffices."""
 
 DEFAULT_CODECS: Mapping[str, Codec] = {MSGPACK.subtype: MSGPACK}
 """Codecs by content subtype. A face with another codec passes a mapping of its own to the server."""

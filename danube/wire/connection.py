@@ -1,19 +1,19 @@
 """One HTTP/2 connection that speaks gRPC, as a pure state machine: bytes and time in, events and bytes out.
 
-h2 keeps the rules of HTTP/2: header compression, settings, stream states, outbound windows. In front of it stands a
-frame splitter of our own, for four reasons:
+h2 implements the rules of HTTP/2: header compression, settings, stream states, outbound windows. In front of it is a
+separate frame splitter, for four reasons:
 
 * DATA payload goes straight into message assembly instead of through h2's four copies;
 * requests that repeat an earlier one are served without h2 (:mod:`danube.wire._repeated`);
-* every frame is seen and counted, also those that h2 swallows (resets of closed streams, CONTINUATION), and that is
-  where floods are stopped;
+* every frame is seen and counted, also those that h2 handles silently (resets of closed streams, CONTINUATION), which
+  is where floods are stopped;
 * GOAWAY is graceful here: h2 would refuse to finish the open streams after one.
 
-What comes in is given back to the peer as window credit by the rules in :mod:`danube.wire._receiving`.
+Received bytes are returned to the peer as window credit by the rules in :mod:`danube.wire._receiving`.
 
 Abuse ends the connection with GOAWAY and ENHANCE_YOUR_CALM: too many resets, PING, SETTINGS, empty DATA, new streams or
-header bytes. The slot of a stream is free when the application calls :meth:`GrpcConnection.finish`, not when the
-peer resets it: work that goes on counts.
+header bytes. The slot of a stream is freed when the application calls :meth:`GrpcConnection.finish`, not when the
+peer resets it: unfinished work counts.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _END_STREAM = FrameType.END_STREAM
 class GrpcConnection(RepeatedCalls):
     """The state machine of one connection, for either role.
 
-    ``now`` is in seconds on any monotonic clock. ``message_limit`` (servers) gives the largest request message in bytes
-    for a path. A client gives the limit with each request. No method but those that say so raises anything that a peer
-    could provoke; what a peer does wrong comes out of :meth:`receive` as an event.
+    ``now`` is in seconds on any monotonic clock. ``message_limit`` (servers) returns the largest request message in
+    bytes for a path. A client passes the limit with each request. Methods raise no errors that a peer could provoke,
+    unless documented; errors of the peer are returned by :meth:`receive` as events.
     """
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Take bytes that arrived at time ``now`` and return what they mean. Never raises for what a peer sent."""
+        """Process bytes that arrived at time ``now``, return their events. Never raises for errors of the peer."""
         if self._terminated is not None:
             return []
         self._now = now
@@ -68,7 +68,7 @@ class GrpcConnection(RepeatedCalls):
         except DenialOfServiceError as exc:
             self._terminate(ErrorCodes.ENHANCE_YOUR_CALM, str(exc))
         except Exception as exc:  # noqa: BLE001
-            # Hostile bytes inside h2, hpack and hyperframe: whatever they raise, this connection is over, nothing else.
+            # Invalid input in h2, hpack or hyperframe: whatever they raise, only this connection ends.
             code = getattr(exc, "error_code", ErrorCodes.PROTOCOL_ERROR)
             self._terminate(code, f"{type(exc).__name__}: {exc}")
         return events
@@ -119,7 +119,7 @@ class GrpcConnection(RepeatedCalls):
             self._tail = data[position:]
 
     def _take_preface(self, data: bytes) -> int:
-        # Returns where the frames begin, or -1 when there is nothing more to do with `data`.
+        # Returns the start of the frames, or -1 if `data` needs no further processing.
         size = len(_PREFACE)
         if data[:size] == _PREFACE[: len(data)]:
             if len(data) < size:
@@ -175,7 +175,7 @@ class GrpcConnection(RepeatedCalls):
                     return
         elif kind == FrameType.PING:
             if not flags & FrameType.ACK:
-                # As gRPC servers do: clients probe their bandwidth with a PING for each answer, which is no flood.
+                # As in gRPC servers: clients probe their bandwidth with a PING for each answer, which is not a flood.
                 if self._outgoing.sent_data:
                     self._outgoing.sent_data = False
                 else:
@@ -187,7 +187,7 @@ class GrpcConnection(RepeatedCalls):
             self._take_goaway(stream_id, length, data, position + FRAME_HEADER_SIZE)
             return
         else:
-            # PRIORITY and extension frames mean nothing here (a client that gets PUSH_PROMISE is told by h2).
+            # PRIORITY and extension frames are ignored (h2 reports PUSH_PROMISE to a client).
             self._charge(self._empty, 1)
             if kind != FrameType.PUSH_PROMISE:
                 return

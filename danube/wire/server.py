@@ -1,7 +1,7 @@
-"""The Trio server: listeners in, calls of handlers out.
+"""The Trio server: accepts connections on listeners, and calls handlers.
 
-One task accepts, one looks after the timeouts of all connections, one reads and one writes for all of them. A handler's
-exception ends its own call with a status and nothing else.
+One task accepts, one checks the timeouts of all connections, one reads and one writes for all of them. A handler's
+exception only ends its own call, with a status.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = [
 ]
 
 CHECK_INTERVAL_S = 1.0
-"""How often timeouts are looked at: they act up to this much late."""
+"""Interval of checking timeouts: they take effect up to this much late."""
 
 LINGER_S = 0.5
-"""How long clients of others may take to notice that the broker ends, before their connections do."""
+"""Time for foreign clients to notice that the broker ends, before their connections are closed."""
 
 log = logging.getLogger("danube.wire")
 
@@ -62,29 +62,29 @@ class Server:
         self.draining = trio.Event()
         """Set when :meth:`drain` begins; handlers of long streams may watch it."""
         self.linger_s = LINGER_S
-        """How long :meth:`drain` lets clients of others notice that it ends, before their connections do."""
-        # Dicts keep their order, a set of objects has that of their addresses: no run would be like another.
+        """Time that :meth:`drain` gives foreign clients to notice the end, before their connections are closed."""
+        # Dicts keep their order; a set would be ordered by addresses, so that no run could be reproduced.
         self._connections: dict[ServerConnection, None] = {}
         self._accepting = trio.CancelScope()
         self._next_connection_id = 1
         self._refused = 0
-        """Connections that were refused since the last look at timeouts."""
+        """Connections refused since the last check of timeouts."""
         self._changed = trio.Event()
         self._unflushed: list[ServerConnection] = []
         self._flush_wanted = Waker()
         self.waiting_bytes = 0
-        """Bytes that wait for the peers of all connections, as of their last turns."""
+        """Bytes queued for the peers of all connections, as of their last turns."""
         self.pressed = False
-        """Whether they have reached ``max_send_buffer_bytes_in_all``, and are not far below it again."""
+        """Whether they have reached ``max_send_buffer_bytes_in_all``, and not yet fallen far below it."""
         self._crowded_bytes = min(
             self.limits.max_send_buffer_bytes,
             self.limits.max_send_buffer_bytes_per_connection,
             self.limits.max_send_buffer_bytes_in_all,
         )
         self.least_crowded_bytes = self._crowded_bytes
-        """Below this a connection need not be asked whether it is crowded."""
+        """Below this many queued bytes a connection cannot be crowded."""
         self.poller: Poller | None = None
-        """Reads the sockets, while the server runs and the system has the means."""
+        """Reads the sockets, while the server runs and if the system supports it."""
 
     @property
     def connections(self) -> int:
@@ -103,7 +103,7 @@ class Server:
         *,
         task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept and serve; ``task_status`` gets the server once it listens.
+        """Accept and serve; ``task_status`` is given the server once it listens.
 
         Returns after :meth:`drain`. Cancelling it closes listeners and connections at once.
         """
@@ -122,16 +122,16 @@ class Server:
 
     async def _accept(self, listeners: Sequence[trio.abc.Listener[Any]], connections: trio.Nursery) -> None:
         if not listeners:
-            return  # connections come through serve_stream()
+            return  # connections are passed to serve_stream()
         with self._accepting:
             await trio.serve_listeners(self.serve_stream, list(listeners), handler_nursery=connections)
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
-        """Serve one connection on any byte stream, until it ends; :meth:`run` must run beside it."""
+        """Serve one connection on any byte stream, until it ends; :meth:`run` must run concurrently."""
         if len(self._connections) >= self.limits.max_connections or self.draining.is_set():
             self._refused += 1
             if self._refused == 1:
-                self._tell_refused()  # the first at once, the others of a second together
+                self._tell_refused()  # the first is logged at once, others once per second
             await trio.aclose_forcefully(stream)
             return
         connection = ServerConnection(self, stream, self._next_connection_id, _peer_name(stream))
@@ -152,12 +152,12 @@ class Server:
             self._notify()
 
     def flush_soon(self, connection: ServerConnection) -> None:
-        """Connection: it has something to write."""
+        """Connection: it has data to write."""
         self._unflushed.append(connection)
         self._flush_wanted.wake()
 
     async def _flush(self) -> None:
-        # One task for all connections: what they have to say in one turn of the loop costs one wake-up.
+        # One task for all connections: data queued in one turn of the loop costs one wake-up.
         while True:
             while self._unflushed:
                 connections, self._unflushed = self._unflushed, []
@@ -166,7 +166,7 @@ class Server:
             await self._flush_wanted.wait()
 
     def waiting_changed(self, more_bytes: int) -> None:
-        """Connection: so much more (or less) waits for its peer."""
+        """Connection: the bytes queued for its peer have changed by this much."""
         self.waiting_bytes = waiting = self.waiting_bytes + more_bytes
         most = self.limits.max_send_buffer_bytes_in_all
         if not self.pressed:
@@ -179,7 +179,7 @@ class Server:
                     most,
                 )
         elif waiting > 2 * most:
-            # As many peers as there may be, and something for each: those who hold the most go.
+            # Many peers may hold something each, so disconnect those that hold the most.
             worst = max(self._connections, key=lambda connection: connection.counted_bytes)
             worst.cut_off(f"more than for any other, and {waiting} for all")
         elif waiting < most - most // 4:
@@ -196,7 +196,7 @@ class Server:
             await trio.sleep(CHECK_INTERVAL_S)
             now = trio.current_time()
             if self._refused > 1:
-                self._refused -= 1  # one was told before
+                self._refused -= 1  # one was logged before
                 self._tell_refused()
             self._refused = 0
             for connection in list(self._connections):
@@ -216,14 +216,14 @@ class Server:
     async def drain(self, grace_s: float, settle_s: float = 0.0) -> None:
         """Stop serving without breaking a call that can still end.
 
-        No new connections and streams; open streams have ``grace_s`` seconds to end. Those that do not are cancelled
-        and their callers get UNAVAILABLE (``broker-draining``), which tells them to reconnect. Unary calls that a
-        plain function has begun to serve have ``settle_s`` more: they cannot be cancelled, and a caller that is told
-        that one has failed would do again what is done. Returns when every connection is closed; :meth:`run` returns
+        No new connections and streams are accepted; open streams have ``grace_s`` seconds to end. The others are
+        cancelled and their callers get UNAVAILABLE (``broker-draining``), so that they reconnect. Unary calls that a
+        plain function has begun to serve have ``settle_s`` more: they cannot be cancelled, and a caller notified
+        of a failure would repeat work that is done. Returns when every connection is closed; :meth:`run` returns
         then, too.
 
-        Clients of ours are told with GOAWAY at once. Others may take a GOAWAY, or the end of the connection, that
-        arrives together with the ends of their streams for a failure that is for good. They get those ends first; for
+        Danube's own clients get GOAWAY at once. Others may treat a GOAWAY, or the end of the connection, that
+        arrives together with the ends of their streams as a permanent failure. They get those ends first; for
         :attr:`linger_s` seconds from then on, or until they have left, their new calls are answered with UNAVAILABLE;
         only then they get GOAWAY, and the connection ends.
         """
@@ -243,7 +243,7 @@ class Server:
                 await self._changed.wait()
         for connection in self._connections:
             connection.drop_calls()
-        # Handlers may shield the settling of what they have begun; the check of timeouts bounds the writing.
+        # Handlers may shield the settling of their work; the check of timeouts bounds the writing.
         while not all(connection.idle for connection in self._connections):
             await self._changed.wait()
         with trio.move_on_at(leave_at):
