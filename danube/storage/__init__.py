@@ -1,8 +1,8 @@
-"""Storage backends: where history lives. Contract, the shared caller around it, and the built-in backends.
+"""Storage backends for history: the contract, the caller with retries around it, and the built-in backends.
 
-:class:`StorageBackend` is what a plugin implements; its module says why it is so small. :class:`Storage` is what the
-broker uses: a backend with deadlines, retries and figures around it. :func:`open_storage` opens the one that a URL
-names: ``memory://``, ``disk://``, ``fsspec+PROTOCOL://``, or one that a plugin brings.
+:class:`StorageBackend` is the interface of a plugin; its module explains the design. :class:`Storage` is used by
+the broker: a backend with deadlines, retries and statistics. :func:`open_storage` opens the backend of a URL:
+``memory://``, ``disk://``, ``fsspec+PROTOCOL://``, or one provided by a plugin.
 """
 
 from __future__ import annotations

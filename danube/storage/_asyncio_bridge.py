@@ -1,6 +1,6 @@
-"""Calling asyncio code that lives on an event loop in another thread, from Trio.
+"""Calls asyncio code that runs on an event loop in another thread, from Trio.
 
-Client libraries for object stores speak asyncio. Their coroutines run on a loop in a thread of its own; the Trio task
+Client libraries for object stores use asyncio. Their coroutines run on a loop in a thread of its own; the Trio task
 waits without a thread, and cancelling it cancels the coroutine::
 
     Trio task                                    loop thread
@@ -9,10 +9,10 @@ waits without a thread, and cancelling it cancels the coroutine::
       waits                                        ...
                              <---soon----        task done: result or error
     Cancelled: ------------------soon---->       task.cancel()
-      waits for its end, but not for ever         ... cleans up, done
+      waits for its end, with a time limit        ... cleans up, done
 
-A call that was cancelled returns when its coroutine has ended, so nothing of it goes on behind the caller's back. A
-coroutine that does not let itself be cancelled is waited for a bounded time only.
+A cancelled call returns when its coroutine has ended, so none of it continues in the background. A
+coroutine that ignores its cancellation is waited for a bounded time only.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["call_asyncio"]
 _Result = TypeVar("_Result")
 
 _CANCEL_GRACE_S = 5.0
-"""How long a cancelled coroutine may take to end before it is left to itself."""
+"""How long a cancelled coroutine may take to end before it is abandoned."""
 
 
 class _Call(Generic[_Result]):
-    """One coroutine on its way through both loops."""
+    """One coroutine in progress on both loops."""
 
     def __init__(self, function: Callable[[], Coroutine[Any, Any, _Result]]) -> None:
         self.ended = trio.Event()
@@ -64,11 +64,11 @@ class _Call(Generic[_Result]):
 
     def _tell(self, task: asyncio.Task[_Result] | None) -> None:
         if task is not None and not task.cancelled():
-            task.exception()  # marks it as seen, should nobody wait any more
+            task.exception()  # marks it as retrieved, in case no task waits any more
         try:
             self._token.run_sync_soon(self.ended.set)
         except trio.RunFinishedError:
-            # The whole Trio run ended without waiting for this coroutine: nobody is left to be told.
+            # The whole Trio run ended without waiting for this coroutine: there is no task to notify.
             return
 
     # On the Trio side, after ``ended``
@@ -87,7 +87,7 @@ async def call_asyncio(
 ) -> _Result:
     """Run ``function(*args, **kwargs)`` as a task on ``loop`` (running in another thread) and return its result.
 
-    Raises what the coroutine raises; :class:`ConnectionError` if somebody else cancelled it or the loop is closed.
+    Raises the coroutine's exceptions; :class:`ConnectionError` if other code cancelled it or the loop is closed.
     """
     call = _Call(lambda: function(*args, **kwargs))
     await trio.lowlevel.checkpoint_if_cancelled()

@@ -1,24 +1,24 @@
-"""The contract of a storage backend: immutable objects under flat keys, and nothing else.
+"""The contract of a storage backend: immutable objects under flat keys.
 
-Why it is so small. History is written once and never changed: segments, manifests and remote commits are whole objects
-under names that are used once. So a backend needs no append, no rename, no lock and no directory, and every object
-store, a directory, a key-value server or a process on another machine can be one.
+Why it is small: history is written once and never changed: segments, manifests and remote commits are whole objects
+under names that are used once. So a backend needs no append, no rename, no lock and no directory, and any object
+store, directory, key-value server or process on another machine can be one.
 
-* **Keys** are relative, ``/``-separated, and have only characters that are harmless everywhere; no key is a folder of
-  another one (:mod:`danube.storage._keys` has the rules). The prefix of the URL is the backend's own business: the same
-  key means the same object whoever opened the URL.
+* **Keys** are relative, ``/``-separated, and contain only characters that are harmless everywhere; no key is a folder
+  of another one (:mod:`danube.storage._keys` has the rules). The backend handles the prefix of the URL internally: the
+  same key means the same object for everyone that opened the URL.
 * **An object appears whole or not at all.** A reader never sees a part of one. A put that failed or was cancelled may
-  still have happened (the answer was lost); one that was refused has not.
-* **``if_absent``** makes a put the arbiter of a race: of many writers of one key exactly one succeeds, the others get
-  :class:`~danube.model.errors.StorageExistsError`. Backends that cannot do that say so in their capabilities.
-* **Ranges are half-open byte ranges** and exact: an empty one returns ``b""`` without asking anybody, one that ends
+  still have succeeded (the answer was lost); one that was refused has not.
+* **``if_absent``** resolves races: of many writers of one key exactly one succeeds, the others get
+  :class:`~danube.model.errors.StorageExistsError`. Backends without it declare that in their capabilities.
+* **Ranges are half-open byte ranges** and exact: an empty one returns ``b""`` without a request, one that ends
   behind the object is an error (:class:`~danube.model.errors.StorageRangeError`), never a short answer.
-* **Cancelling really cancels**: when a cancelled call has returned, nothing of it is going on in the background, apart
-  from what the server already had in hand.
+* **Cancelling takes effect**: when a cancelled call has returned, none of it continues in the background, except
+  work that the server had already received.
 
-A plugin implements this class plainly: one attempt each, errors translated. Keys, prefixes and ranges that reach it
-have been checked. Deadlines, retries with jitter, the bound on concurrent calls and the figures are added once for all
-of them by :class:`danube.storage.Storage`, so the retry layers of the client libraries are to be switched off.
+A plugin implements only single attempts and the translation of errors. Keys, prefixes and ranges passed to it
+have been checked. Deadlines, retries with jitter, the limit of concurrent calls and statistics are added for all
+of them by :class:`danube.storage.Storage`, so retries in the client libraries must be disabled.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = ["ListPage", "ObjectInfo", "StorageBackend", "StorageCapabilities"]
 
 
 class StorageCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend can be trusted with. The broker refuses a backend that cannot carry its role, and says why."""
+    """Guarantees of a backend. The broker refuses a backend that lacks those of its role, and says why."""
 
     durable: bool
     """An object whose put has returned survives the loss of power. The broker does not seal durable topics into a
-    backend that forgets."""
+    backend that is not durable."""
     conditional_put: bool
     """``if_absent`` is decided by the backend, for all writers on all machines. Durability ``remote`` needs it."""
     shared: bool
@@ -44,16 +44,16 @@ class StorageCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     max_object_bytes: int
     """Largest object of one put."""
     mounted: bool = False
-    """The place is a path of a file system: it may be missing for a while, with an empty directory in its stead."""
+    """The place is a path of a file system: it may be missing for a while, with an empty directory in place of it."""
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
-    """One object, as a listing or a head knows it."""
+    """One object, as returned by a listing or a head."""
 
     key: str
     size_bytes: int
     modified_us: int
-    """When it was put, microseconds since the epoch, by the backend's clock; 0 if the backend does not know."""
+    """Time of the put, microseconds since the epoch, by the backend's clock; 0 if unknown."""
 
 
 class ListPage(msgspec.Struct, frozen=True):
@@ -61,11 +61,11 @@ class ListPage(msgspec.Struct, frozen=True):
 
     objects: list[ObjectInfo]
     more: bool
-    """Whether there may be further keys: ask again with ``start_after`` = the last key of this page."""
+    """Whether there may be further keys: continue with ``start_after`` = the last key of this page."""
 
 
 class StorageBackend(ABC):
-    """Objects under keys. An async context manager's product: opened by its plugin, ready when it is handed out.
+    """Objects under keys. Opened by its plugin in an async context manager, and ready when it is returned.
 
     Errors are those of :mod:`danube.model.errors` under :class:`StorageError`; a foreign exception that leaves a method
     is a bug of the plugin. All methods may be called concurrently.
@@ -74,23 +74,23 @@ class StorageBackend(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """The URL without secrets: what messages and manifests say."""
+        """The URL without secrets, for messages and manifests."""
 
     @property
     @abstractmethod
     def capabilities(self) -> StorageCapabilities:
-        """What the backend can be trusted with."""
+        """The guarantees of the backend."""
 
     @abstractmethod
     async def put(self, key: str, data: bytes | bytearray, *, if_absent: bool = False) -> None:
-        """Store an object, whole, in one attempt; replace one that is there unless ``if_absent``.
+        """Store an object, whole, in one attempt; replace an existing one unless ``if_absent``.
 
-        ``data`` is not changed by the caller until the call has returned.
+        The caller does not change ``data`` until the call has returned.
 
         Raises:
             StorageExistsError: ``if_absent``, and the key exists.
-            StorageConflictError: the backend could not decide a race just now (S3's 409); try again.
-            StorageThrottledError, StorageTimeoutError, StorageUnavailableError: retryable; it may have happened.
+            StorageConflictError: the backend could not resolve a race now (S3's 409); try again.
+            StorageThrottledError, StorageTimeoutError, StorageUnavailableError: retryable; the put may have succeeded.
             StorageDeniedError: credentials or permissions.
             StorageNotFoundError: the bucket or directory itself is gone.
         """
@@ -102,36 +102,36 @@ class StorageBackend(ABC):
         Raises:
             StorageNotFoundError: no such object.
             StorageRangeError: the object ends before ``end`` (or before ``start``).
-            and the retryable ones as for :meth:`put`.
+            and the same retryable ones as :meth:`put`.
         """
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return several ranges of one object, in the order asked for. Raises what :meth:`get` raises.
+        """Return several ranges of one object, in the given order. Raises the errors of :meth:`get`.
 
-        The default asks for one after the other; backends that can do better (concurrently, or in one request) should.
+        The default reads one after the other; backends that can read concurrently, or in one request, should do so.
         """
         return [await self.get(key, start, end) for start, end in ranges]
 
     @abstractmethod
     async def head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object; raises :class:`StorageNotFoundError` if there is none."""
+        """Return size and time of an object; raises :class:`StorageNotFoundError` if there is none."""
 
     @abstractmethod
     async def list(self, prefix: str = "", *, start_after: str = "", limit: int = 1000) -> ListPage:
         """Return up to ``limit`` objects whose keys begin with ``prefix`` and sort behind ``start_after``.
 
         Sorted by key, as bytes. Every object whose put returned before the call began is listed (list-after-write).
-        Names that are no keys (markers of folders, what others have put there) are left out.
+        Names that are not keys (folder markers, foreign objects) are left out.
         """
 
     @abstractmethod
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; those that do not exist are no error. Not atomic: some may be gone when it fails."""
+        """Delete objects; missing ones are ignored. Not atomic: some may be deleted when it fails."""
 
     async def abandon_uploads(self, prefix: str, older_than_s: float) -> int:
-        """Remove what interrupted uploads have left behind (parts, temporary files); return how many.
+        """Remove remains of interrupted uploads (parts, temporary files); return their number.
 
-        Only what is older than ``older_than_s`` seconds: younger ones may be under way. Backends whose puts leave
-        nothing behind keep this default.
+        Only those older than ``older_than_s`` seconds: younger ones may be in progress. Backends whose puts leave
+        no remains keep this default.
         """
         return 0

@@ -1,15 +1,15 @@
-"""Keys: which text names an object.
+"""Rules of object keys and prefixes, and their validation.
 
-A key is one or more segments with ``/`` between them: ``segments/7f3a/00000000000000000000``. It has only characters
-that no object store, file system or URL gives a meaning of its own::
+A key is one or more segments with ``/`` between them: ``segments/7f3a/00000000000000000000``. It contains only
+characters without a special meaning in any object store, file system or URL::
 
     A-Z a-z 0-9 ! $ & ' ( ) + , - . ; = @ _
 
-A segment neither begins nor ends with a dot (``.`` and ``..`` are no segments, and names that begin with a dot are free
-for what a backend keeps beside the objects). A key is at most 512 characters, a segment at most 200.
+A segment neither begins nor ends with a dot (``.`` and ``..`` are not segments, and names that begin with a dot are
+reserved for other data of a backend). A key is at most 512 characters, a segment at most 200.
 
 Storage is flat, but some services and every directory have folders. Therefore no key may be a folder of another one:
-a caller that puts ``a`` never puts ``a/b``. Backends need not support it, and one that does not may fail.
+a caller that puts ``a`` never puts ``a/b``. Backends need not support it, and may fail.
 
 Keys are ASCII, so their order as text is their order as bytes.
 """
@@ -23,7 +23,7 @@ from danube.model.errors import InvalidArgumentError
 __all__ = ["LEGAL_CHARACTERS", "MAX_KEY_LENGTH", "MAX_SEGMENT_LENGTH", "is_key", "validate_key", "validate_prefix"]
 
 LEGAL_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!$&'()+,-.;=@_"
-"""What a segment of a key may be made of."""
+"""Characters allowed in a segment of a key."""
 
 MAX_KEY_LENGTH = 512
 """Longest key, in characters; leaves room for the prefix of the URL within the 1,024 bytes of the object stores."""
@@ -36,12 +36,12 @@ _PREFIX = re.compile(r"[A-Za-z0-9!$&'()+,\-.;=@_/]*")
 
 
 def is_key(text: str) -> bool:
-    """Whether ``text`` is a key. What is not one may lie around in a bucket, but is no object of ours."""
+    """Whether ``text`` is a key. Other names may exist in a bucket, but are not Danube's objects."""
     return len(text) <= MAX_KEY_LENGTH and _KEY.fullmatch(text) is not None
 
 
 def validate_key(key: str) -> str:
-    """Return ``key`` if it is one, else raise :class:`InvalidArgumentError`."""
+    """Return ``key`` if it is valid, else raise :class:`InvalidArgumentError`."""
     if not is_key(key):
         raise InvalidArgumentError(
             f"storage key {key[:80]!r} is not valid: use segments of letters, digits and !$&'()+,-.;=@_ with '/'"

@@ -1,21 +1,21 @@
-r"""The marker: the object by which a storage is recognized, so that one that is away is not taken for an empty one.
+r"""The marker object that identifies a storage, so that an unavailable storage is not mistaken for an empty one.
 
-A directory whose mount is missing looks like an empty directory; so does a bucket that was made again, a Redis that
-came back without its file, or a URL that names another place. Whoever believes it declares history lost, or writes new
-history where nothing will find it. Therefore a storage that a broker writes to holds one small object of its own::
+A directory whose mount is missing looks like an empty directory; so does a bucket that was recreated, a Redis that
+restarted without its file, or a URL that names another place. Taking it for empty would mean declaring history lost, or
+writing new history to the wrong place. Therefore a storage that a broker writes to holds one small object::
 
     markers/<cluster>        "DNB-MARK 1 <identity, 32 hex digits>\n"
 
-The identity is made with the first write and remembered in the metadata. From then on:
+The identity is drawn at the first write and stored in the metadata. From then on:
 
-* "There is no such object", and every listing, are believed only if the marker is there.
+* A missing object, and every listing, are believed only if the marker is there.
 * Nothing is put or deleted unless the marker was seen. On a path of a file system (``capabilities.mounted``) it is
-  looked for before and after each put; a service is asked again every :data:`TRUST_S` seconds.
+  checked before and after each put; a service is checked again every :data:`TRUST_S` seconds.
 
 Without its marker a storage is *away*: :class:`~danube.model.errors.StorageUnavailableError`, which is retryable, so
-everything waits as for a service that is down, and goes on when the marker is seen again. A place that holds another
+everything waits as for a service that is down, and continues when the marker is seen again. A place with another
 marker is another storage, and is refused in the same way. Copying all objects to a new place copies the marker, too;
-:meth:`Marker.adopt` is for a place whose content was given up on purpose.
+:meth:`Marker.adopt` is for a place whose former contents are given up deliberately.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from danube.storage._contract import StorageBackend
 __all__ = ["TRUST_S", "Marker"]
 
 TRUST_S: Final = 10.0
-"""For how long a service (not a path) counts as recognized after its marker was seen."""
+"""How long a service (not a path) counts as recognized after its marker was seen."""
 _FORMAT = re.compile(rb"DNB-MARK 1 ([0-9a-f]{32})\n")
 _LOOKS: Final = 3
 
 
 class Marker:
-    """The marker of one storage of one cluster; shared by all who use the storage in this process.
+    """The marker of one storage of one cluster; shared by all users of the storage in this process.
 
     Args:
         name: of the storage, for messages.
-        cluster: whose marker it is; clusters that share a place have one each.
-        identity: that was remembered; empty if the storage was never written to.
+        cluster: the cluster of the marker; clusters that share a place have one each.
+        identity: the stored identity; empty if the storage was never written to.
         random: draws the identity.
-        remember: stores an identity for the next life; awaited before the storage is written to.
+        remember: stores an identity for the next start; awaited before the storage is written to.
 
     Attributes:
-        identity: that is expected; empty before the first write.
+        identity: the expected identity; empty before the first write.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class Marker:
         self._remember = remember
         self._learning = trio.Lock()
         self._seen_at = -math.inf
-        """When the look began that has found it last; Trio's clock."""
+        """Start time of the last successful check, by Trio's clock."""
 
     @property
     def known(self) -> bool:
-        """Whether there is something to recognize."""
+        """Whether there is an identity to check."""
         return bool(self.identity)
 
     async def before_write(self, backend: StorageBackend) -> None:
-        """Make sure that a backend is this storage, unless that was seen a moment ago; mark it if it never was.
+        """Verify that a backend is this storage, unless that was done recently; mark it if it has no identity yet.
 
         Raises:
-            StorageUnavailableError: it is away, or another one, or the identity cannot be remembered now.
+            StorageUnavailableError: it is away, or another one, or the identity cannot be stored now.
             StorageError: the backend failed.
         """
         if not self.identity:
@@ -96,7 +96,7 @@ class Marker:
             await self.recognize(backend)
 
     async def recognize(self, backend: StorageBackend) -> None:
-        """Look for the marker.
+        """Check the marker.
 
         Raises:
             StorageUnavailableError: the storage is away, or another one.
@@ -110,17 +110,17 @@ class Marker:
         self._seen_at = begun
 
     async def adopt(self, backend: StorageBackend) -> None:
-        """Take the place as it is for this storage from now on, whatever was expected there.
+        """Adopt the place for this storage from now on, whatever identity was expected.
 
         Raises:
-            StorageError: the backend failed; nothing has changed, and it may be repeated.
+            StorageError: the backend failed; nothing has changed, and the call may be repeated.
         """
         await self._learn(backend, again=True)
 
     async def _learn(self, backend: StorageBackend, *, again: bool = False) -> None:
         async with self._learning:
             if self.identity and not again:
-                return  # another call has done it meanwhile
+                return  # another call has done it in the meantime
             begun = trio.current_time()
             identity = await self._read_or_make(backend)
             try:
@@ -145,12 +145,12 @@ class Marker:
                     self.key, b"DNB-MARK 1 %s\n" % identity.encode(), if_absent=backend.capabilities.conditional_put
                 )
             except (StorageExistsError, StorageConflictError):
-                continue  # another life of this cluster was first: its marker counts
+                continue  # another process of this cluster was first: its marker counts
             return identity
         raise StorageUnavailableError(f"{backend.url}: the marker {self.key} comes and goes; try again")
 
     async def _read(self, backend: StorageBackend) -> str:
-        """Return the identity that the place has; empty if it has none."""
+        """Return the identity of the place; empty if it has none."""
         try:
             data = await backend.get(self.key)
         except StorageNotFoundError:

@@ -1,4 +1,4 @@
-"""What Python's own exceptions mean for storage."""
+"""Maps Python's own exceptions to storage errors."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _BY_ERRNO: dict[int | None, type[StorageError]] = {
 
 
 def kind_of(error: Exception, operation: str) -> type[StorageError]:
-    """Return the class of ours for an exception of Python's that ended ``operation`` (``put``, ``get``, ...).
+    """Return the storage error class for a Python exception that ended ``operation`` (``put``, ``get``, ...).
 
-    A folder where the object would be is no object; but one cannot be put there either. Errors of the system that say
-    nothing more (a full or failing disk, a lost connection) may pass; anything that is no error of the system will not.
+    A folder in place of an object counts as a missing object; but none can be put there either. Unspecific system
+    errors (a full or failing disk, a lost connection) are retryable; exceptions other than system errors are not.
     """
     if isinstance(error, IsADirectoryError | NotADirectoryError):
         return StorageError if operation == "put" else StorageNotFoundError

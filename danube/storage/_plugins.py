@@ -1,17 +1,17 @@
-"""Storage backends are plugins, chosen by the scheme of a URL.
+"""Storage plugins: finds, loads and opens backends by the scheme of a URL.
 
 A plugin is a class registered in the entry-point group ``danube.storage`` under its scheme::
 
     [project.entry-points."danube.storage"]
     s3 = "danube_storage_s3:S3StoragePlugin"
 
-The built-in ones register the same way; a source checkout that is not installed has no entry points, so their entries
-are also written down here and used if the installed ones are missing.
+The built-in ones are registered in the same way; a source checkout that is not installed has no entry points, so their
+entries are also listed here and used if the installed ones are missing.
 
-The URL ``scheme://location/path?option=value`` is taken apart once, in :mod:`danube.storage._url`. Options come from
+The URL ``scheme://location/path?option=value`` is parsed once, in :mod:`danube.storage._url`. Options come from
 its query and from the configuration file's table; together they are validated by the plugin's config Struct, whose
-fields are the options, with their defaults. A scheme with a ``+`` is looked up as a whole (``s3+obstore``), apart from
-``fsspec+PROTOCOL``, which is the generic backend for any protocol that fsspec knows.
+fields are the options, with their defaults. A scheme with a ``+`` is looked up as a whole (``s3+obstore``), except
+``fsspec+PROTOCOL``, which is the generic backend for any protocol supported by fsspec.
 """
 
 from __future__ import annotations
@@ -71,22 +71,22 @@ KNOWN_PACKAGES = {
     "rediss": "danube-storage-redis",
     "remote": "danube-storage-remote",
 }
-"""Schemes whose package is known, and what to give to ``pip install`` for them."""
+"""Schemes with a known package, and its name for ``pip install``."""
 
 
 def install_command(scheme: str) -> str:
-    """Return the command that installs the plugin of a scheme; a guess by the naming rule if it is not a known one."""
+    """Return the command that installs the plugin of a scheme; derived by the naming rule if the scheme is unknown."""
     package = KNOWN_PACKAGES.get(scheme, f"danube-storage-{scheme}")
     return f"pip install '{package}'" if "[" in package else f"pip install {package}"
 
 
 def system_wall_clock_us() -> int:
-    """Return the time of the machine, microseconds since the epoch: the real one behind :data:`WallClock`."""
+    """Return the system time, microseconds since the epoch: the real implementation of :data:`WallClock`."""
     return time.time_ns() // 1000
 
 
 class StorageSurroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plugin is given beside its own options."""
+    """Data passed to a plugin besides its own options."""
 
     scheme: str
     """The scheme, aliases resolved: ``gcs`` for ``gs://``."""
@@ -95,7 +95,7 @@ class StorageSurroundings(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     """Path of the URL, decoded, with the slash it begins with."""
     url: str = ""
-    """The URL without secrets: what the backend returns as its :attr:`~StorageBackend.url`."""
+    """The URL without secrets, for the backend's :attr:`~StorageBackend.url`."""
     data_directory: Path | None = None
     """The broker's data directory, for backends that keep files; None if there is none."""
     limits: Limits = Limits()
@@ -106,7 +106,7 @@ Config = TypeVar("Config", bound=msgspec.Struct)
 
 
 class StoragePlugin(ABC, Generic[Config]):
-    """Base class of a storage backend's plugin. Built without arguments, once for each storage that is opened."""
+    """Base class of a storage backend's plugin. Instantiated without arguments for each storage that is opened."""
 
     name: ClassVar[str]
     """The URL scheme."""
@@ -120,24 +120,24 @@ class StoragePlugin(ABC, Generic[Config]):
         """Return a context manager that opens the backend, entered and ready for use, and closes it.
 
         Raises:
-            ConfigurationError: the URL or the options are wrong (no bucket, say).
+            ConfigurationError: the URL or the options are wrong (for example without a bucket).
         """
 
 
 class InstalledStoragePlugin(msgspec.Struct, frozen=True):
-    """One storage backend that can be used."""
+    """One available storage backend."""
 
     scheme: str
     target: str
     """``module:Class``."""
     distribution: str | None
-    """The package that brought it; None for a built-in one in a source checkout."""
+    """The package that provides it; None for a built-in one in a source checkout."""
     version: str | None
     built_in: bool
 
 
 def installed_plugins() -> list[InstalledStoragePlugin]:
-    """Return the storage backends that are installed, sorted by scheme. Does not import them."""
+    """Return the installed storage backends, sorted by scheme. Does not import them."""
     built_in = {entry.value for entry in _BUILT_IN}
     return [
         InstalledStoragePlugin(
@@ -187,16 +187,16 @@ async def open_storage(
     name: str = "default",
     max_concurrency: int | None = None,
 ) -> AsyncIterator[Storage]:
-    """Open the storage that a URL names, and close it at the end of the block.
+    """Open the storage of a URL, and close it at the end of the block.
 
     ``memory://``, ``disk://`` (in the data directory) or ``disk:///a/directory`` and ``fsspec+PROTOCOL://...`` are
-    built in. ``options`` are options of the backend from a configuration file; options in the URL's query win.
-    ``random`` draws the pauses between attempts. ``name`` is what the storage is called in figures and messages.
+    built in. ``options`` are options of the backend from a configuration file; options in the URL's query take
+    precedence. ``random`` draws the pauses between attempts. ``name`` identifies the storage in figures and messages.
     ``max_concurrency`` narrows the limit ``storage_max_concurrency``.
 
     Raises:
-        ConfigurationError: a URL, scheme or option that is wrong; secrets are not in the message.
-        StorageError: the backend cannot open.
+        ConfigurationError: an invalid URL, scheme or option; the message contains no secrets.
+        StorageError: the backend cannot be opened.
     """
     limits = limits if limits is not None else Limits()
     async with open_backend(
@@ -214,9 +214,9 @@ async def open_backend(
     limits: Limits | None = None,
     wall_clock_us: WallClock = system_wall_clock_us,
 ) -> AsyncIterator[StorageBackend]:
-    """Open the bare backend that a URL names: one attempt each, nothing checked. Parameters as in :func:`open_storage`.
+    """Open the bare backend of a URL: single attempts, no checks. Parameters as in :func:`open_storage`.
 
-    For those who put a layer of their own around it, such as the storage server, whose clients retry.
+    For callers that add a layer of their own, such as the storage server, whose clients retry.
     """
     parts = parse_url(url)
     plugin = load_plugin(parts.scheme)
@@ -242,7 +242,7 @@ def _configure(plugin: StoragePlugin[Any], scheme: str, given: dict[str, Any]) -
             remedy = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'none'}"
             raise ConfigurationError(f"the storage backend {scheme!r} has no option {option!r}; {remedy}")
     try:
-        # Not strict: what comes from a query is text. The message names the option and the type, never the value.
+        # Not strict: values from a query are strings. The message names the option and the type, never the value.
         return msgspec.convert(given, plugin.config, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"options of the storage backend {scheme!r} are wrong: {error}") from None
@@ -254,5 +254,5 @@ def _entries() -> dict[str, EntryPoint]:
 
 @cache
 def _scan(find: Callable[..., Iterable[EntryPoint]]) -> dict[str, EntryPoint]:
-    """Look through all installed packages, once: it takes 20 ms, and Spark's workers open a storage for each task."""
+    """Scan all installed packages, once: it takes 20 ms, and Spark's workers open a storage for each task."""
     return {entry.name: entry for entry in find(group=GROUP)}

@@ -1,4 +1,4 @@
-"""What a storage counts about itself, for metrics and for the doctor."""
+"""Statistics of a storage, for metrics and for the doctor."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ class OperationStats(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of operation, since the storage was opened."""
 
     calls: int
-    """Operations that have ended, well or not; cancelled ones are not counted."""
+    """Operations that have ended, successfully or not; cancelled ones are not counted."""
     failures: int
     """Operations that ended with an error of the backend. "No such object", "exists already" and "out of range" are
     answers, not failures."""
     retries: int
     """Attempts beyond the first."""
     bytes: int
-    """Bytes of objects that were carried by operations that succeeded."""
+    """Bytes of objects transferred by successful operations."""
     busy_s: float
-    """Seconds spent in attempts, all together; pauses and waiting in line not included."""
+    """Total seconds spent in attempts; pauses and queueing not included."""
 
 
 class StorageHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How the latest attempts went. Times are of Trio's clock."""
+    """Results of the latest attempts. Times are of Trio's clock."""
 
     consecutive_failures: int
-    """Attempts that failed since the last one that was answered; 0 means that the backend is well."""
+    """Failed attempts since the last one that was answered; 0 means that the backend is healthy."""
     failing_since_s: float | None
-    """When the first of them failed; None if the backend is well."""
+    """When the first of them failed; None if the backend is healthy."""
     last_error: str | None
     """Class and message of the last failure, however long ago; None if there was none."""
     last_error_at_s: float | None
-    """When that was."""
+    """Time of the last failure."""
 
     @property
     def ok(self) -> bool:
@@ -42,16 +42,16 @@ class StorageHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorageStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A storage at one moment."""
+    """State of a storage at one moment."""
 
     name: str
     url: str
-    """Without secrets."""
+    """The URL without secrets."""
     max_concurrency: int
     in_flight: int
-    """Attempts under way."""
+    """Attempts in progress."""
     waiting: int
-    """Operations that wait in line for a free place."""
+    """Queued operations."""
     operations: dict[str, OperationStats]
     """By method name: put, get, get_ranges, head, list, delete, abandon_uploads."""
     health: StorageHealth

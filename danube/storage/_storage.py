@@ -1,23 +1,24 @@
-"""``Storage``: a backend, and everything that is the same for all backends.
+"""``Storage``: a backend with checks, deadlines, retries and statistics, the same for all backends.
 
-A :class:`~danube.storage.StorageBackend` makes one attempt and tells the truth about it. What has to be done around an
-attempt is done here, once: keys are checked, a bounded number of calls is under way, each attempt and each operation
-has a deadline, errors that may pass are tried again after a pause, and everything is counted.
+A :class:`~danube.storage.StorageBackend` makes single attempts and reports their results. Everything
+around an attempt is done here: keys are checked, the number of concurrent calls is bounded, each attempt and each
+operation has a deadline, retryable errors are retried after a pause, and everything is counted.
 
 * **Pauses** are drawn evenly from 0 to 50 ms, 100 ms, 200 ms ... up to ``storage_max_backoff_s`` ("full jitter"), so
   that many brokers behind one throttling service spread out.
-* **What is tried again**: only errors that are ``retryable``. Refused credentials are the caller's to decide about.
+* **Retries**: only errors that are ``retryable``. Refused credentials are left to the caller.
 * **Deadlines** grow with the object: one second for each MiB on top of ``storage_attempt_timeout_s`` and
-  ``storage_operation_timeout_s``. A ``timeout_s`` that is given to a call is exactly that, waiting in line included.
+  ``storage_operation_timeout_s``. A ``timeout_s`` passed to a call is used as it is, queueing included.
 * **Lost answers.** A put with ``if_absent`` whose answer was lost may have stored the object; the next attempt then
-  finds the key taken, by ourselves. So after an uncertain attempt the object is read and compared: our own bytes are a
-  success, anything else is :class:`StorageExistsError`. Writers that race must therefore write different bytes (all of
-  ours carry who wrote them). If the last attempt is uncertain, its retryable error is raised: it may have happened.
-* **A storage that is away is not empty.** With a :class:`~danube.storage.Marker`, "there is no such object" and
+  finds the key taken by its own object. So after an uncertain attempt the object is read and compared: equal bytes are
+  a success, anything else is :class:`StorageExistsError`. Racing writers must therefore write different bytes (all
+  objects of Danube contain their writer). If the last attempt is uncertain, its retryable error is raised: it may have
+  succeeded.
+* **An unavailable storage is not empty.** With a :class:`~danube.storage.Marker`, missing objects and
   listings are believed, and objects put and deleted, only while the marker is there.
 
-Time is Trio's clock, pauses come from the ``random.Random`` that is passed in, and there are no threads here: under
-simulation everything repeats.
+Time is Trio's clock, pauses are drawn from the given ``random.Random``, and there are no threads here: simulated runs
+are reproducible.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ __all__ = ["Storage"]
 _Result = TypeVar("_Result")
 
 _SLOWEST_BYTES_PER_S = 1 * MIB
-"""An object may take a second for so many bytes, beyond the deadline of a small one."""
+"""Assumed minimum speed; adds to the deadline of a small object."""
 _SIZE_IF_UNKNOWN = 64 * MIB
-"""What a get up to the end of an object is assumed to bring, for its deadline."""
+"""Assumed size of a get up to the end of an object, for its deadline."""
 _FIRST_BACKOFF_S = 0.05
 _DELETES_AT_ONCE = 1000
 _PAGE = 1000
 
 _ANSWERS = (StorageNotFoundError, StorageExistsError, StorageRangeError, InvalidArgumentError)
-"""Errors that show a backend at work rather than in trouble."""
+"""Errors that show a working backend."""
 
 
 class _Counts:
@@ -74,14 +75,14 @@ class Storage:
     """A storage backend as the broker uses it. Normally opened by :func:`danube.storage.open_storage`.
 
     ``random`` draws the pauses; ``limits`` gives deadlines, attempts and concurrency (its ``storage_*`` fields);
-    ``max_concurrency`` narrows ``storage_max_concurrency`` for this one; ``name`` is what configuration, figures and
-    messages call it; ``marker`` is what it is recognized by, None: whatever is there is taken for it. The backend is
-    opened and closed by whoever made it.
+    ``max_concurrency`` lowers ``storage_max_concurrency`` for this storage; ``name`` identifies it in configuration,
+    figures and messages; ``marker`` identifies its contents, None: no check. The backend is
+    opened and closed by its creator.
 
     Every method raises the errors of the method of the same name of :class:`StorageBackend`, and
-    :class:`InvalidArgumentError` for a key, range or object that no backend takes. ``timeout_s`` of a method bounds the
-    whole operation instead of ``storage_operation_timeout_s``. All of them can be cancelled; a put that was cancelled
-    may have happened.
+    :class:`InvalidArgumentError` for a key, range or object that no backend accepts. ``timeout_s`` of a method bounds
+    the whole operation instead of ``storage_operation_timeout_s``. All of them can be cancelled; a cancelled put
+    may have succeeded.
     """
 
     def __init__(
@@ -116,16 +117,16 @@ class Storage:
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """What the backend can be trusted with."""
+        """The guarantees of the backend."""
         return self._backend.capabilities
 
     @property
     def was_written(self) -> bool:
-        """Whether something was ever put there under the marker that it is recognized by."""
+        """Whether the storage was ever written to under its marker."""
         return self._marker is not None and self._marker.known
 
     def stats(self) -> StorageStats:
-        """Return the figures of this moment."""
+        """Return the present statistics."""
         return StorageStats(
             name=self.name,
             url=self.url,
@@ -153,13 +154,13 @@ class Storage:
     async def put(
         self, key: str, data: bytes | bytearray, *, if_absent: bool = False, timeout_s: float | None = None
     ) -> None:
-        """Store an object, whole; replace one that is there unless ``if_absent``.
+        """Store an object, whole; replace an existing one unless ``if_absent``.
 
         ``data`` must not be changed before the call has returned.
 
         Raises:
-            StorageExistsError: ``if_absent``, and the key holds something else.
-            and what :meth:`StorageBackend.put` raises; after a retryable error the object may be there.
+            StorageExistsError: ``if_absent``, and the key holds another object.
+            and the errors of :meth:`StorageBackend.put`; after a retryable error the object may have been stored.
         """
         validate_key(key)
         size, most = len(data), self.capabilities.max_object_bytes
@@ -169,7 +170,7 @@ class Storage:
 
         async def attempt() -> None:
             nonlocal uncertain
-            # Whatever ends this attempt without an answer (the deadline, too) leaves it uncertain.
+            # An attempt that ends without an answer (by its deadline, too) is uncertain.
             if self._marker is not None:
                 await self._marker.before_write(self._backend)
             before, uncertain = uncertain, True
@@ -182,7 +183,7 @@ class Storage:
                 if not before or not await self._holds(key, data):
                     raise
             if self._marker is not None and self.capabilities.mounted:
-                # Was it unmounted on the way, the object is somewhere else.
+                # If it was unmounted during the put, the object is somewhere else.
                 await self._marker.recognize(self._backend)
 
         await self._call("put", key, size, attempt, timeout_s)
@@ -209,7 +210,7 @@ class Storage:
     async def get_ranges(
         self, key: str, ranges: Sequence[tuple[int, int]], *, timeout_s: float | None = None
     ) -> list[bytes]:
-        """Return several ranges of one object, in the order asked for."""
+        """Return several ranges of one object, in the given order."""
         validate_key(key)
         for start, end in ranges:
             _check_range(key, start, end)
@@ -229,7 +230,7 @@ class Storage:
         return found
 
     async def head(self, key: str, *, timeout_s: float | None = None) -> ObjectInfo:
-        """Return what is known of an object."""
+        """Return size and time of an object."""
         validate_key(key)
         return await self._call("head", key, 0, lambda: self._believed(lambda: self._backend.head(key)), timeout_s)
 
@@ -251,7 +252,7 @@ class Storage:
         return await self._call("list", f"{prefix}*", 0, attempt, timeout_s)
 
     async def list_all(self, prefix: str = "", start_after: str = "") -> AsyncGenerator[ListPage, None]:
-        """Iterate over all pages of a listing. Each page has its own deadline; what is put meanwhile may be missing."""
+        """Iterate over all pages of a listing. Each page has its own deadline; objects put meanwhile may be missing."""
         while True:
             page = await self.list(prefix, start_after=start_after)
             yield page
@@ -262,9 +263,9 @@ class Storage:
             start_after = page.objects[-1].key
 
     async def delete(self, keys: Sequence[str], *, timeout_s: float | None = None) -> None:
-        """Delete objects; those that do not exist are no error. Not atomic: some may be gone when it fails.
+        """Delete objects; missing ones are ignored. Not atomic: some may be deleted when it fails.
 
-        Deleted in portions of 1,000; deadlines (``timeout_s`` too) are for each portion.
+        Deleted in portions of 1,000; deadlines (``timeout_s`` too) apply to each portion.
         """
         for key in keys:
             validate_key(key)
@@ -279,20 +280,20 @@ class Storage:
         await self._backend.delete(keys)
 
     async def abandon_uploads(self, prefix: str, older_than_s: float, *, timeout_s: float | None = None) -> int:
-        """Remove what interrupted uploads below ``prefix`` have left behind, if it is older; return how many."""
+        """Remove remains of interrupted uploads below ``prefix`` that are old enough; return their number."""
         validate_prefix(prefix)
         return await self._call(
             "abandon_uploads", f"{prefix}*", 0, lambda: self._backend.abandon_uploads(prefix, older_than_s), timeout_s
         )
 
     async def adopt(self, *, timeout_s: float | None = None) -> None:
-        """Take the place as it is for this storage from now on: what its marker says, or a new marker."""
+        """Adopt the place for this storage from now on: with the marker there, or a new one."""
         marker = self._marker
         if marker is not None:
             await self._call("put", marker.key, 0, lambda: marker.adopt(self._backend), timeout_s)
 
     async def _believed(self, ask: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Ask the backend for something; that it is not there counts only where the marker is."""
+        """Query the backend; a missing object or a listing is believed only if the marker is there."""
         try:
             return await ask()
         except StorageNotFoundError:
@@ -308,7 +309,7 @@ class Storage:
         attempt: Callable[[], Awaitable[_Result]],
         timeout_s: float | None,
     ) -> _Result:
-        """Run attempts until one succeeds, fails for good, or time or attempts are used up."""
+        """Run attempts until one succeeds or fails permanently, or time or attempts are used up."""
         counts = self._counts.get(operation)
         if counts is None:
             counts = self._counts[operation] = _Counts()
@@ -322,7 +323,7 @@ class Storage:
             with trio.CancelScope(deadline=deadline) as waiting:
                 await self._line.acquire()
             if waiting.cancelled_caught:
-                if error is not None:  # what went wrong before says more than that the time is up
+                if error is not None:  # an earlier error says more than the timeout
                     self._give_up(counts, error, tried)
                 counts.calls += 1
                 counts.failures += 1
@@ -335,7 +336,7 @@ class Storage:
             try:
                 with trio.CancelScope(deadline=min(deadline, begun + limits.storage_attempt_timeout_s + extra_s)):
                     result = await attempt()
-                    # No checkpoint from here to the end of the block: what has succeeded cannot be cancelled any more.
+                    # No checkpoint from here to the end of the block: a success must not be cancelled any more.
                     counts.calls += 1
                     self._consecutive_failures, self._failing_since_s = 0, None
                     return result
@@ -374,13 +375,13 @@ class Storage:
         raise type(error)(error.message + _tries(tried)) from error
 
     async def _holds(self, key: str, data: bytes | bytearray) -> bool:
-        """Whether the object of that key is ``data``; the smaller question first."""
+        """Whether the object of that key is ``data``; compares the size first."""
         try:
             if (await self._backend.head(key)).size_bytes != len(data):
                 return False
             return await self._backend.get(key) == data
         except StorageNotFoundError as error:
-            # Somebody has deleted it since: the key is free, so put again.
+            # It was deleted since: the key is free, so put again.
             raise StorageConflictError(f"{self.url}: put {key}: the object came and went; try again") from error
 
     def _short(self, key: str, found: int, wanted: int) -> NoReturn:

@@ -1,11 +1,11 @@
 """Names of unfinished uploads, for backends over something like a file system.
 
-An object appears whole by being written under another name and then renamed. Those names live in the folder
-:data:`UPLOADS` below the root; no key begins with a dot, so it is never an object's::
+An object appears whole because it is written under another name and then renamed. Those names are in the folder
+:data:`UPLOADS` below the root; no key begins with a dot, so they are never keys::
 
     .uploads/<16 hex digits>~<key, with ~ for />
 
-``~`` is in no key, so whom an upload belongs to can be read from its name (long keys are cut off).
+``~`` is in no key, so an upload's key can be read from its name (long keys are truncated).
 """
 
 from __future__ import annotations

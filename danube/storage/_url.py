@@ -1,7 +1,7 @@
-"""Storage URLs: taking them apart, and what of them may be shown.
+"""Storage URLs: parsing, and removal of secrets for display.
 
-``scheme://location/path?option=value``. A URL can carry secrets, as user information or as options; what is shown in
-messages, manifests and metrics is :func:`public_url`, which leaves them out.
+``scheme://location/path?option=value``. A URL can contain secrets, as user information or as options;
+messages, manifests and metrics show :func:`public_url`, which leaves them out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 ALIASES = {"gs": "gcs", "az": "azure", "abfs": "azure"}
-"""Schemes that mean another one."""
+"""Aliases of schemes."""
 
 _SECRET = re.compile(
     r"key|secret|token|passw|credential|connection_string|sas|sig$|signature|filesystem_options", re.IGNORECASE
@@ -58,7 +58,7 @@ def is_secret(option: str) -> bool:
 
 
 def public_text(text: str) -> str:
-    """Return a foreign error's text as it may be shown: one line, not too long, without what looks like a secret.
+    """Return a foreign error's text in a form safe to show: one line, bounded, without probable secrets.
 
     Client libraries put whole URLs into their messages, with signatures and user information in them.
     """
@@ -68,10 +68,10 @@ def public_text(text: str) -> str:
 
 
 def parse_url(url: str) -> StorageUrl:
-    """Take a storage URL apart; raises :class:`ConfigurationError` (without the URL's secrets) if it is none."""
+    """Parse a storage URL; raises :class:`ConfigurationError` (without the URL's secrets) if it is invalid."""
     scheme, separator, _ = url.partition("://")
     if not separator or not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*", scheme):
-        # What is not even a URL is not shown: nobody knows where a secret would be in it.
+        # An invalid URL is not shown: a secret could be anywhere in it.
         raise ConfigurationError(
             "storage URL is not valid: write scheme://..., for example disk:// or s3://bucket/prefix"
         )
@@ -96,18 +96,19 @@ def parse_url(url: str) -> StorageUrl:
 
 
 def storage_place(url: str) -> str:
-    """Return where a storage URL points to: without options and secrets, and in one spelling."""
+    """Return the place of a storage URL: without options and secrets, normalised."""
     parts = parse_url(url)
     return f"{parts.scheme}://{parts.location.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
 def reachable_url(url: str, options: Mapping[str, Any], data_directory: str) -> str:
-    """Return a storage URL for other processes: absolute, with all options that are no secrets.
+    """Return a storage URL for other processes: absolute, with all options except secrets.
 
     Args:
         url: as configured.
-        options: that are configured beside the URL; those in its query win. Only texts, numbers and truth values.
-        data_directory: of the broker, which ``disk://`` means.
+        options: configured in addition to the URL; those in its query take precedence. Only strings, numbers and
+            booleans.
+        data_directory: the broker's, used by ``disk://``.
     """
     parts = parse_url(url)
     beside = {
@@ -122,7 +123,7 @@ def reachable_url(url: str, options: Mapping[str, Any], data_directory: str) -> 
 
 
 def storage_directory(data_directory: str | os.PathLike[str]) -> Path:
-    """Return where ``disk://`` is."""
+    """Return the directory of ``disk://``."""
     return Path(os.path.abspath(data_directory)) / "storage"
 
 

@@ -1,20 +1,20 @@
-"""Objects as files below a directory.
+"""The ``disk://`` backend: objects as files below a directory.
 
 ::
 
     <directory>/segments/7f3a/0000.seg    an object; the path is its key
-    <directory>/.uploads/<random>~<key>   an upload on its way, or what an interrupted one has left
-    <directory>/.deleted/<random>         a large object that is gone, and whose space is not yet free
+    <directory>/.uploads/<random>~<key>   an upload in progress, or remains of an interrupted one
+    <directory>/.deleted/<random>         a large deleted object whose space is not yet free
 
-* **Whole or not at all.** An object is written under another name, synced, and only then gets its own: by ``rename``,
-  or by ``link`` for ``if_absent``, which fails if the name is taken. Then the folder is synced, and new folders before.
+* **Whole or not at all.** An object is written under another name, synced, and then renamed to its own: by ``rename``,
+  or by ``link`` for ``if_absent``, which fails if the name exists. Then the folder is synced, and new folders before.
 * **Deleting does not stall the disk.** Freeing a large file at once can keep the device, and so a journal on the same
-  one, busy for many milliseconds. A large object is moved aside and then shrunk a little at a time in the background;
-  what is left when the backend is closed is freed after the next opening. Folders that became empty are removed.
-* All work on files happens in threads, a bounded number; each call is one visit to a thread, which looks between pieces
+  one, busy for many milliseconds. A large object is moved aside and then shrunk in small steps in the background;
+  the rest is freed after the next opening, if the backend is closed before. Folders that became empty are removed.
+* All file operations run in threads, a bounded number; each call takes one thread, which checks between pieces
   whether it was cancelled. A cancelled put leaves neither an object nor an upload.
 
-Two processes may use one directory, but two machines may not: a network file system is none that this was written for.
+Two processes may use one directory, but two machines may not: network file systems are not supported.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ _DELETED = ".deleted"
 _WRITE_PIECE = 1 * MIB
 _READ_PIECE = 8 * MIB
 _SHRINK_PIECE = 4 * MIB
-"""How much of a deleted object is freed at a time; objects up to this size are unlinked at once."""
+"""Bytes of a deleted object freed at a time; objects up to this size are unlinked at once."""
 _SHRINK_PAUSE_S = 0.015
 _KNOWN_FOLDERS = 10_000
 
 
 class DiskBackend(StorageBackend):
-    """A backend over a directory. Made by :func:`open_disk`."""
+    """A backend over a directory. Created by :func:`open_disk`."""
 
     def __init__(self, directory: Path, *, url: str, concurrency: int, wall_clock_us: WallClock) -> None:
         self._root = os.fspath(directory)
         self._url = url
         self._wall_clock_us = wall_clock_us
         self._threads = trio.CapacityLimiter(concurrency)
-        # Held while folders come and go, so that a folder is not removed between its making and its first object.
+        # Held while folders are created and removed, so that none is removed between its creation and its first object.
         self._structure = threading.Lock()
-        self._known: set[str] = set()  # folders whose names are known to be on the disk
+        self._known: set[str] = set()  # folders whose directory entries are synced
         self._deleted = trio.Event()
         self._capabilities = StorageCapabilities(
             durable=True, conditional_put=True, shared=False, max_object_bytes=4 * GIB, mounted=True
@@ -80,7 +80,7 @@ class DiskBackend(StorageBackend):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Durable, and an arbiter of races; on this machine only."""
+        """Durable, with conditional puts; on this machine only."""
         return self._capabilities
 
     # The contract
@@ -96,7 +96,7 @@ class DiskBackend(StorageBackend):
         return (await self._visit("get", key, lambda: self._get(key, [(start, end)])))[0]
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return several ranges of an object, in one visit."""
+        """Return several ranges of an object, in one thread call."""
         if all(start == end for start, end in ranges):
             return [b""] * len(ranges)
         return list(await self._visit("get", key, lambda: self._get(key, ranges)))
@@ -106,11 +106,11 @@ class DiskBackend(StorageBackend):
         return await self._visit("head", key, lambda: self._info(key))
 
     async def list(self, prefix: str = "", *, start_after: str = "", limit: int = 1000) -> ListPage:
-        """Return a page of the listing. Reads only folders that can have something for it."""
+        """Return a page of the listing. Reads only folders that may contain matching keys."""
         return await self._visit("list", prefix, lambda: self._list(prefix, start_after, limit))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; they are gone, for good, when the call returns, though their space may follow later."""
+        """Delete objects; they are durably deleted when the call returns, but their space may be freed later."""
         if not keys:
             return
         large = await self._visit("delete", keys[0], lambda: self._delete(keys))
@@ -127,7 +127,7 @@ class DiskBackend(StorageBackend):
         except DanubeError:
             raise
         except OSError as error:
-            # Without the file's name, which the key already says.
+            # Without the file's name, which is contained in the key.
             raise self._error(kind_of(error, operation), operation, key, error.strerror or str(error)) from error
 
     def _error(self, kind: type[StorageError], operation: str, key: str, text: str) -> StorageError:
@@ -160,19 +160,19 @@ class DiskBackend(StorageBackend):
             trio.from_thread.check_cancelled()
             self._place(upload, self._path(key), if_absent)
         except BaseException:
-            # What ended the upload is what is to be told; what cannot be removed is for abandon_uploads.
+            # Report the error that ended the upload; abandon_uploads removes what could not be removed here.
             with suppress(OSError):
                 os.unlink(upload)
             raise
 
     def _place(self, upload: str, path: str, if_absent: bool) -> None:
-        """Give a synced upload its name, for good."""
+        """Rename a synced upload to its final name, durably."""
         folder = os.path.dirname(path)
         with self._structure:
             try:
                 self._name(upload, path, folder, if_absent)
             except FileNotFoundError:
-                # Somebody else has removed a folder that was known.
+                # A cached folder was removed by another process.
                 self._known.clear()
                 self._name(upload, path, folder, if_absent)
         if if_absent:
@@ -192,7 +192,7 @@ class DiskBackend(StorageBackend):
             raise FileExistsError(None, "there is such an object already") from None
 
     def _make(self, folder: str) -> None:
-        """Make a folder below the root, and those above it, on the disk."""
+        """Create a folder below the root with its parents, durably."""
         if folder == self._root or folder in self._known:
             return
         above = os.path.dirname(folder)
@@ -266,7 +266,7 @@ class DiskBackend(StorageBackend):
                 yield from self._walk(name, prefix, after)
 
     def _delete(self, keys: Sequence[str]) -> bool:
-        """Delete objects; return whether there is something to be shrunk."""
+        """Delete objects; return whether there are files to shrink."""
         large, folders = False, set()
         for key in keys:
             trio.from_thread.check_cancelled()
@@ -289,13 +289,13 @@ class DiskBackend(StorageBackend):
         return large
 
     def _make_beside(self, name: str) -> None:
-        """Make a folder that is not the objects': a directory that was brought back from a copy may have none."""
+        """Create a folder for other data: a directory restored from a copy may have none."""
         with suppress(FileExistsError):
             os.mkdir(f"{self._root}/{name}")
             _sync(self._root)
 
     def _prune(self, folder: str) -> None:
-        """Remove a folder, and those above it, as far as they are empty."""
+        """Remove a folder and its parents, as far as they are empty."""
         with self._structure:
             while folder != self._root:
                 try:
@@ -319,7 +319,7 @@ class DiskBackend(StorageBackend):
     # In the background
 
     async def _free_space(self) -> None:
-        """Shrink deleted objects until they are nothing, now and whenever there are new ones."""
+        """Shrink deleted objects to nothing, now and whenever there are new ones."""
         while True:
             self._deleted = trio.Event()
             try:
@@ -336,7 +336,7 @@ class DiskBackend(StorageBackend):
         return await trio.to_thread.run_sync(work, path, limiter=self._threads)
 
     def _prepare(self) -> None:
-        """Make the directory, on the disk."""
+        """Create the directory, durably."""
         made = []
         folder = Path(self._root)
         while not folder.exists():
@@ -372,8 +372,8 @@ def _read(file: int, start: int, end: int) -> bytes:
 
 
 def _shrink(path: str) -> bool:
-    """Cut a piece off the end of a file, or remove what is left of it; return whether there is more."""
-    with suppress(FileNotFoundError):  # another process that has opened the directory does the same
+    """Truncate a file by one piece, or remove the rest of it; return whether there is more."""
+    with suppress(FileNotFoundError):  # another process with the directory open does the same
         size = os.stat(path).st_size
         if size > _SHRINK_PIECE:
             os.truncate(path, size - _SHRINK_PIECE)
@@ -390,13 +390,13 @@ async def open_disk(
     limits: Limits | None = None,
     wall_clock_us: WallClock = system_wall_clock_us,
 ) -> AsyncIterator[DiskBackend]:
-    """Open a backend over a directory, which is made if it is missing; close it at the end of the block.
+    """Open a backend over a directory, which is created if missing; close it at the end of the block.
 
-    ``url`` is what messages say (default ``disk://`` and the directory); ``limits`` bounds the threads
-    (``storage_max_concurrency``); ``wall_clock_us`` tells the age of uploads.
+    ``url`` is shown in messages (default ``disk://`` and the directory); ``limits`` bounds the threads
+    (``storage_max_concurrency``); ``wall_clock_us`` is used for the age of uploads.
 
     Raises:
-        ConfigurationError: the directory cannot be made or used.
+        ConfigurationError: the directory cannot be created or used.
     """
     limits = limits if limits is not None else Limits()
     backend = DiskBackend(

@@ -1,9 +1,9 @@
-"""Storage behind any file system that fsspec knows, and the base of the plugins for the big object stores.
+"""The generic backend over any fsspec file system, and base class of the plugins for the big object stores.
 
 ``fsspec+PROTOCOL://...`` opens the file system of that protocol (``fsspec+sftp://host/dir``, ``fsspec+file:///dir``).
-It is generic, so it promises little: not durable unless the option says so, no conditional puts, and a listing reads a
-whole folder for each page. A plugin for one service derives :class:`FsspecBackend`, overrides the hooks for which the
-service has something better, translates its errors, and declares what it can really be trusted with.
+It is generic, so it guarantees little: not durable unless the option says so, no conditional puts, and a listing reads
+a whole folder for each page. A plugin for one service derives :class:`FsspecBackend`, overrides the hooks for which the
+service has something better, translates its errors, and declares its actual guarantees.
 
 There are two kinds of file systems:
 
@@ -11,10 +11,10 @@ There are two kinds of file systems:
   :func:`~danube.storage._asyncio_bridge.call_asyncio`, so cancelling really cancels. An upload is one call.
 * **blocking** ones (local, sftp, smb, hdfs, memory): calls run in threads. An upload is written in pieces to another
   name and then renamed; a cancelled one stops between two pieces and leaves nothing. A call that hangs inside the
-  library cannot be cancelled, apart from reads, which are left behind.
+  library cannot be cancelled, except for reads, which are abandoned.
 
-What the libraries do differently is made equal here: an empty range (error, empty or the whole object), a range behind
-the end (error or a short answer), deleting what does not exist (error or not), missing folders. No listing is cached.
+Differences of the libraries are evened out: an empty range (error, empty or the whole object), a range behind
+the end (error or a short answer), deleting missing objects (error or not), missing folders. No listing is cached.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ class FsspecBackend(StorageBackend):
     """A backend over an fsspec file system.
 
     ``fs`` is the file system (made with ``skip_instance_cache=True, use_listings_cache=False``), ``root`` the path in
-    it below which the objects are (``bucket/prefix``), ``url`` what messages say. ``concurrency`` bounds the calls of
-    one :meth:`get_ranges` and :meth:`delete`, and the threads of a blocking file system.
+    it below which the objects are (``bucket/prefix``), ``url`` the URL for messages. ``concurrency`` bounds the calls
+    of one :meth:`get_ranges` and :meth:`delete`, and the threads of a blocking file system.
 
     Plugins override ``_put``, ``_get``, ``_head``, ``_list``, ``_delete``, ``_abandon_uploads`` and :meth:`translate`.
-    Hooks get keys, may raise anything (``translate`` makes it ours), and reach the library with :meth:`call` and
+    Hooks get keys, may raise anything (``translate`` converts it), and call the library with :meth:`call` and
     :meth:`path`.
     """
 
     tells_range_errors: ClassVar[bool] = False
-    """Whether :meth:`translate` knows what a range behind the end looks like. Otherwise any error of a range that is
-    not clear may be one, and the size is asked for."""
+    """Whether :meth:`translate` recognises a range behind the end. Otherwise any unclear error of a range may be one,
+    and the size is queried."""
 
     def __init__(
         self, fs: Any, root: str, *, url: str, capabilities: StorageCapabilities, concurrency: int = 8
@@ -93,7 +93,7 @@ class FsspecBackend(StorageBackend):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """What the one who opened it declared."""
+        """The capabilities declared when it was opened."""
         return self._capabilities
 
     # For plugins
@@ -103,7 +103,7 @@ class FsspecBackend(StorageBackend):
         return f"{self.root}/{key}"
 
     async def call(self, function: Callable[..., Coroutine[Any, Any, _Result]], *args: Any, **kwargs: Any) -> _Result:
-        """Run a coroutine function of an asyncio file system (``self.fs._info``, say) on its loop."""
+        """Run a coroutine function of an asyncio file system (such as ``self.fs._info``) on its loop."""
         loop: asyncio.AbstractEventLoop = self.fs.loop
         return await call_asyncio(loop, function, *args, **kwargs)
 
@@ -112,7 +112,7 @@ class FsspecBackend(StorageBackend):
     ) -> list[_Result]:
         """Run a (Trio) coroutine function for every item, ``concurrency`` at a time; return the results in order.
 
-        The first error ends all of it and is raised as it is.
+        The first error ends all of them and is raised unchanged.
         """
         results: dict[int, _Result] = {}
         failed: list[Exception] = []
@@ -135,15 +135,15 @@ class FsspecBackend(StorageBackend):
         return [results[turn] for turn in range(len(items))]
 
     def translate(self, error: Exception, operation: str, key: str) -> StorageError:
-        """Return the error of ours for one of the library's. ``key`` is "" or a prefix for a listing.
+        """Return the storage error for one of the library's. ``key`` is "" or a prefix for a listing.
 
-        Overriding methods handle what they know of their service and leave the rest to this one, which knows Python's
-        own errors.
+        Overriding methods handle the errors of their service and leave the rest to this one, which handles Python's
+        own exceptions.
         """
         return self.error(kind_of(error, operation), operation, key, error)
 
     def error(self, kind: type[StorageError], operation: str, key: str, cause: BaseException | str) -> StorageError:
-        """Build an error whose message names backend, operation and key, and has no secrets of the cause's text."""
+        """Build an error whose message names backend, operation and key, without secrets from the cause's text."""
         text = cause if isinstance(cause, str) else f"{type(cause).__name__}: {public_text(str(cause))}"
         return kind(f"{self._url}: {operation} {key}: {text}")
 
@@ -175,7 +175,7 @@ class FsspecBackend(StorageBackend):
                 return data
             if end is not None and len(data) > end - start:
                 raise self.error(StorageError, "get", key, f"{len(data)} bytes came for [{start}, {end})")
-        # Libraries have many words for "behind the end", and some answer with less: the size decides.
+        # Libraries report "behind the end" in many ways, and some return less: the size decides.
         size = (await self.head(key)).size_bytes
         if start > size or (end is not None and end > size):
             raise self.error(StorageRangeError, "get", key, f"[{start}, {end}) is not within {size} bytes") from failed
@@ -219,10 +219,10 @@ class FsspecBackend(StorageBackend):
         except Exception as error:
             raise self.translate(error, operation, key) from error
 
-    # Hooks: what a plugin for one service does better
+    # Hooks: overridden by plugins for one service
 
     async def _put(self, key: str, data: bytes | bytearray, if_absent: bool) -> None:
-        """Store an object, whole. Here ``if_absent`` only looks first: capabilities must not call that conditional."""
+        """Store an object, whole. Here ``if_absent`` only checks first: capabilities must not call that conditional."""
         if not self.fs.async_impl:
             await self._thread(self._write, key, data, if_absent)
             return
@@ -232,7 +232,7 @@ class FsspecBackend(StorageBackend):
         await self.call(self.fs._pipe_file, path, bytes(data))
 
     async def _get(self, key: str, start: int, end: int | None) -> bytes:
-        """Return bytes ``[start, end)``; never asked for an empty range. What is behind the end may be missing."""
+        """Return bytes ``[start, end)``; never called for an empty range. Bytes behind the end may be missing."""
         bounds: dict[str, int] = {} if start == 0 and end is None else {"start": start}
         if end is not None:
             bounds["end"] = end
@@ -245,7 +245,7 @@ class FsspecBackend(StorageBackend):
         return data
 
     async def _head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object."""
+        """Return size and time of an object."""
         path = self.path(key)
         info: dict[str, Any] = (
             await self.call(self.fs._info, path)
@@ -271,7 +271,7 @@ class FsspecBackend(StorageBackend):
         root = f"{self.root}/"
         for path, info in found.items():
             key = path[len(root) :]
-            # Some take the folder for a mere prefix, and bring its neighbours along.
+            # Some treat the folder as a plain prefix, and also return its siblings.
             if not path.startswith(root) or info.get("type") != "file":
                 continue
             if key > start_after and key.startswith(prefix) and is_key(key):
@@ -282,7 +282,7 @@ class FsspecBackend(StorageBackend):
         )
 
     async def _delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; missing ones are no error."""
+        """Delete objects; missing ones are ignored."""
         if not self.fs.async_impl:
             await self._thread(self._remove, [self.path(key) for key in keys])
             return
@@ -294,7 +294,7 @@ class FsspecBackend(StorageBackend):
         await self.each(remove, keys)
 
     async def _abandon_uploads(self, prefix: str, older_than_s: float) -> int:
-        """Remove old unfinished uploads. Uploads of asyncio file systems leave none that this class knows of."""
+        """Remove old unfinished uploads. Uploads of asyncio file systems leave none known to this class."""
         if self.fs.async_impl:
             return 0
         return await self._thread(self._sweep, prefix, older_than_s)
@@ -302,7 +302,7 @@ class FsspecBackend(StorageBackend):
     # Blocking file systems, in threads
 
     async def _thread(self, function: Callable[..., _Result], *args: Any, reads: bool = False) -> _Result:
-        # A read that hangs may be left behind: whatever it brings in the end, nobody sees it.
+        # A read that hangs may be abandoned: its result is discarded.
         return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=reads, limiter=self._threads)
 
     def _write(self, key: str, data: bytes | bytearray, if_absent: bool) -> None:
@@ -319,7 +319,7 @@ class FsspecBackend(StorageBackend):
             fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             fs.mv(upload, path)
         except BaseException:
-            # The error that ended the upload is the one to tell; what stays behind, abandon_uploads removes.
+            # Report the error that ended the upload; abandon_uploads removes the remains.
             with suppress(Exception):
                 fs.rm_file(upload)
             raise
@@ -344,7 +344,7 @@ class FsspecBackend(StorageBackend):
 
 
 def _modified_us(info: Mapping[str, Any]) -> int:
-    """Return when a file was changed, from whatever its file system calls that; 0 if it does not know."""
+    """Return the modification time of a file under any of the names that file systems use; 0 if unknown."""
     for name in ("mtime", "LastModified", "last_modified", "updated", "modified", "created"):
         value = info.get(name)
         if isinstance(value, str):
@@ -381,7 +381,7 @@ class FsspecStoragePlugin(StoragePlugin[FsspecConfig]):
 
     @asynccontextmanager
     async def open(self, config: FsspecConfig, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Make the file system that the URL names."""
+        """Create the file system of the URL."""
         _, plus, protocol = surroundings.scheme.partition("+")
         if not plus or not protocol:
             raise ConfigurationError(
@@ -402,7 +402,7 @@ class FsspecStoragePlugin(StoragePlugin[FsspecConfig]):
             use_listings_cache=False,
         )
         try:
-            # In a thread: some connect at once.
+            # In a thread: some connect on creation.
             fs = await trio.to_thread.run_sync(make, abandon_on_cancel=True)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(

@@ -1,11 +1,11 @@
-"""Objects in the memory of the process: for tests, simulations, and brokers that may forget.
+"""The ``memory://`` backend: objects in process memory, for tests, simulations, and brokers without durability.
 
-``memory://`` is a space of its own, gone when it is closed. ``memory://NAME`` is the space of that name in a
-:class:`MemorySpaces` registry: whoever opens it in the same process sees the same objects, as two brokers see one
+``memory://`` is a separate space, gone when it is closed. ``memory://NAME`` is the space of that name in a
+:class:`MemorySpaces` registry: all users in the same process see the same objects, as two brokers see one
 bucket.
 
-A change is made between two checkpoints of the event loop, after the injected latency: a cancelled call has not
-happened.
+A change is made between two checkpoints of the event loop, after the injected latency: a cancelled call has no
+effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["SHARED_SPACES", "MemoryBackend", "MemoryConfig", "MemorySpace", "Mem
 
 
 class MemorySpace:
-    """What a bucket is elsewhere: objects by key, in order."""
+    """The equivalent of a bucket: objects by key, in order."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, int]] = {}
@@ -40,13 +40,13 @@ class MemorySpace:
         self._keys: list[str] = []
 
     def store(self, key: str, data: bytes, modified_us: int) -> None:
-        """Put an object; replaces one that is there."""
+        """Put an object; replaces an existing one."""
         if key not in self.objects:
             insort(self._keys, key)
         self.objects[key] = (data, modified_us)
 
     def remove(self, key: str) -> None:
-        """Delete an object if it is there."""
+        """Delete an object if it exists."""
         if self.objects.pop(key, None) is not None:
             del self._keys[bisect_left(self._keys, key)]
 
@@ -54,7 +54,7 @@ class MemorySpace:
         """Return the first ``limit`` keys behind ``start_after`` that begin with ``prefix``."""
         first = max(bisect_left(self._keys, prefix), bisect_right(self._keys, start_after))
         found = self._keys[first : first + limit]
-        # All keys with the prefix are neighbours: the first one without it ends them.
+        # All keys with the prefix are adjacent: the first one without it ends them.
         return found[: bisect_right(found, prefix, key=lambda key: key[: len(prefix)])]
 
 
@@ -65,11 +65,11 @@ class MemorySpaces:
         self._spaces: dict[str, MemorySpace] = {}
 
     def space(self, name: str) -> MemorySpace:
-        """Return the space of that name; made when it is first asked for."""
+        """Return the space of that name; created on first use."""
         return self._spaces.setdefault(name, MemorySpace())
 
     def forget(self, name: str) -> None:
-        """Drop the space of that name, if there is one: who opens it next finds it empty."""
+        """Drop the space of that name, if there is one: it is empty when opened again."""
         self._spaces.pop(name, None)
 
 
@@ -80,9 +80,9 @@ SHARED_SPACES = MemorySpaces()
 class MemoryBackend(StorageBackend):
     """A backend over a :class:`MemorySpace`.
 
-    ``latency_s`` is slept before each call does its work. ``durable`` is what the capabilities claim; it is a claim and
-    nothing more, for tests of a broker that must believe in its storage, and for tests the space does survive what a
-    simulated broker does not.
+    ``latency_s`` is slept before each call does its work. ``durable`` is only claimed in the capabilities, for tests of
+    a broker that requires a durable storage; in tests the space does survive a
+    simulated broker.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class MemoryStoragePlugin(StoragePlugin[MemoryConfig]):
 
     @asynccontextmanager
     async def open(self, config: MemoryConfig, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Open the space that the URL names, or a new one."""
+        """Open the space of the URL, or a new one."""
         if surroundings.path.strip("/"):
             raise ConfigurationError(f"{surroundings.url}: write memory:// or memory://NAME, without a path")
         name = surroundings.location
