@@ -95,7 +95,7 @@ class _Fetch(Generic[T]):
         try:
             self._result = await self._work()
             del self._error
-        except Exception as error:  # noqa: BLE001 - raised in wait(), where somebody asks for it
+        except Exception as error:  # noqa: BLE001 - raised in wait()
             self._error = error
         finally:
             self._done.set()

@@ -377,7 +377,7 @@ class SegmentReader:
             self._chunks[key] = fetch.data
             while len(self._chunks) > self._max_chunks:
                 self._chunks.popitem(last=False)
-        except Exception as error:  # noqa: BLE001 - it belongs to those who wait; whoever fetches ahead has nobody
+        except Exception as error:  # noqa: BLE001 - raised in the waiting readers; a read-ahead has none
             fetch.error = error
         except BaseException:
             fetch.error = StorageUnavailableError("history is being closed; read again from its next owner")

@@ -1,8 +1,8 @@
-"""Metadata: who exists, who owns what, and who is alive.
+"""Metadata stores: the contract, plugins, and the built-in memory and embedded engines.
 
-:class:`MetadataStore` is the contract that the rest of the broker is written against; its module says why it has this
-shape. :func:`open_store` opens the engine that a URL names: ``memory://``, ``embedded://``, or one that a plugin
-brings.
+:class:`MetadataStore` is the contract used by the rest of the broker; its module explains its
+design. :func:`open_store` opens the engine of a URL: ``memory://``, ``embedded://``, or one provided by a
+plugin.
 """
 
 from __future__ import annotations

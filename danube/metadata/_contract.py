@@ -1,27 +1,27 @@
-"""The contract of a metadata store, and the values that go through it.
+"""The contract of a metadata store: revisions, conditional changes, watches and leases.
 
-Why it has this shape. A broker needs four things from its metadata: to read a consistent picture, to change it without
-trampling on somebody else's change, to notice changes, and to notice that another broker has died. The contract offers
-each of them once, in the form that the known engines can all serve:
+A broker needs four operations on its metadata: to read a consistent snapshot, to change it without
+overwriting concurrent changes, to watch changes, and to detect that another broker has died. The contract offers
+each of them once, in a form that all known engines support:
 
 * **One revision counter for everything.** Each change (a put, a delete, a transaction, the end of a lease) gets the
   next revision; a key remembers the revision that last changed it. That is etcd's ``mod_revision``, ZooKeeper's
-  ``mzxid`` and the log index of an embedded Raft. ``list`` returns the revision it is a picture of, and a watch from
+  ``mzxid`` and the log index of an embedded Raft. ``list`` returns the revision of its snapshot, and a watch from
   the revision after it continues exactly there: list and watch together are a replica without gaps.
-* **Compare and change.** A condition compares a key's revision, never its value: an A-B-A change cannot fool it, and
+* **Compare and change.** A condition compares a key's revision, never its value: an A-B-A change is detected, and
   the engine needs no query language. A transaction is conditions and changes, all or nothing, at one revision, small
   enough to be one log entry (etcd ``txn``, ZooKeeper ``multi``). There is no read-modify-write in the engine and no
-  callback: what a replicated log applies must be data.
+  callback: a replicated log can only apply data.
 * **Watches read history, they are not queues.** A watch is a position in the store's history. A slow watcher costs no
-  memory and loses nothing: it reads back from the history at its own pace. History is bounded, so a watcher that has
-  fallen behind it is told (:class:`~danube.model.errors.WatchCompactedError`) to list again: never a silent gap.
-  An engine without history (ZooKeeper, Redis) says ``watch_replay=False`` in its capabilities.
-* **Leases belong to the engine.** Who is alive must be decided in one place. Time itself never takes part in a change:
+  memory and loses nothing: it reads the history at its own pace. History is bounded, so a watcher that has
+  fallen behind it gets an error (:class:`~danube.model.errors.WatchCompactedError`) and must list again: never a silent
+  gap. An engine without history (ZooKeeper, Redis) declares ``watch_replay=False`` in its capabilities.
+* **Leases belong to the engine.** Liveness must be decided in one place. Time itself never takes part in a change:
   the end of a lease is a change like others, naming the lease, and it deletes a key only while that key is attached to
-  that lease. A key that was put again under another lease, or none, stays.
+  that lease. A key that was put again under another lease, or none, is kept.
 
-A call that is cancelled, or that fails with a retryable error, may have happened or not; the store stays usable. Who
-needs to know reads back: revisions make that decidable. A conditional change that is repeated cannot happen twice.
+A call that is cancelled, or that fails with a retryable error, may or may not have been applied; the store stays
+usable. To find out, read back: revisions make that decidable. A repeated conditional change cannot be applied twice.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ __all__ = [
 ]
 
 LeaseId = NewType("LeaseId", int)
-"""Names a lease: a positive number, never given out again by the same store."""
+"""Id of a lease: a positive number, never reused by the same store."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine can be trusted with. A broker refuses an engine that cannot carry its role."""
+    """Guarantees of an engine. A broker refuses an engine that lacks those of its role."""
 
     durable: bool
-    """A change that was acknowledged survives a power loss."""
+    """An acknowledged change survives a power loss."""
     linearizable: bool
-    """Every read sees every change that was acknowledged before the read began, whoever made it."""
+    """Every read sees every change acknowledged before the read began, by any client."""
     watch_replay: bool
-    """A watch can start at an older revision; without it, only at the present."""
+    """A watch can start at an older revision; otherwise only at the present one."""
     leases: bool
-    """Leases end in the engine, also when their owner is dead."""
+    """Leases end in the engine, even if their owner is dead."""
 
 
 class KeyValue(msgspec.Struct, frozen=True, array_like=True):
@@ -72,13 +72,13 @@ class KeyValue(msgspec.Struct, frozen=True, array_like=True):
     key: str
     value: bytes
     create_revision: int
-    """Revision of the change that created the key (a deleted key that is put again is created anew)."""
+    """Revision of the change that created the key (putting a deleted key creates it again)."""
     mod_revision: int
     """Revision of the last change; what ``expected_revision`` and :class:`Condition` compare."""
     version: int
-    """Number of puts since the key was created, that one included: 1 for a new key."""
+    """Number of puts since the key was created, including that one: 1 for a new key."""
     lease: LeaseId | None
-    """The lease that the key ends with."""
+    """The lease with whose end the key is deleted."""
 
 
 class PutEvent(msgspec.Struct, frozen=True, array_like=True, tag="p"):
@@ -86,7 +86,7 @@ class PutEvent(msgspec.Struct, frozen=True, array_like=True, tag="p"):
 
     item: KeyValue
     previous_revision: int
-    """``mod_revision`` of the key before; 0 if it was created."""
+    """Previous ``mod_revision`` of the key; 0 if it was created."""
 
     @property
     def key(self) -> str:
@@ -106,15 +106,15 @@ class DeleteEvent(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     mod_revision: int
     """Revision of the change."""
     previous_revision: int
-    """``mod_revision`` of the key before."""
+    """Previous ``mod_revision`` of the key."""
 
 
 Event = PutEvent | DeleteEvent
-"""One change of one key, as a watch reports it."""
+"""One change of one key, as reported by a watch."""
 
 
 class EventBatch(msgspec.Struct, frozen=True):
-    """Everything that one revision changed under a watch's prefix: a transaction is never split."""
+    """All changes of one revision under a watch's prefix: a transaction is never split."""
 
     revision: int
     """To resume after this batch, watch from ``revision + 1``."""
@@ -149,7 +149,7 @@ class TransactionResult(msgspec.Struct, frozen=True):
     revision: int
     """Revision of the change; if nothing changed, the store's present revision."""
     replaced: tuple[int, ...]
-    """For each operation the ``mod_revision`` its key had before; 0 if it did not exist."""
+    """For each operation the previous ``mod_revision`` of its key; 0 if it did not exist."""
 
 
 class Watch(ABC):
@@ -191,7 +191,7 @@ class MetadataStore(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """What this engine can be trusted with."""
+        """The guarantees of this engine."""
 
     @abstractmethod
     async def __aenter__(self) -> Self:
@@ -213,10 +213,10 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
-        """Return every key that the prefix covers, sorted, and the revision at which all of that was true.
+        """Return every key that the prefix covers, sorted, and the revision of this snapshot.
 
         The revision is the store's present one, not the newest in the list: ``watch(prefix, revision + 1)`` continues
-        the picture without a gap.
+        the snapshot without a gap.
         """
 
     @abstractmethod
@@ -236,7 +236,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
-        """Do all operations at one revision if all conditions hold, else nothing.
+        """Apply all operations at one revision if all conditions hold, else none.
 
         Raises :class:`MetadataConflictError` naming the first key whose condition did not hold, :class:`NotFoundError`
         for a lease that has ended. A key may be named by one operation only (and by one condition).
@@ -251,7 +251,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def keep_alive(self, lease: LeaseId) -> None:
-        """Give the lease its full time again; raises :class:`NotFoundError` if it has ended."""
+        """Reset the lease to its full time; raises :class:`NotFoundError` if it has ended."""
 
     @abstractmethod
     async def revoke(self, lease: LeaseId) -> int | None:
@@ -264,7 +264,7 @@ class MetadataStore(ABC):
     def watch(self, prefix: str, start_revision: int | None = None) -> Watch:
         """Return a watch of the changes under ``prefix``, beginning with revision ``start_revision``.
 
-        None: with the first change after the watch was entered. A revision whose history is gone, or one that the store
-        has not reached (greater than the present plus one: the caller saw another history), raises
+        None: with the first change after the watch was entered. A revision no longer in the history, or one that the
+        store has not reached (greater than the present plus one: the caller saw another history), raises
         :class:`WatchCompactedError` when the watch is entered.
         """

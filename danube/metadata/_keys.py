@@ -1,9 +1,9 @@
-"""Keys and prefixes: which text is a key, and what a prefix covers.
+"""Rules of metadata keys and prefixes, and their validation.
 
 A key is a path: ``/topics/default/orders``. A prefix covers whole segments, never parts of one::
 
     "/a"    "/a" itself and everything below it: "/a/b", "/a/b/c"; not "/ab"
-    "/a/"   only what is below "/a"
+    "/a/"   only keys below "/a"
     "/"     everything
 
 Keys are ordered by code point, which for UTF-8 is byte order: every engine sorts them the same way.
@@ -21,7 +21,7 @@ _KEY = re.compile(r"(?:/[^\s/\x00-\x1f\x7f-\x9f\ud800-\udfff]+)+")
 
 
 def validate_key(key: str, max_bytes: int) -> str:
-    """Return ``key`` if it is one, else raise :class:`InvalidArgumentError`.
+    """Return ``key`` if it is valid, else raise :class:`InvalidArgumentError`.
 
     A key is one or more segments, each a ``/`` followed by characters that are not white space, control characters
     or ``/``; in UTF-8 it is at most ``max_bytes`` long.

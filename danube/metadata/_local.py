@@ -1,16 +1,16 @@
-"""What the built-in stores share: the shell around a :class:`~danube.metadata._machine.Machine`.
+"""Base of the built-in metadata stores: runs a :class:`~danube.metadata._machine.Machine`, with leases and watches.
 
-A store gives its machine calls to do (:meth:`LocalStore._call`); how, is all that distinguishes one built-in store from
-another. The shell keeps what is not data: the deadlines of leases and the positions of watches.
+A store executes calls on its machine (:meth:`LocalStore._call`); only this method differs between the built-in
+stores. The base has the state that is not data: the deadlines of leases and the positions of watches.
 
-Leases. Deadlines live here, on the injected clock; the machine only learns that a lease has ended. A lease leaves the
-table of deadlines before its end is handed to the machine, so :meth:`keep_alive` either comes in time, and then the
-lease lives on for its full time, or is told that the lease has ended: there is no moment between.
+Leases. Deadlines are stored here, on the injected clock; the machine is only told that a lease has ended. A lease is
+removed from the table of deadlines before its end is passed to the machine, so :meth:`keep_alive` either is in time,
+and the lease continues for its full time, or fails because the lease has ended: there is no state in between.
 
-Watches. A watch is a position. When a change arrives, a watch that has seen everything so far either moves on (the
-change is not under its prefix) or becomes *behind*, stays where it is, and is woken. A watch that is behind reads the
-history from its position, page by page. So an idle watch never falls out of the history because of what others change,
-a slow one costs no memory, and nobody has to poll.
+Watches. A watch is a position. When a change arrives, a watch that has seen everything so far either advances (the
+change is not under its prefix) or becomes *behind*, keeps its position, and is woken. A watch that is behind reads the
+history from its position, page by page. So an idle watch never falls out of the history because of other changes,
+a slow one costs no memory, and no polling is needed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Clock = Callable[[], float]
 _Result = TypeVar("_Result")
 
 _EXPIRY_RETRY_S = 1.0
-"""When ending a lease fails (a full disk, say), the time until it is tried again."""
+"""Pause before a failed end of a lease (because of a full disk, say) is retried."""
 
 
 class LocalStore(MetadataStore):
@@ -70,7 +70,7 @@ class LocalStore(MetadataStore):
         self._nursery: trio.Nursery | None = None
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
 
-    # How a store does its work
+    # Implemented by each store
 
     @property
     @abstractmethod
@@ -79,21 +79,21 @@ class LocalStore(MetadataStore):
 
     @abstractmethod
     async def _call(self, work: Callable[[Machine], _Result]) -> _Result:
-        """Do ``work`` with the machine, keep what it changed as the capabilities promise, :meth:`_publish`, return.
+        """Run ``work`` with the machine, store its changes as the capabilities promise, :meth:`_publish`, return.
 
-        A cancelled call was done or not done, and is published in either case if it was.
+        A cancelled call may or may not have been executed; if it was, it is published.
         """
 
     @abstractmethod
     async def _open(self, nursery: trio.Nursery) -> list[tuple[LeaseId, float]]:
-        """Open what there is to open, set ``_revision``, start tasks, and return the living leases."""
+        """Open the store's resources, set ``_revision``, start tasks, and return the active leases."""
 
     @abstractmethod
     async def _shut(self) -> None:
-        """Settle or fail the calls in progress and close what was opened."""
+        """Settle or fail the calls in progress and close the store's resources."""
 
     def _publish(self) -> None:
-        """Tell watches and leases what the machine's calls have brought about. Called in the order of the calls."""
+        """Pass the effects of the machine's calls to watches and leases. Called in the order of the calls."""
         effects = self._machine.take_effects()
         for batch in effects.batches:
             self._revision = batch.revision
@@ -138,7 +138,7 @@ class LocalStore(MetadataStore):
             await self.aclose()
         if self._nursery is not None and self._nursery_manager is not None:
             self._nursery.cancel_scope.cancel()
-            # The body's exception is not the nursery's business: it would come out wrapped in a group.
+            # The body's exception must not pass through the nursery, which would wrap it in a group.
             await self._nursery_manager.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
@@ -178,7 +178,7 @@ class LocalStore(MetadataStore):
     async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
         """See :meth:`MetadataStore.transact`."""
         self._check_open()
-        conditions, operations = tuple(conditions), tuple(operations)  # the caller may change its lists while we wait
+        conditions, operations = tuple(conditions), tuple(operations)  # the caller may change its lists during the wait
         self._machine.check_transaction(conditions, operations)
         for operation in operations:
             if isinstance(operation, Put) and operation.lease is not None and operation.lease not in self._deadlines:

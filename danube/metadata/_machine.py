@@ -1,13 +1,13 @@
 """The rules of a metadata store as a pure state machine over a table.
 
-:class:`Machine` knows what a put, a condition, a lease and a revision mean. :class:`Table` is the little it needs from
-where the data is: a dict, an SQLite file. It does no I/O of its own, has no clock and no randomness, so the same
-sequence of calls gives the same table everywhere: what a replicated log needs from what it applies. Conditions and
+:class:`Machine` implements puts, conditions, leases and revisions. :class:`Table` is the interface to the data:
+a dict, an SQLite file. The machine does no I/O of its own, has no clock and no randomness, so the same
+sequence of calls gives the same table everywhere, as a replicated log requires. Conditions and
 arguments are checked before the first write, so a call that raises has changed nothing (unless the table itself failed;
 then its owner rolls back).
 
-What a call has brought about (event batches, leases) gathers in :attr:`Machine.effects` until the owner takes it, after
-the change is as durable as it promises.
+Effects of calls (event batches, leases) are collected in :attr:`Machine.effects` until the owner takes them, after
+the change is as durable as promised.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ HISTORY_PAGE_BYTES = 512 * KIB
 
 
 class Table(Protocol):
-    """Where a machine keeps its data. Calls are synchronous; none may change anything else than it says."""
+    """Storage of a machine. Calls are synchronous; each changes only what it documents."""
 
     revision: int
-    """Last revision given out; 0 in a new table."""
+    """Last revision assigned; 0 in a new table."""
     compacted: int
-    """Last revision whose events are gone."""
+    """Last revision removed from the history."""
     next_lease: int
     """Number of the next lease; 1 in a new table."""
     history_bytes: int
-    """Bytes of events that are kept."""
+    """Bytes of events in the history."""
 
     @property
     def lease_count(self) -> int:
-        """Number of living leases."""
+        """Number of active leases."""
 
     def lookup(self, key: str) -> KeyValue | None:
         """Return an item."""
@@ -79,29 +79,29 @@ class Table(Protocol):
         """Append a revision to the history; its number is ``revision``."""
 
     def replay(self, after: int, max_revisions: int, max_bytes: int) -> list[EventBatch]:
-        """Return the revisions after ``after``: at most so many, ending with the one that exceeds ``max_bytes``."""
+        """Return up to ``max_revisions`` revisions after ``after``, ending with the one that exceeds ``max_bytes``."""
 
     def forget(self, upto: int) -> None:
         """Drop the history up to and including a revision, and set ``compacted`` to it."""
 
     def add_lease(self, lease: LeaseId, ttl_s: float) -> None:
-        """Remember a lease."""
+        """Add a lease."""
 
     def drop_lease(self, lease: LeaseId) -> None:
-        """Forget a lease that exists."""
+        """Remove an existing lease."""
 
     def has_lease(self, lease: LeaseId) -> bool:
-        """Return whether a lease lives."""
+        """Return whether a lease is active."""
 
     def leases(self) -> list[tuple[LeaseId, float]]:
-        """Return the living leases with their times to live."""
+        """Return the active leases with their times to live."""
 
     def keys_of(self, lease: LeaseId) -> list[str]:
         """Return the keys attached to a lease, sorted."""
 
 
 class Effects(msgspec.Struct):
-    """What calls have brought about."""
+    """Effects of calls."""
 
     batches: list[EventBatch] = []
     granted: list[tuple[LeaseId, float]] = []
@@ -109,11 +109,11 @@ class Effects(msgspec.Struct):
 
 
 class HistoryPage(msgspec.Struct, frozen=True):
-    """A piece of history as one watch sees it."""
+    """A section of the history, filtered for one watch."""
 
     batches: list[EventBatch]
     position: int
-    """Last revision that was looked at; nothing up to it is missing in ``batches``."""
+    """Last revision that was read; nothing up to it is missing in ``batches``."""
 
 
 class Machine:
@@ -127,22 +127,22 @@ class Machine:
         self._limits = limits
 
     def take_effects(self) -> Effects:
-        """Return what has been brought about since the last call."""
+        """Return the effects since the last call."""
         taken, self.effects = self.effects, Effects()
         return taken
 
-    # Checks that need no table: a caller makes them before it queues anything.
+    # Checks without the table: a caller makes them before queueing a change.
 
     def check_key(self, key: str) -> str:
-        """Raise :class:`InvalidArgumentError` unless ``key`` is one."""
+        """Raise :class:`InvalidArgumentError` unless ``key`` is valid."""
         return validate_key(key, self._limits.metadata_max_key_bytes)
 
     def check_prefix(self, prefix: str) -> str:
-        """Raise :class:`InvalidArgumentError` unless ``prefix`` is one."""
+        """Raise :class:`InvalidArgumentError` unless ``prefix`` is valid."""
         return validate_prefix(prefix, self._limits.metadata_max_key_bytes)
 
     def check_ttl(self, ttl_s: float) -> float:
-        """Raise :class:`InvalidArgumentError` unless a lease may have this time to live."""
+        """Raise :class:`InvalidArgumentError` unless this time to live is allowed."""
         longest = self._limits.metadata_max_lease_s
         if not 0 < ttl_s <= longest:
             raise InvalidArgumentError(
@@ -201,9 +201,9 @@ class Machine:
         return self.table.scan(prefix), self.table.revision
 
     def history(self, prefix: str, after: int) -> HistoryPage:
-        """Return what the next revisions after ``after`` changed under ``prefix``, a bounded number of them.
+        """Return the changes under ``prefix`` in the next revisions after ``after``, a bounded number of them.
 
-        Raises :class:`WatchCompactedError` if some of them are gone, or if ``after`` lies in the future.
+        Raises :class:`WatchCompactedError` if some of them were removed, or if ``after`` lies in the future.
         """
         table = self.table
         if after < table.compacted:
@@ -232,7 +232,7 @@ class Machine:
     def transact(
         self, conditions: Sequence[Condition], operations: Sequence[Put | DeleteOperation]
     ) -> TransactionResult:
-        """Do a transaction that :meth:`check_transaction` has accepted."""
+        """Apply a transaction that :meth:`check_transaction` has accepted."""
         table = self.table
         for condition in conditions:
             item = table.lookup(condition.key)
@@ -280,7 +280,7 @@ class Machine:
         return lease
 
     def revoke(self, lease: LeaseId) -> int | None:
-        """End a lease: delete the keys that are attached to it now. Nothing happens if it has ended."""
+        """End a lease: delete the keys attached to it. Does nothing if it has ended."""
         table = self.table
         if not table.has_lease(lease):
             return None
@@ -298,7 +298,7 @@ class Machine:
         return revision if events else None
 
     def _commit(self, events: list[Event]) -> None:
-        """Give the events the next revision, unless there are none, and keep the history within its bounds."""
+        """Record the events under the next revision, unless there are none, and trim the history to its bounds."""
         if not events:
             return
         table, limits = self.table, self._limits
@@ -314,7 +314,7 @@ class Machine:
 
 
 def lease_ended(lease: LeaseId) -> NotFoundError:
-    """Return the error for a lease that does not live."""
+    """Return the error for a lease that is not active."""
     return NotFoundError(f"metadata lease {lease} has ended or never existed; grant a new one and put its keys again")
 
 

@@ -1,7 +1,7 @@
-"""A metadata store that tells how far it has come: for whoever must notice that it went back.
+"""A metadata store wrapper that reports reached revisions, to detect a store that went back in time.
 
-A store may lose its newest changes without being able to know it: an old copy was put back, or a log was cut at a
-damaged place, which looks like its end. Only somebody outside who has seen a later revision can tell. See
+A store may lose its newest changes without being able to detect it: an old copy was restored, or a log was cut at a
+damaged place, which looks like its end. Only an observer that has seen a later revision can detect that. See
 :mod:`danube.broker.directory.bond`.
 """
 
@@ -27,11 +27,11 @@ __all__ = ["ObservedStore"]
 
 
 class ObservedStore(MetadataStore):
-    """Another store, whose user is told of each revision that it has reached.
+    """Wraps a store and reports each revision that it has reached.
 
     Args:
-        store: the store within. It is opened and closed by its owner or through this one.
-        reached: called with a revision that the store has answered with: from then on it is durable, if the store is,
+        store: the wrapped store. It is opened and closed by its owner or through this one.
+        reached: called with each revision in an answer of the store: from then on it is durable, if the store is,
             and the store must never be found at an earlier one.
     """
 
@@ -41,7 +41,7 @@ class ObservedStore(MetadataStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the store within."""
+        """Those of the wrapped store."""
         return self._store.capabilities
 
     async def __aenter__(self) -> Self:

@@ -1,14 +1,14 @@
-"""Metadata engines are plugins, chosen by the scheme of a URL.
+"""Metadata plugins: finds, loads and opens engines by the scheme of a URL.
 
 A plugin is a class registered in the entry-point group ``danube.metadata`` under its scheme::
 
     [project.entry-points."danube.metadata"]
     etcd = "danube_metadata_etcd:EtcdPlugin"
 
-The built-in ones register the same way; a source checkout that is not installed has no entry points, so their entries
-are also written down here and used if the installed ones are missing.
+The built-in ones are registered in the same way; a source checkout that is not installed has no entry points, so their
+entries are also listed here and used if the installed ones are missing.
 
-The URL ``scheme://host:port/path?option=value`` is taken apart once, here. Options come from its query and from the
+The URL ``scheme://host:port/path?option=value`` is parsed once, here. Options come from its query and from the
 configuration file's table; together they are validated by the plugin's config Struct.
 """
 
@@ -42,7 +42,7 @@ _BUILT_IN = (
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plugin is given beside its own options."""
+    """Data passed to a plugin besides its own options."""
 
     scheme: str
     location: str = ""
@@ -74,19 +74,19 @@ class MetadataPlugin(ABC, Generic[Config]):
 
 
 class InstalledPlugin(msgspec.Struct, frozen=True):
-    """One metadata engine that can be used."""
+    """One available metadata engine."""
 
     scheme: str
     target: str
     """``module:Class``."""
     distribution: str | None
-    """The package that brought it; None for a built-in one in a source checkout."""
+    """The package that provides it; None for a built-in one in a source checkout."""
     version: str | None
     built_in: bool
 
 
 def installed_plugins() -> list[InstalledPlugin]:
-    """Return the metadata engines that are installed, sorted by scheme. Does not import them."""
+    """Return the installed metadata engines, sorted by scheme. Does not import them."""
     built_in = {entry.value for entry in _BUILT_IN}
     return [
         InstalledPlugin(
@@ -109,12 +109,12 @@ async def open_store(
     limits: Limits | None = None,
     clock: Clock = trio.current_time,
 ) -> AsyncIterator[MetadataStore]:
-    """Open the metadata store that a URL names, and close it at the end of the block.
+    """Open the metadata store of a URL, and close it at the end of the block.
 
     ``memory://`` and ``embedded://`` (in the data directory) or ``embedded:///a/directory`` are built in. ``options``
-    are options of the engine from a configuration file; options in the URL's query win. Raises
-    :class:`ConfigurationError` for a URL, scheme or option that is wrong, and whatever the engine raises if it cannot
-    open.
+    are options of the engine from a configuration file; options in the URL's query take precedence. Raises
+    :class:`ConfigurationError` for an invalid URL, scheme or option, and the engine's errors if it cannot be
+    opened.
     """
     parts = urlsplit(url)
     if not parts.scheme or "://" not in url:
@@ -122,7 +122,7 @@ async def open_store(
     plugin = _load(parts.scheme)
     given = dict(options or {}) | dict(parse_qsl(parts.query, keep_blank_values=True))
     try:
-        # Not strict: what comes from a query is text.
+        # Not strict: values from a query are strings.
         config = msgspec.convert(given, plugin.config, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"options of the metadata engine {parts.scheme!r} are wrong: {error}") from error

@@ -12,15 +12,16 @@ SQLite's pages carry no checksum, so rows do. The body of each row is::
     +--------+------------------------------+
       little endian, over the msgpack bytes
 
-The columns beside a body only find it; what counts is in the body, and they are compared. The one row of ``state`` has
-the counters, and how many items and leases there are. History has a row for each revision from ``compacted + 1`` to
-``revision`` and none is missing. All of this but the bodies of the history is checked when the file is opened.
+The other columns are only for lookups; the body is authoritative, and they are compared with it. The one row of
+``state`` has the counters, and the numbers of items and leases. History has a row for each revision from
+``compacted + 1`` to ``revision`` without gaps. All of this but the bodies of the history is checked when the file is
+opened.
 
-**Opening and reading changes nothing.** The file is opened read-only at first, and a file that is missing is only
-imagined; the first change opens it for writing. So the owner of a store can look at it, find that it is not what it
-should be, and leave all evidence as it is. That matters because of the log: SQLite takes a damaged frame of
-``metadata.db-wal`` for the end of it, and a file that is opened for writing loses what follows there. What was lost so
-can only be noticed by others, who have seen a later revision.
+**Opening and reading changes nothing.** The file is opened read-only at first, and a missing file is treated as
+empty; the first change opens it for writing. So the owner of a store can inspect it, find that it is not in the
+expected state, and leave all evidence in place. That matters because of the log: SQLite treats a damaged frame of
+``metadata.db-wal`` as its end, and a file that is opened for writing loses the frames behind it. Such a loss can only
+be detected by an observer that has seen a later revision.
 
 Format 1 had the counters in rows without a checksum.
 """
@@ -47,7 +48,7 @@ FILE_NAME = "metadata.db"
 FORMAT = 2
 """Version of the tables, in SQLite's ``user_version``."""
 _MOST_FORMATS = 1000
-"""A version beyond is no version."""
+"""A version beyond this is not one of Danube's."""
 _APPLICATION_ID = 0x44414E55  # "DANU", in SQLite's ``application_id``: the file is ours
 
 _TABLES = (
@@ -62,7 +63,7 @@ _CACHE_KIB = 2048
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
-    """The counters of a table, and the number of its rows."""
+    """The counters of a table, and the numbers of its rows."""
 
     revision: int = 0
     compacted: int = 0
@@ -105,7 +106,7 @@ class SqliteTable:
     def open(self) -> None:
         """Open the file to read it; raises :class:`DataDirectoryError` or :class:`DataLossError`.
 
-        The directory is made if it is missing. A file that is missing counts as empty.
+        The directory is created if it is missing. A file that is missing counts as empty.
         """
         with self._opening():
             self._new_names = {self._directory, *_make_directory(self._directory)}
@@ -123,7 +124,7 @@ class SqliteTable:
             self._load()
 
     def _is_empty(self) -> bool:
-        """Return whether there is no file, or one without a byte."""
+        """Return whether the file is missing or has no bytes."""
         if self._path.exists():
             if not self._path.is_file():
                 raise DataDirectoryError(f"{self._path} is not a file; move it away")
@@ -154,13 +155,13 @@ class SqliteTable:
             if new:
                 for directory in self._new_names:
                     _sync_directory(directory)
-        # A connection that only reads leaves this behind; one that writes has the file for itself and needs none.
+        # A read-only connection leaves this behind; a writing one owns the file exclusively and needs none.
         self._path.with_name(FILE_NAME + "-shm").unlink(missing_ok=True)
         self._execute("BEGIN")
 
     def _connect(self, address: str) -> None:
         self._connection = sqlite3.connect(
-            # Calls come from whichever worker thread is free, one at a time.
+            # Calls come from any worker thread, one at a time.
             address, uri=True, isolation_level=None, check_same_thread=False, timeout=0.0, cached_statements=64,
         )  # fmt: skip
         self._execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -168,7 +169,7 @@ class SqliteTable:
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
-        """Close what was opened if anything fails, and raise that as an error of ours."""
+        """Close the database if anything fails, and convert the exception to a Danube error."""
         try:
             yield
         except sqlite3.Error as error:
@@ -192,7 +193,7 @@ class SqliteTable:
         return DataLossError(f"{self._path} is damaged: {what}; restore it from a backup")
 
     def _check_format(self) -> bool:
-        """Return whether the tables are there, False if there are none at all."""
+        """Return whether the tables exist, False if there are none at all."""
         application, version = self._pragma("application_id"), self._pragma("user_version")
         found = {sql for (sql,) in self._execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
         if not found and not application and not version:
@@ -211,7 +212,7 @@ class SqliteTable:
         return True
 
     def _create(self) -> None:
-        """Make the tables; all of them and the version number at once, or nothing."""
+        """Create the tables and the version number at once, or nothing."""
         self._execute("BEGIN IMMEDIATE")
         for statement in _TABLES:
             self._execute(statement)
@@ -221,11 +222,11 @@ class SqliteTable:
         self._execute("COMMIT")
 
     def _check(self) -> None:
-        """Verify everything that is read only when it is needed, and might be missing then."""
+        """Verify data that is otherwise read only on demand, and might be missing then."""
         log = self._path.with_name(FILE_NAME + "-wal")
         size = self._path.stat().st_size
         if size % self._pragma("page_size") and not (log.exists() and log.stat().st_size):
-            # SQLite takes the rest of the page for zeros. With a log, the page may be on its way out of that.
+            # SQLite treats the rest of the page as zeros. With a log, the page may still be replaced from it.
             raise self._damaged(f"it has been cut to {size} bytes, inside a page")
         verdict = self._one("PRAGMA integrity_check(1)")[0]
         if verdict != "ok":
@@ -266,7 +267,7 @@ class SqliteTable:
         self.history_bytes = size or 0
 
     def close(self) -> None:
-        """Close the file. SQLite moves its log into it first, which may fail without harm: it is replayed later."""
+        """Close the file. SQLite first moves its log into it, which may fail harmlessly: it is replayed later."""
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -278,9 +279,9 @@ class SqliteTable:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make the calls in the block one transaction; it is on disk when the block has ended.
+        """Run the calls in the block as one transaction; it is on disk when the block has ended.
 
-        If anything raises, everything in the block is undone, and SQLite's errors come out as Danube's.
+        If anything raises, everything in the block is undone, and SQLite's errors are raised as Danube's.
         """
         with self._reporting():
             self._execute("BEGIN")  # deferred: a transaction that only reads writes and syncs nothing
@@ -305,7 +306,7 @@ class SqliteTable:
             self._saved = present
 
     def _change(self, statement: str, parameters: tuple[Any, ...]) -> sqlite3.Cursor:
-        """Execute what changes something."""
+        """Execute a statement that changes data."""
         if not self._writable:
             self._make_writable()
         return self._execute(statement, parameters)
@@ -446,12 +447,12 @@ class SqliteTable:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary error code: the extended one says more than we distinguish, in its higher bytes."""
+    """Return SQLite's primary error code; the extended code has details in its higher bytes that are not needed."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 def _make_directory(directory: Path) -> list[Path]:
-    """Make a directory with its parents; return the directories that got a new entry and must be synced."""
+    """Create a directory with its parents; return the directories that got a new entry and must be synced."""
     missing = []
     path = directory
     while not path.exists():

@@ -1,21 +1,21 @@
 """The embedded metadata store: durable, for one broker, in one SQLite file.
 
-The event loop never touches the file. Calls queue up; one task takes everything that has queued, hands it to a worker
-thread, and there it is one SQLite transaction: one sync of the disk for all of it (group commit without a timer: load
-itself makes the groups). Calls are done in the order in which they were made, reads among them, which makes the store
-linearizable. Only when the transaction is on disk are the calls answered and the watches told.
+The event loop never touches the file. Calls are queued; one task takes all queued calls, passes them to a worker
+thread, and runs them as one SQLite transaction with one sync (group commit without a timer: load
+itself makes the groups). Calls are executed in the order in which they were made, including reads, which makes the
+store linearizable. Calls are answered and watches notified only when the transaction is on disk.
 
-A cancelled call that is still in the queue has not happened; one that has been handed over will happen. The caller
+A cancelled call that is still queued has no effect; one that was passed on is executed. The caller
 cannot tell which, and neither leaves the store unusable.
 
-What can go wrong, and what comes of it:
+Failures and their effects:
 
 * The disk is full: the transaction is rolled back, its calls raise LimitExceededError, later ones may succeed.
 * A row does not match its checksum, or SQLite finds its file malformed: its calls raise DataLossError.
 * Anything else that SQLite reports about the file, a failed sync above all: its calls raise DataDirectoryError.
 
-After the last two the store is broken: every later call raises the same. After a failed sync nobody knows what the
-disk holds; only a restart, which reads it, does.
+After the last two the store is broken: every later call raises the same error. After a failed sync the contents of
+the disk are unknown; only a restart, which reads it, can tell.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ __all__ = ["EmbeddedConfig", "EmbeddedPlugin", "EmbeddedStore"]
 _Result = TypeVar("_Result")
 
 _GROUP_CALLS = 1_000
-"""Most calls in one transaction: bounds how long the first of them waits for the last."""
+"""Most calls in one transaction: bounds how long the first one waits for the last."""
 
 
 class _Job:
-    """One call on its way through the queue."""
+    """One queued call."""
 
     __slots__ = ("done", "error", "result", "withdrawn", "work")
 
@@ -69,7 +69,7 @@ class _Job:
 class EmbeddedStore(LocalStore):
     """A durable metadata store in ``directory/metadata.db``.
 
-    The directory is made if it is missing. One process may have the store open. Opening raises
+    The directory is created if it is missing. One process may have the store open. Opening raises
     :class:`DataDirectoryError` if the file is in use, cannot be read or written, or has a newer format, and
     :class:`DataLossError` if it is damaged.
     """
@@ -96,7 +96,7 @@ class EmbeddedStore(LocalStore):
         return self._state
 
     async def _open(self, nursery: trio.Nursery) -> list[tuple[LeaseId, float]]:
-        # Not abandoned when cancelled: a half-open database would be nobody's.
+        # Not abandoned when cancelled: nothing would close a half-open database.
         await trio.to_thread.run_sync(self._table.open, limiter=self._limiter)
         try:
             leases = await trio.to_thread.run_sync(self._table.leases, limiter=self._limiter)
@@ -123,15 +123,15 @@ class EmbeddedStore(LocalStore):
         try:
             await job.done.wait()
         finally:
-            job.withdrawn = True  # of consequence only while it is still in the queue
+            job.withdrawn = True  # has an effect only while it is still queued
         if job.error is not None:
             raise job.error
         return cast("_Result", job.result)
 
     async def _commit_loop(self) -> None:
-        """Take what has queued, do it in one transaction, answer; until the store is closed."""
-        # A transaction under way is short and its outcome must be known, so nothing here is cancelled. The loop ends
-        # when the store is closed, which is the first thing that leaving the store does.
+        """Run queued calls in one transaction at a time and answer them, until the store is closed."""
+        # A transaction in progress is short and its outcome must be known, so nothing here is cancelled. The loop ends
+        # when the store is closed, which is the first step of leaving the store.
         with trio.CancelScope(shield=True):
             try:
                 while not self._closed:
@@ -166,34 +166,34 @@ class EmbeddedStore(LocalStore):
             if outcome is None:
                 self._publish()
             else:
-                self._state.take_effects()  # of a transaction that was rolled back
+                self._state.take_effects()  # discard the effects of the rolled back transaction
                 if not isinstance(outcome, LimitExceededError):
                     self._broken = outcome
             failure = outcome
-        finally:  # whatever happens, nobody waits for ever
+        finally:  # always answer all waiting calls
             for job in group:
                 if failure is not None:
                     job.error = _again(failure)
                 job.done.set()
 
     def _execute(self, group: list[_Job]) -> DanubeError | None:
-        """Do a group of calls in one transaction, on the worker thread; return what made it fail as a whole."""
+        """Run a group of calls in one transaction, on the worker thread; return the error if it fails as a whole."""
         try:
             with self._table.transaction():
                 for job in group:
                     try:
                         job.result = job.work(self._state)
                     except (DataLossError, DataDirectoryError):
-                        raise  # of the file, not of this call
+                        raise  # an error of the file, not of this call
                     except DanubeError as error:
-                        job.error = error  # refused; it has changed nothing
+                        job.error = error  # refused without a change
         except DanubeError as error:
             return error
         return None
 
 
 def _again(error: DanubeError) -> DanubeError:
-    """Return a fresh exception of the same kind: one object raised in many tasks would gather all their tracebacks."""
+    """Return a new exception of the same kind: one object raised in many tasks would collect all their tracebacks."""
     return type(error)(error.message)
 
 

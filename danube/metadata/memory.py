@@ -1,7 +1,7 @@
-"""A metadata store in the memory of the process: for tests, simulations, and brokers that may forget.
+"""The memory metadata store: in process memory, for tests, simulations, and brokers without durability.
 
-It has everything of the contract except durability. Changes are made between two checkpoints of the event loop, so a
-cancelled call has not happened.
+It implements the whole contract except durability. Changes are made between two checkpoints of the event loop, so a
+cancelled call has no effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 
 
 class _MemoryTable:
-    """The table of a :class:`~danube.metadata._machine.Machine` as Python objects."""
+    """The table of a :class:`~danube.metadata._machine.Machine` in Python objects."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -112,10 +112,10 @@ class _MemoryTable:
 
 
 class MemoryStore(LocalStore):
-    """A metadata store that is gone when it is closed.
+    """A metadata store whose contents are lost when it is closed.
 
-    ``limits`` bounds sizes and history; ``clock`` decides when leases end (default: Trio's clock, so a virtual clock in
-    tests is obeyed).
+    ``limits`` bounds sizes and history; ``clock`` decides when leases end (default: Trio's clock, so tests can use a
+    virtual one).
     """
 
     def __init__(self, *, limits: Limits | None = None, clock: Clock = trio.current_time) -> None:
@@ -124,7 +124,7 @@ class MemoryStore(LocalStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything but durable."""
+        """All but durability."""
         return Capabilities(durable=False, linearizable=True, watch_replay=True, leases=True)
 
     @property

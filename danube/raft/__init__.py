@@ -1,4 +1,4 @@
-"""Raft as a pure state machine: no clock, no I/O, no chance of its own. The rules are in :mod:`danube.raft.core`."""
+"""Raft as a pure state machine: no clock, no I/O, no own randomness. The rules are in :mod:`danube.raft.core`."""
 
 from danube.raft.conf import Conf
 from danube.raft.core import Raft, Ready, Refusal, Role, Settings

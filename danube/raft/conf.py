@@ -1,4 +1,4 @@
-"""Who votes: configurations, simple and joint, and what a majority of them is (Raft thesis, section 4.3).
+"""Raft configurations, simple and joint: members, voters and majorities (Raft thesis, section 4.3).
 
 A change of voters goes through a *joint* configuration, in which everything needs a majority of the old voters and a
 majority of the new ones::
@@ -6,7 +6,7 @@ majority of the new ones::
     {1 2 3}  --change-->  {1 2 4} + {1 2 3}  --leave-->  {1 2 4}
                           voters    outgoing
 
-Every entry of kind CONF holds the whole configuration, so applying one asks for no earlier one.
+Every entry of kind CONF holds the whole configuration, so applying one requires no earlier one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Conf(msgspec.Struct, frozen=True, array_like=True):
     outgoing: tuple[NodeId, ...] = ()
     """Joint: the voters before the change, whose majority is needed as well. Empty: not joint."""
     learners: tuple[NodeId, ...] = ()
-    """They get the log and have no vote."""
+    """Members that receive the log and have no vote."""
     next_learners: tuple[NodeId, ...] = ()
     """Voters of ``outgoing`` that become learners when the joint configuration is left."""
 
@@ -61,7 +61,7 @@ class Conf(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def members(self) -> frozenset[NodeId]:
-        """All members that get the log."""
+        """All members that receive the log."""
         return frozenset((*self.voters, *self.outgoing, *self.learners))
 
     def changed(self, voters: Iterable[NodeId], learners: Iterable[NodeId]) -> Conf:
@@ -92,13 +92,13 @@ class Conf(msgspec.Struct, frozen=True, array_like=True):
     def agreed(self, value_of: Callable[[NodeId], int]) -> int:
         """Return the highest value that a majority of each half has reached.
 
-        Values only grow, so a majority has *at least* the value in its middle place.
+        Values only grow, so a majority has *at least* the value at the median position.
         """
         agreed = _middle(self.voters, value_of)
         return min(agreed, _middle(self.outgoing, value_of)) if self.outgoing else agreed
 
     def won(self, votes: dict[NodeId, bool]) -> bool | None:
-        """Return whether votes win (True), lose (False), or are too few to tell (None)."""
+        """Return whether votes win (True), lose (False), or are still undecided (None)."""
         results = [_won(self.voters, votes)]
         if self.outgoing:
             results.append(_won(self.outgoing, votes))

@@ -1,7 +1,7 @@
 """The Raft state machine of one node (Ongaro, "Consensus: Bridging Theory and Practice", 2014), without I/O.
 
-The driver calls :meth:`Raft.tick`, :meth:`Raft.step` and the requests, and then, again and again, takes a
-:class:`Ready` and carries it out::
+The driver calls :meth:`Raft.tick`, :meth:`Raft.step` and the requests, and then repeatedly takes a
+:class:`Ready` and processes it::
 
       1. send ready.messages                      at once; they may overlap the write
       2. write ready.hard, entries, snapshot      in the order of Readys, synced where ready.must_sync says so
@@ -9,14 +9,14 @@ The driver calls :meth:`Raft.tick`, :meth:`Raft.step` and the requests, and then
       4. apply ready.committed                    then raft.applied(index)
       5. answer ready.reads                       as soon as their index is applied
 
-Several Readys may be under way; their writes complete in order. A write that fails ends the node (R24): the core has no
+Several Readys may be in progress; their writes complete in order. A failed write ends the node (R24): the core has no
 call for it.
 
 Rules, each with a test of its name in ``tests/raft``:
 
 * R1 One vote a term, durable before the answer, counted by identity.
 * R2 A higher term makes a follower, before anything else; replies of lower terms are dropped.
-* R3 A stale leader or candidate is answered with our term.
+* R3 A stale leader or candidate is answered with this node's term.
 * R4 A vote goes only to a log that is at least as complete, by (last term, last index).
 * R5 A pre-vote changes no term, and is refused while a leader is heard; a leader whose link broke and whose port
   refused a reconnect counts as not heard (:meth:`Raft.leader_lost`), at voters too.
@@ -28,16 +28,16 @@ Rules, each with a test of its name in ``tests/raft``:
 * R11 What a member is known to match never falls.
 * R12 A heartbeat carries no commit index above what its receiver matches.
 * R13 The node's own disk counts when it has synced; sending and appending may overlap that.
-* R14 A snapshot keeps a suffix that matches, an old one is ignored, a lost one is sent again.
+* R14 A snapshot keeps a matching suffix, an old one is ignored, a lost one is sent again.
 * R15 A read waits for a commit of the leader's own term, and for a majority that answers after it was asked.
 * R16 Voters change through a joint configuration, one change at a time, the inherited one included, and only after a
   commit of the leader's own term.
 * R17 A new leader leaves a joint configuration that it finds.
 * R18 The commit index travels with votes, so that a removed voter with a longer log does not block both halves.
-* R19 A vote is judged by the candidate's configuration: this node answers also if it knows itself as no voter.
+* R19 A vote is decided by the candidate's configuration: this node answers even if it is not a voter in its own.
 * R20 No campaign while a snapshot is being installed, or before what was known committed at the start is applied.
 * R21 A transfer stops proposals, waits for the target's log, and gives up after one election time.
-* R22 What is on its way to a member is bounded by messages and bytes.
+* R22 Messages in flight to a member are bounded by messages and bytes.
 
 A configuration holds from the moment its entry is committed. That is safe because entries are written together with the
 commit index that came with them: a node that has the entry which leaves a joint configuration knows, after a restart
@@ -83,7 +83,7 @@ _decode_conf = msgspec.msgpack.Decoder(Conf).decode
 
 
 class Role(Enum):
-    """What a node is at the moment."""
+    """The present role of a node."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -92,7 +92,7 @@ class Role(Enum):
 
 
 class Refusal(Enum):
-    """Why a proposal was not taken. Nothing was appended; the value is a sentence for people."""
+    """Why a proposal was refused. Nothing was appended; the value is a sentence for people."""
 
     NOT_LEADER = "this node is not the leader"
     TRANSFERRING = "the leader hands over to another node"
@@ -105,35 +105,35 @@ class Settings(NamedTuple):
     """Times and limits of a node. All nodes of a group should have the same times."""
 
     heartbeat_ticks: int = 3
-    """Between two heartbeats of a leader."""
+    """Ticks between two heartbeats of a leader."""
     election_ticks: int = 20
-    """A follower that hears no leader for this many ticks, and up to twice as many by chance, asks for votes."""
+    """A follower that hears no leader for this many ticks, and up to twice as many at random, asks for votes."""
     snapshot_ticks: int = 200
     """A snapshot that makes no progress for this long is sent again."""
     max_append_bytes: int = 1 << 20
-    """Bytes of entries in one message; a larger entry travels alone."""
+    """Bytes of entries in one message; a larger entry is sent alone."""
     max_sent_messages: int = 64
-    """Messages with entries on their way to one member."""
+    """Messages with entries in flight to one member."""
     max_sent_bytes: int = 4 << 20
-    """Their bytes."""
+    """Bytes of these messages."""
     max_uncommitted_bytes: int = 16 << 20
-    """Bytes of entries that a leader has taken and not committed; the next proposal is refused as busy."""
+    """Bytes of entries that a leader has accepted and not committed; the next proposal is refused as busy."""
     max_apply_entries: int = 1024
     """Entries in one :attr:`Ready.committed`."""
 
 
 class Ready(NamedTuple):
-    """What the driver has to do."""
+    """Work for the driver."""
 
     number: int
     messages: tuple[Message, ...]
     """To be sent at once, without waiting for the write."""
     hard: HardState | None
-    """To be written, if not None, in front of the entries: whatever part of them survives, it survives, too."""
+    """To be written, if not None, before the entries: if any part of them survives, it must survive, too."""
     entries: tuple[Entry, ...]
-    """To be written; the first may replace entries from its index on."""
+    """To be written; the first one may replace entries from its index on."""
     snapshot: Base | None
-    """To be installed in place of the state machine, and the log to be begun behind it."""
+    """To be installed in place of the state machine; the log then starts behind it."""
     must_sync: bool
     """Whether the write must be synced before :meth:`Raft.persisted`."""
     committed: tuple[Entry, ...]
@@ -141,27 +141,27 @@ class Ready(NamedTuple):
     reads: tuple[tuple[ReadToken, int], ...]
     """Reads of this node that may be answered once the index is applied."""
     lost_reads: tuple[ReadToken, ...]
-    """Reads of this node that nobody will answer: ask again."""
+    """Reads of this node that will not be answered: ask again."""
     need_snapshot: tuple[NodeId, ...]
-    """Members to be sent the state machine; see :meth:`Raft.snapshot_at`."""
+    """Members to which the driver must send the state machine; see :meth:`Raft.snapshot_at`."""
 
 
 class Raft:
-    """One node.
+    """One node of a Raft group.
 
     Args:
         node_id: this node.
-        base: where the log begins, with the configuration there.
-        hard: what was written last; a new node has none.
-        entries: those behind the base, all durable.
-        applied: how far the state machine is, durably; at least the base.
-        chance: returns a number in ``[0, n)``, for election times.
+        base: start of the log, with the configuration there.
+        hard: the last written hard state; a new node has none.
+        entries: the entries behind the base, all durable.
+        applied: durably applied index of the state machine; at least the base.
+        chance: returns a random number in ``[0, n)``, for election times.
 
     Attributes:
         term: the current term.
-        role: what the node is.
-        leader: of the current term, if known.
-        commit: the highest index that is known to be committed.
+        role: its present role.
+        leader: leader of the current term, if known.
+        commit: the highest index known to be committed.
         conf: the configuration in force.
     """
 
@@ -198,7 +198,7 @@ class Raft:
         self._reads = Reads()
         self._elapsed = 0
         self._since_heard = settings.election_ticks
-        """Ticks since the leader was heard; a node that starts has heard none."""
+        """Ticks since the leader was heard; a node that starts has not heard one."""
         self._timeout = 0
         self._last_change = 0
         """Index of the newest entry that may change the configuration."""
@@ -217,7 +217,7 @@ class Raft:
         self._need_snapshot: list[NodeId] = []
         self._restart_election_timer()
 
-    # ------------------------------------------------------------------------------------------------ what is known
+    # ---------------------------------------------------------------------------------------------------------- state
 
     @property
     def conf(self) -> Conf:
@@ -226,7 +226,7 @@ class Raft:
 
     @property
     def applied_index(self) -> int:
-        """How far the driver has applied."""
+        """The index that the driver has applied."""
         return self._applied
 
     @property
@@ -239,13 +239,13 @@ class Raft:
         return next(conf for since, conf in reversed(self._confs) if since <= index)
 
     def matches(self) -> dict[NodeId, int]:
-        """Return, at a leader, how far each member follows; elsewhere nothing."""
+        """Return, at a leader, the matching index of each member; otherwise nothing."""
         return {node: member.match for node, member in self._members.items()}
 
-    # -------------------------------------------------------------------------------------------------- from outside
+    # --------------------------------------------------------------------------------------------------------- inputs
 
     def tick(self) -> None:
-        """Let one unit of time pass."""
+        """Advance time by one unit."""
         self._elapsed += 1
         self._since_heard += 1
         if self.role is Role.LEADER:
@@ -256,7 +256,7 @@ class Raft:
                 self._pre_campaign()
 
     def leader_lost(self, node: NodeId) -> None:
-        """Take a hint: the link to ``node`` broke and its port refuses. If it leads, look for another at once (R5)."""
+        """Hint: the link to ``node`` broke and its port refuses. If it is the leader, campaign without delay (R5)."""
         if node == self.leader and self.role is Role.FOLLOWER:
             self._since_heard = self.settings.election_ticks
             if self._may_campaign():
@@ -264,7 +264,7 @@ class Raft:
                 self._pre_campaign()
 
     def propose(self, data: bytes) -> int | Refusal:
-        """Append a command; return its index, or why not. It is committed only when :attr:`Ready.committed` has it.
+        """Append a command; return its index, or the refusal. It is committed once it is in :attr:`Ready.committed`.
 
         An entry of another term at that index means that this one was lost.
         """
@@ -272,7 +272,7 @@ class Raft:
         return self._append(EntryKind.DATA, data) if refusal is None else refusal
 
     def propose_conf(self, voters: Iterable[NodeId], learners: Iterable[NodeId] = ()) -> int | Refusal:
-        """Append a change of members; a joint configuration is left by itself.
+        """Append a change of members; a joint configuration is left automatically.
 
         Raises:
             ValueError: the members are invalid.
@@ -287,9 +287,9 @@ class Raft:
         return self._append(EntryKind.CONF, _encode_conf(self.conf.changed(voters, learners)))
 
     def read_index(self, token: ReadToken) -> bool:
-        """Ask for an index from which a read is linearizable; False if no leader is known.
+        """Request an index from which a read is linearizable; False if no leader is known.
 
-        The answer comes in :attr:`Ready.reads`, may be lost with a message (the driver asks again, with another
+        The answer is returned in :attr:`Ready.reads`, may be lost with a message (the driver asks again, with another
         token), or is reported in :attr:`Ready.lost_reads`.
         """
         if self.role is Role.LEADER:
@@ -301,7 +301,7 @@ class Raft:
         return True
 
     def transfer(self, to: NodeId) -> bool:
-        """Hand the leadership to a voter (R21); False if this node does not lead, or it is no other voter."""
+        """Transfer the leadership to a voter (R21); False if this node does not lead, or it is no other voter."""
         if self.role is not Role.LEADER or to == self.node_id or to not in self.conf.voters:
             return False
         self._transfer, self._transfer_ticks = to, 0
@@ -310,29 +310,29 @@ class Raft:
         return True
 
     def snapshot_at(self, index: int) -> Base | None:
-        """Return what describes the state machine as of ``index``, or None if the log does not reach back to it."""
+        """Return the description of the state machine as of ``index``, or None if the log does not reach back to it."""
         term = self.log.term(index)
         return None if term is None or index > self._applied else Base(index, term, self.conf_at(index))
 
     def snapshot_progress(self, to: NodeId) -> None:
-        """Note that a snapshot on its way to a member is getting on."""
+        """Record that a snapshot in flight to a member makes progress."""
         if to in self._members:
             self._members[to].silent_ticks = 0
 
     def snapshot_failed(self, to: NodeId) -> None:
-        """Note that a snapshot did not arrive; it is sent again when the member answers (R14)."""
+        """Record that a snapshot did not arrive; it is sent again when the member answers (R14)."""
         member = self._members.get(to)
         if member is not None and member.stage is Stage.SNAPSHOT:
             member.probe()
             member.is_waiting = True  # until it answers a heartbeat
 
     def applied(self, index: int) -> None:
-        """Note how far the state machine is."""
+        """Record the applied index of the state machine."""
         assert self._applied <= index <= self._given
         self._applied = index
 
     def compact(self, index: int) -> None:
-        """Forget the log up to ``index``, which the state machine holds durably."""
+        """Drop the log up to ``index``, which the state machine holds durably."""
         assert index <= self._applied
         self.log.compact(index)
         while len(self._confs) > 1 and self._confs[1][0] <= index:
@@ -356,7 +356,7 @@ class Raft:
         )
 
     def ready(self) -> Ready:
-        """Return what is to be done now; see the docstring of the module."""
+        """Return the work to be done now; see the docstring of the module."""
         if self.role is Role.LEADER:
             if self._may_ask_for_reads:
                 self._ask_for_reads()
@@ -394,7 +394,7 @@ class Raft:
         )
 
     def persisted(self, ready: Ready) -> tuple[Message, ...]:
-        """Note that the writes of this Ready, and of all before it, are durable; return what may be sent now."""
+        """Record that the writes of this Ready, and of all before it, are durable; return messages to be sent now."""
         self.log.written(ready.number)
         if self._snapshot is not None and 0 < self._snapshot_write <= ready.number:
             self.log.synced = max(self.log.synced, self._snapshot.index)
@@ -413,7 +413,7 @@ class Raft:
 
     @property
     def _hard_changed(self) -> bool:
-        # The commit index alone is written along with the next change: losing it loses nothing.
+        # The commit index alone is written with the next change: losing it is harmless.
         return (self.term, self._vote) != (self._written_hard.term, self._written_hard.vote)
 
     @property
@@ -435,7 +435,7 @@ class Raft:
     # ----------------------------------------------------------------------------------------------------- messages
 
     def step(self, message: Message) -> None:
-        """Take a message that was sent to this node."""
+        """Process a message sent to this node."""
         assert message.to == self.node_id, f"a message for node {message.to} came to node {self.node_id}"
         if message.term > self.term:
             if not self._takes_higher_term(message):
@@ -471,12 +471,12 @@ class Raft:
                 self._reads.answer(message.token, message.index)
 
     def _takes_higher_term(self, message: Message) -> bool:
-        """Follow a higher term (R2); return False for a message to be ignored."""
+        """Adopt a higher term (R2); return False for a message to be ignored."""
         match message:
             case PreVote():
                 return True
             case PreVoteReply(granted=True):
-                return True  # the term that was asked about, not the sender's
+                return True  # the requested term, not the sender's
             case Vote(transfer=False) if self._hears_leader():
                 return False
         is_leaders = isinstance(message, Append | Heartbeat | InstallSnapshot)
@@ -484,10 +484,10 @@ class Raft:
         return True
 
     def _answer_stale(self, message: Message) -> None:
-        """Answer a sender that has missed a term with ours (R3); drop its replies (R2)."""
+        """Answer a sender with an older term with the current one (R3); drop its replies (R2)."""
         match message:
             case Append() | Heartbeat() | InstallSnapshot():
-                # A refusal that no leader of our term can mistake: it is addressed to one of an older term.
+                # A refusal that a leader of the current term cannot misread: it is addressed to one of an older term.
                 self._messages.append(AppendReply(message.sender, self.node_id, self.term, 0, refused=True))
             case PreVote():
                 self._reply_pre_vote(message.sender, self.term, granted=False)
@@ -508,7 +508,7 @@ class Raft:
         self._timeout = self.settings.election_ticks + self._chance(self.settings.election_ticks)
 
     def _may_campaign(self) -> bool:
-        """Whether this node may ask for votes (R20)."""
+        """Whether this node may start a campaign (R20)."""
         return self.node_id in self.conf.electors and self._snapshot is None and self._applied >= self._commit_at_start
 
     def _follow(self, term: int, leader: NodeId | None) -> None:
@@ -527,7 +527,7 @@ class Raft:
             self._since_heard = 0
 
     def _hear(self, leader: NodeId) -> None:
-        """Note a message of this term's leader (R6)."""
+        """Record a message of this term's leader (R6)."""
         assert self.role is not Role.LEADER, f"nodes {self.node_id} and {leader} both lead term {self.term}"
         if self.role is not Role.FOLLOWER or self.leader is None:
             self._follow(self.term, leader)
@@ -559,7 +559,7 @@ class Raft:
             )
 
     def _judge(self, request: PreVote | Vote) -> None:
-        """Grant or refuse a vote. Whether the candidate is a voter is for its own configuration to say (R19)."""
+        """Grant or refuse a vote. The candidate's own configuration decides whether it is a voter (R19)."""
         self._commit_by_vote(request.commit, request.commit_term)
         is_complete = self.log.is_up_to_date(request.last_index, request.last_term)
         if isinstance(request, PreVote):
@@ -596,7 +596,7 @@ class Raft:
             self._follow(self.term, None)
 
     def _commit_by_vote(self, commit: int, commit_term: int) -> None:
-        """Learn from a vote that an entry is committed, if the log has that very entry (R18)."""
+        """Commit an entry that a vote reports as committed, if the log has that very entry (R18)."""
         if commit <= self.commit or self.role is Role.LEADER or self.log.term(commit) != commit_term:
             return
         changed = self._commit_to(commit)
@@ -639,7 +639,7 @@ class Raft:
     def _take_heartbeat(self, message: Heartbeat) -> None:
         assert message.commit <= self.log.last_index, "a heartbeat commits what this node was never known to have"
         self._commit_to(message.commit)
-        # It waits for no write: it says that no vote was given in a higher term, and promises nothing for later.
+        # It needs no write: it says that no vote was given in a higher term, and promises nothing for later.
         self._messages.append(HeartbeatReply(message.sender, self.node_id, self.term, message.round))
 
     def _take_snapshot(self, message: InstallSnapshot) -> None:
@@ -647,7 +647,7 @@ class Raft:
             self._reply_append(message.sender, self.commit)
             return
         if self.log.term(message.index) == message.index_term:
-            self._commit_to(message.index)  # the log has it all, and perhaps more
+            self._commit_to(message.index)  # the log has all of it, possibly more
             self._reply_append(message.sender, message.index)
             return
         self.log.reset(message.index, message.index_term, self.commit)
@@ -660,7 +660,7 @@ class Raft:
         self._after.append(AppendReply(to, self.node_id, self.term, index))
 
     def _commit_to(self, index: int) -> bool:
-        """Move the commit index on; return whether the configuration changed."""
+        """Advance the commit index; return whether the configuration changed."""
         if index <= self.commit:
             return False
         assert index <= self.log.last_index, f"entry {index} is committed, and the log ends at {self.log.last_index}"
@@ -780,9 +780,9 @@ class Raft:
         return member.next <= self.log.last_index or member.told_commit < min(self.commit, member.next - 1)
 
     def _send_append(self, node: NodeId, *, empty: bool = False) -> bool:
-        """Send a member what it lacks, as far as its limits go; return whether a message was made.
+        """Send a member its missing entries, within its limits; return whether a message was sent.
 
-        ``empty`` sends one without entries if there is nothing else, to learn where the logs match.
+        ``empty`` sends one without entries if there are none, to find out where the logs match.
         """
         member = self._members[node]
         if node == self.node_id or member.is_full or not (empty or self._lacks(member)):
@@ -806,7 +806,7 @@ class Raft:
         if reply.refused:
             hint = min(reply.hint_index, self.log.last_index)
             if hint > self.log.base_index:
-                # Entries of ours above this have terms that the member's log cannot have there.
+                # Entries of this node above this have terms that the member's log cannot have there.
                 hint = self.log.last_not_above(hint, reply.hint_term)
             if member.refused(reply.index, hint):
                 self._send_append(reply.sender, empty=True)
@@ -817,13 +817,13 @@ class Raft:
             self._messages.append(TimeoutNow(reply.sender, self.node_id, self.term))
 
     def _members_match(self, node: NodeId, index: int) -> None:
-        """Note how far a member, or this node's own disk (R13), follows; commit by it (R9)."""
+        """Record how far a member, or this node's own disk (R13), matches; commit accordingly (R9)."""
         member = self._members.get(node)
         if member is not None and member.accepted(index):
             self._commit_agreed()
 
     def _commit_agreed(self) -> None:
-        """Commit what a majority has; a configuration that is committed with it may agree on more."""
+        """Commit the index of a majority; a configuration that is committed with it may allow a higher one."""
         changed = True
         while changed and self.role is Role.LEADER:
             agreed = self.conf.agreed(self._match_of)
@@ -841,7 +841,7 @@ class Raft:
         return member.match if member is not None else 0
 
     def _follow_conf(self) -> None:
-        """Lead by the configuration that has just been committed."""
+        """Continue as leader under the configuration just committed."""
         if self.node_id not in self.conf.electors:
             self._send_last_commit()
             self._follow(self.term, None)
@@ -852,13 +852,13 @@ class Raft:
             self._transfer = None
 
     def _send_last_commit(self) -> None:
-        """Tell the members that this node, which is none any more, has committed its removal."""
+        """Notify the members that this node, which is no longer one, has committed its removal."""
         for node in self.conf.members:
             if node in self._members:
                 self._send_append(node, empty=True)
 
     def _leave_joint(self) -> None:
-        """Leave a joint configuration as soon as it is committed, whoever began it (R17)."""
+        """Leave a joint configuration as soon as it is committed, whichever leader began it (R17)."""
         if self.role is Role.LEADER and self.conf.is_joint and self._last_change <= self.commit:
             self._append(EntryKind.CONF, _encode_conf(self.conf.left()))
 

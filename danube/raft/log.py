@@ -1,4 +1,4 @@
-"""The log in memory: entries behind a base, and how far they are synced.
+"""The Raft log in memory: entries behind a base, and how far they are synced.
 
 ::
 
@@ -7,9 +7,9 @@
        o--------------+-----------------+----------------o
     in the table      durable           being written    not given to the disk yet
 
-Several writes may be under way at once, and entries may be replaced while they are being written. What such a write
-makes durable is cut to what was not replaced meanwhile; nothing else, terms least of all, tells the two apart when the
-same entry comes back later (the A-B-A case of etcd's asynchronous storage).
+Several writes may be in progress at once, and entries may be replaced while they are being written. A finished write
+then only counts for the entries that were not replaced in the meantime; nothing else, least of all terms, can tell them
+apart when the same entry returns later (the A-B-A case of etcd's asynchronous storage).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Base", "RaftLog"]
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):
-    """Where a log begins: the state machine holds everything up to ``index``."""
+    """Start of a log: the state machine holds everything up to ``index``."""
 
     index: int
     term: int
@@ -35,18 +35,18 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Write(msgspec.Struct, gc=False):
-    """A write that is under way."""
+    """A write in progress."""
 
     number: int
     end: int
-    """The last index that it makes durable; falls if that entry is replaced meanwhile."""
+    """The last index that it makes durable; lowered if that entry is replaced."""
 
 
 class RaftLog:
     """The entries of one node.
 
     Attributes:
-        base_index: index of the last entry that is not kept; 0 in a new log.
+        base_index: index of the last entry no longer in the log; 0 in a new log.
         base_term: its term.
         synced: the highest index that is durable on this node's own disk.
     """
@@ -84,7 +84,7 @@ class RaftLog:
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def between(self, first: int, end: int, *, max_bytes: int | None = None) -> tuple[Entry, ...]:
-        """Return the entries ``[first, end)``; with ``max_bytes`` as many as fit, and always one."""
+        """Return the entries ``[first, end)``; with ``max_bytes`` as many as fit, and at least one."""
         low = first - self.base_index - 1
         assert low >= 0, f"entry {first} is not kept: the log begins behind {self.base_index}"
         entries = self._entries[low : end - self.base_index - 1]
@@ -118,9 +118,9 @@ class RaftLog:
             self._entries.append(entry)
 
     def merge(self, entries: Sequence[Entry], commit: int) -> None:
-        """Take entries of the leader that follow a place where the logs match.
+        """Take entries of the leader that follow a matching position.
 
-        What is there already stays, whatever lies behind it; a real conflict, and nothing else, cuts the log (R8).
+        Existing entries stay, whatever lies behind them; only a real conflict cuts the log (R8).
         """
         for position, entry in enumerate(entries):
             own = self.term(entry.index)
@@ -141,7 +141,7 @@ class RaftLog:
             write.end = min(write.end, last)
 
     def reset(self, index: int, term: int, commit: int) -> None:
-        """Begin behind a snapshot. It counts as synced when the write that hands it out is (see :meth:`hand_out`)."""
+        """Start behind a snapshot. It counts as synced when the write that includes it is (see :meth:`hand_out`)."""
         self._entries.clear()
         self.base_index, self.base_term = index, term
         self.synced = min(self.synced, commit)
@@ -150,7 +150,7 @@ class RaftLog:
             write.end = min(write.end, commit)
 
     def compact(self, index: int) -> None:
-        """Forget entries up to ``index``, which the state machine holds durably."""
+        """Drop entries up to ``index``, which the state machine holds durably."""
         assert index <= self.synced, f"entry {index} is not durable here"
         if index <= self.base_index:
             return
@@ -172,6 +172,6 @@ class RaftLog:
         return entries
 
     def written(self, number: int) -> None:
-        """Note that a write, and each one before it, is durable."""
+        """Record that a write, and each one before it, is durable."""
         while self._writes and self._writes[0].number <= number:
             self.synced = max(self.synced, self._writes.popleft().end)

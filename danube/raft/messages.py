@@ -1,6 +1,6 @@
-"""What Raft nodes store and what they say to each other.
+"""Stored records of Raft nodes, and the messages between them.
 
-All of it is encoded as msgpack arrays; a field is only ever appended, with a default, so that nodes of neighbouring
+All are encoded as msgpack arrays; fields are only appended, with a default, so that nodes of adjacent
 versions understand each other. Messages are a tagged union, :data:`Message`.
 """
 
@@ -35,18 +35,18 @@ __all__ = [
 ]
 
 ReadToken = NewType("ReadToken", int)
-"""Names one linearizable read of one node; a node uses each value once in its life."""
+"""Identifies one linearizable read of one node; a node uses each value once per process."""
 
 
 class EntryKind(IntEnum):
-    """What an entry of the log is for."""
+    """The kind of a log entry."""
 
     DATA = 0
     """A command of the state machine."""
     NOOP = 1
-    """The first entry of each leader: with it, everything before it is committed."""
+    """The first entry of each leader: committing it commits everything before it."""
     CONF = 2
-    """An encoded :class:`~danube.raft.conf.Conf`, which holds from the moment it is committed."""
+    """An encoded :class:`~danube.raft.conf.Conf`, in force from the moment it is committed."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -59,16 +59,16 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes that limits count for this entry."""
+        """Bytes that count against limits for this entry."""
         return len(self.data) + 32
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a node must not forget, beside its log."""
+    """Durable state of a node besides its log."""
 
     term: int = 0
     vote: NodeId | None = None
-    """For whom it voted in ``term``."""
+    """The node that it voted for in ``term``."""
     commit: int = 0
     """The highest index known to be committed. It is written together with the entries that came with it."""
 
@@ -80,7 +80,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field
 
 
 class PreVote(_Message, frozen=True, tag=0):
-    """Would you vote for me in ``term``? Asked before a campaign; changes nobody's term."""
+    """Requests a promise of a vote in ``term`` before a campaign; changes no node's term."""
 
     last_index: int
     last_term: int
@@ -89,7 +89,7 @@ class PreVote(_Message, frozen=True, tag=0):
 
 
 class PreVoteReply(_Message, frozen=True, tag=1):
-    """``term`` is the term that was asked about if granted, and the sender's own if not."""
+    """``term`` is the requested term if granted, and the sender's own if not."""
 
     granted: bool
     commit: int
@@ -97,14 +97,14 @@ class PreVoteReply(_Message, frozen=True, tag=1):
 
 
 class Vote(_Message, frozen=True, tag=2):
-    """Vote for me in ``term``."""
+    """Requests a vote in ``term``."""
 
     last_index: int
     last_term: int
     commit: int
     commit_term: int
     transfer: bool
-    """The leader itself asked for this campaign, so that it is heard of is no reason to refuse."""
+    """The leader itself requested this campaign, so hearing from it is no reason to refuse."""
 
 
 class VoteReply(_Message, frozen=True, tag=3):
@@ -125,10 +125,10 @@ class Append(_Message, frozen=True, tag=4):
 
 
 class AppendReply(_Message, frozen=True, tag=5):
-    """How far the sender's synced log matches the leader's, or where to look for the place where they do."""
+    """How far the sender's synced log matches the leader's, or a hint where to search for the matching position."""
 
     index: int
-    """Granted: they match up to here. Refused: the ``prev_index`` that was refused."""
+    """Granted: the logs match up to here. Refused: the ``prev_index`` that was refused."""
     refused: bool = False
     hint_index: int = 0
     """Refused: the highest index at which the sender's term is not above that of the leader's entry."""
@@ -137,12 +137,12 @@ class AppendReply(_Message, frozen=True, tag=5):
 
 
 class Heartbeat(_Message, frozen=True, tag=6):
-    """The leader is here."""
+    """Periodic sign of life of the leader."""
 
     commit: int
-    """Never above what the receiver is known to have."""
+    """Never above the index that the receiver is known to have."""
     round: int
-    """Names the reads that an answer confirms: all of this and of lower rounds."""
+    """Number of the round of reads that an answer confirms: all of this and of lower rounds."""
 
 
 class HeartbeatReply(_Message, frozen=True, tag=7):
@@ -152,9 +152,9 @@ class HeartbeatReply(_Message, frozen=True, tag=7):
 
 
 class InstallSnapshot(_Message, frozen=True, tag=8):
-    """The state machine up to ``index`` is at the receiver, whole and verified, and waits to be installed.
+    """The state machine up to ``index`` has arrived at the receiver, whole and verified, and waits to be installed.
 
-    The driver transfers the state by itself and gives this message to the core when all of it has arrived.
+    The driver transfers the state itself and passes this message to the core when all of it has arrived.
     """
 
     index: int
@@ -163,11 +163,11 @@ class InstallSnapshot(_Message, frozen=True, tag=8):
 
 
 class TimeoutNow(_Message, frozen=True, tag=9):
-    """The leader hands over: campaign at once."""
+    """The leader transfers its leadership: campaign at once."""
 
 
 class ReadIndex(_Message, frozen=True, tag=10):
-    """A follower asks its leader for an index from which a read is linearizable."""
+    """A follower requests an index from its leader from which a read is linearizable."""
 
     token: ReadToken
 

@@ -1,4 +1,4 @@
-"""What a leader knows of one member: how far it follows, and what is on its way to it.
+"""Replication progress of one member, as seen by the leader: matching index, and messages in flight.
 
 ::
 
@@ -19,7 +19,7 @@ __all__ = ["Progress", "Stage"]
 
 
 class Stage(Enum):
-    """How a member is fed."""
+    """How entries are sent to a member."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -27,16 +27,16 @@ class Stage(Enum):
 
 
 class Progress:
-    """One member, as the leader sees it.
+    """Progress of one member, as seen by the leader.
 
     Attributes:
-        match: the highest index that it has durably, and equal to the leader's. Never falls (R11).
-        next: the index of the next entry to be sent.
-        stage: how it is fed.
-        heard: whether it has answered anything since the last check of the quorum.
-        told_commit: the commit index that was last sent to it.
+        match: the highest index that is durable at the member, and equal to the leader's. Never falls (R11).
+        next: the index of the next entry to send.
+        stage: how entries are sent to it.
+        heard: whether it has answered any message since the last check of the quorum.
+        told_commit: the commit index last sent to it.
         confirmed_round: the highest round of heartbeats that it has answered.
-        silent_ticks: ticks since a snapshot began, or since the driver last reported that it is getting on.
+        silent_ticks: ticks since a snapshot began, or since the driver last reported progress of it.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Progress:
         self.stage = Stage.PROBE
         self.heard = True
         self.is_waiting = False
-        """PROBE: a message is on its way."""
+        """PROBE: a message is in flight."""
         self.told_commit = 0
         self.confirmed_round = 0
         self.silent_ticks = 0
@@ -79,7 +79,7 @@ class Progress:
         return len(self._sent) >= self._max_messages or self._bytes >= self._max_bytes
 
     def sent(self, last: int, size: int, commit: int) -> None:
-        """Note a message whose last entry is ``last`` (or that had none, with ``size`` 0)."""
+        """Record a message whose last entry is ``last`` (or that had none, with ``size`` 0)."""
         self.told_commit = max(self.told_commit, min(commit, last))
         if self.stage is Stage.PROBE:
             self.is_waiting = True
@@ -89,7 +89,7 @@ class Progress:
             self._bytes += size
 
     def accepted(self, index: int) -> bool:
-        """Note that it matches up to ``index``; return whether that is news."""
+        """Record that it matches up to ``index``; return whether that is new."""
         while self._sent and self._sent[0][0] <= index:
             self._bytes -= self._sent.popleft()[1]
         news = index > self.match
@@ -103,7 +103,7 @@ class Progress:
         return news
 
     def refused(self, previous: int, hint: int) -> bool:
-        """Note that it refused entries behind ``previous`` and matches at most up to ``hint``; False: out of date."""
+        """Record that it refused entries behind ``previous`` and matches at most up to ``hint``; False: out of date."""
         if self.stage is Stage.SNAPSHOT or previous <= self.match:
             return False
         if self.stage is Stage.REPLICATE:
@@ -117,7 +117,7 @@ class Progress:
         return True
 
     def answered_heartbeat(self) -> None:
-        """Let one more message go: what is on its way may be lost."""
+        """Allow one more message: those in flight may be lost."""
         self.is_waiting = False
         if self.stage is Stage.REPLICATE and self.is_full and self._sent:
             self._bytes -= self._sent.popleft()[1]
@@ -129,13 +129,13 @@ class Progress:
         self.next = max(self.match + 1, 1)
 
     def replicate(self) -> None:
-        """Send ahead."""
+        """Send ahead without waiting for answers."""
         self._forget_sent()
         self.stage = Stage.REPLICATE
         self.next = self.match + 1
 
     def snapshot(self) -> None:
-        """Send nothing while a snapshot is on its way."""
+        """Send nothing while a snapshot is in flight."""
         self._forget_sent()
         self.stage = Stage.SNAPSHOT
         self.silent_ticks = 0

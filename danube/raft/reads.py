@@ -1,7 +1,7 @@
-"""Linearizable reads without writing: which reads wait for which round of heartbeats (Raft thesis, section 6.4).
+"""Linearizable reads without log writes, confirmed by rounds of heartbeats (Raft thesis, section 6.4).
 
-A leader gives all reads that were asked for since the last one a *round*, notes its commit index, and sends heartbeats
-that carry the round. An answer from a majority proves that it still led after the reads were asked for. Rounds only
+A leader assigns all new reads to a *round*, records its commit index, and sends heartbeats
+that carry the round. Answers from a majority prove that it still led after the reads were requested. Rounds only
 grow, so an answer confirms every lower round as well.
 """
 
@@ -23,7 +23,7 @@ class _Round(NamedTuple):
 
 
 class Reads:
-    """The reads of one node: those that it has to confirm as a leader, and those of its own that were answered.
+    """The reads of one node: those that it must confirm as a leader, and its own answered ones.
 
     Attributes:
         round: the newest round.
@@ -54,22 +54,22 @@ class Reads:
         return bool(self._answered or self._lost)
 
     def begin(self) -> None:
-        """Begin to lead. Rounds start again: answers of another term are dropped before they come here."""
+        """Start to lead. Rounds start again: answers of another term are dropped before they reach this object."""
         self.round = 0
         self._rounds.clear()
 
     def ask(self, node: NodeId, token: ReadToken) -> None:
-        """Let a read wait for the next round."""
+        """Queue a read for the next round."""
         self._asking.append((node, token))
 
     def start_round(self, commit: int) -> None:
-        """Give the reads that were asked for a round, and the index from which they may be answered."""
+        """Assign the queued reads to a round, with the index from which they may be answered."""
         self.round += 1
         self._rounds.append(_Round(self.round, commit, tuple(self._asking)))
         self._asking.clear()
 
     def confirm(self, round_number: int) -> list[tuple[NodeId, ReadToken, int]]:
-        """Return the reads, with their index, of all rounds up to one that a majority has answered."""
+        """Return the reads, with their index, of all rounds up to one answered by a majority."""
         found = []
         while self._rounds and self._rounds[0].number <= round_number:
             first = self._rounds.popleft()
@@ -77,11 +77,11 @@ class Reads:
         return found
 
     def answer(self, token: ReadToken, index: int) -> None:
-        """Note the answer to a read of this node."""
+        """Record the answer to a read of this node."""
         self._answered.append((token, index))
 
     def lose(self, own: NodeId) -> None:
-        """Give up everything that waits: this node does not lead any more."""
+        """Give up all waiting reads: this node is no longer leader."""
         waiting = [read for each in self._rounds for read in each.reads] + self._asking
         self._lost += [token for node, token in waiting if node == own]
         self._rounds.clear()

@@ -1,4 +1,4 @@
-"""Who may do what: permissions, scopes, roles, bindings, and the decision. Pure: no store, no clock, no proofs."""
+"""Access control: permissions, scopes, roles, bindings, and decisions. Pure: no store, no clock, no authentication."""
 
 from danube.security.evaluate import Decision, Rights
 from danube.security.permissions import Permission

@@ -1,7 +1,7 @@
-"""The decision whether a principal may do something to a resource.
+"""Decides whether a principal has a permission on a resource.
 
-Grants only add up: there are no rules that deny. A decision looks up the principal's grants by the names that a
-resource has, so it takes as long with ten thousand bindings as with ten, and is remembered until anything changes.
+Grants only add permissions: there are no deny rules. A decision looks up the principal's grants by the names of the
+resource, so it takes as long with ten thousand bindings as with ten, and is cached until anything changes.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ __all__ = ["Decision", "Rights"]
 
 _NOTHING = Permission(0)
 _MOST_DECISIONS = 100_000
-"""Decisions that are remembered; beyond that all are forgotten and made again."""
+"""Number of cached decisions; beyond it the cache is cleared."""
 
 
 class Decision(NamedTuple):
-    """A decision and what led to it."""
+    """A decision and its reason."""
 
     is_allowed: bool
     reason: str
-    """For people: which binding gives it, or what each binding of the principal gives instead."""
+    """For people: the binding that grants it, or what each binding of the principal grants instead."""
 
 
 class _Held:
-    """What one subject holds: permissions by kind and name of scope, exact or by prefix."""
+    """Permissions of one subject by kind and name of scope, exact or by prefix."""
 
     __slots__ = ("bindings", "everywhere", "exact", "prefixes")
 
     def __init__(self) -> None:
         self.bindings: list[Binding] = []
-        # Sets of permissions as plain numbers: operators of flags cost a microsecond each.
+        # Sets of permissions as plain integers: operators of flags cost a microsecond each.
         self.everywhere = 0
         self.exact: dict[tuple[ScopeKind, str], int] = {}
         self.prefixes: dict[ScopeKind, dict[int, dict[str, int]]] = {}
@@ -63,11 +63,11 @@ class _Held:
 
 
 class Rights:
-    """Roles and bindings of a cluster, and the decisions they lead to.
+    """Roles and bindings of a cluster, and decisions based on them.
 
     Attributes:
-        generation: grows with each change; a stream that was allowed under an older one has to be judged again.
-        suspended: subjects that may do nothing, whatever they are given.
+        generation: incremented at each change; a stream allowed under an older one must be checked again.
+        suspended: subjects without any permission, whatever their bindings grant.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Rights:
     # ------------------------------------------------------------------------------------------------------ changes
 
     def put_role(self, role: Role) -> None:
-        """Add a role, or replace the one of its name.
+        """Add a role, or replace the one with its name.
 
         Raises:
             FailedPreconditionError: the role is built in.
@@ -108,7 +108,7 @@ class Rights:
 
         Raises:
             InvalidArgumentError: there is no such role.
-            FailedPreconditionError: it is built in, or bindings name it.
+            FailedPreconditionError: it is built in, or bindings refer to it.
         """
         if name not in self._roles:
             raise InvalidArgumentError(f"there is no role {name!r}")
@@ -121,11 +121,11 @@ class Rights:
         self._changed()
 
     def put_binding(self, binding: Binding) -> None:
-        """Add a binding, or replace the one of its id.
+        """Add a binding, or replace the one with its id.
 
         Raises:
             InvalidArgumentError: it names no role, or one that does not exist.
-            FailedPreconditionError: the one it replaces is the last that makes an administrator.
+            FailedPreconditionError: it would replace the last binding that makes an administrator.
         """
         missing = [name for name in binding.roles if name not in self._roles]
         if missing or not binding.roles:
@@ -144,7 +144,7 @@ class Rights:
 
         Raises:
             InvalidArgumentError: there is no such binding.
-            FailedPreconditionError: it is the last that makes an administrator.
+            FailedPreconditionError: it is the last binding that makes an administrator.
         """
         binding = self._bindings.get(binding_id)
         if binding is None:
@@ -155,7 +155,7 @@ class Rights:
         self._changed()
 
     def suspend(self, subjects: Iterable[str]) -> None:
-        """Set the subjects that may do nothing."""
+        """Set the subjects without any permission."""
         self.suspended = frozenset(subjects)
         self._changed()
 
@@ -164,7 +164,7 @@ class Rights:
         self._decided.clear()
 
     def _gather(self, subject: str) -> None:
-        """Gather again what a subject holds."""
+        """Recompute the permissions of a subject."""
         held = _Held()
         for binding in self._bindings.values():
             if binding.subject == subject:
@@ -176,7 +176,7 @@ class Rights:
             self._held.pop(subject, None)
 
     def load(self, roles: Iterable[Role], bindings: Iterable[Binding]) -> None:
-        """Replace all roles and bindings by what a store holds; a role that is missing gives nothing."""
+        """Replace all roles and bindings by those of a store; a missing role grants nothing."""
         self._roles = dict(BUILT_IN_ROLES) | {each.name: each for each in roles if each.name not in BUILT_IN_ROLES}
         self._bindings = {each.id: each for each in bindings}
         self._held = {}
@@ -218,10 +218,10 @@ class Rights:
         return decided
 
     def require(self, principal: Principal, permission: Permission, resource: Resource = CLUSTER) -> None:
-        """Do nothing if a principal has a permission on a resource.
+        """Check that a principal has a permission on a resource.
 
         Raises:
-            PermissionDeniedError: it has not. The text names principal, permission and resource, and nothing else.
+            PermissionDeniedError: it has not. The text only names principal, permission and resource.
         """
         if not self.allows(principal, permission, resource):
             raise PermissionDeniedError(
@@ -244,7 +244,7 @@ class Rights:
         return False
 
     def explain(self, principal: Principal, permission: Permission, resource: Resource = CLUSTER) -> Decision:
-        """Decide, and say why."""
+        """Decide, and give the reason."""
         what = f"{permission.title} on {_told(resource)}"
         if principal.type is PrincipalType.BROKER:
             return Decision(self.allows(principal, permission, resource), "a broker may what brokers ask of each other")
@@ -266,15 +266,15 @@ class Rights:
         return Decision(False, "; ".join([f"no grant gives {what}", *instead]))
 
     def visible(self, principal: Principal, permission: Permission, resources: Iterable[Resource]) -> list[Resource]:
-        """Return the resources of a list that a principal may know of."""
+        """Return the resources of a list that a principal may see."""
         return [each for each in resources if self.allows(principal, permission, each)]
 
     def check_may_grant(self, principal: Principal, roles: Iterable[str], scope: Scope) -> None:
-        """Do nothing if a principal may bind roles within a scope: it needs ManageSecurity, and all they give, there.
+        """Check that a principal may bind roles within a scope: requires ManageSecurity and all their permissions.
 
         Raises:
             InvalidArgumentError: there is no such role.
-            PermissionDeniedError: it lacks some of that.
+            PermissionDeniedError: it lacks some of these.
         """
         wanted = Permission.MANAGE_SECURITY
         for name in roles:
@@ -308,7 +308,7 @@ class Rights:
 
 
 def _names_of(resource: Resource) -> tuple[tuple[ScopeKind, str], ...]:
-    """Return the names by which grants may mean a resource, or what it lies in."""
+    """Return the names by which grants may refer to a resource, or to its parents."""
     kind, name = resource
     found = [(kind, name)]
     if kind is ScopeKind.SUBSCRIPTION:

@@ -1,4 +1,4 @@
-"""What can be permitted: one bit for each permission, so that a set of them is a number."""
+"""Permissions as bit flags, so that a set of them is a number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Permission", "parse_permissions"]
 
 
 class Permission(IntFlag):
-    """Permissions. The first nine have the names, and mean what they mean, in the upstream system."""
+    """Permissions. The first nine have the names and meanings of the upstream system."""
 
     LOOKUP = 1 << 0
     """See that a topic exists and where it is served."""
@@ -24,17 +24,17 @@ class Permission(IntFlag):
     MANAGE_BROKER = 1 << 7
     MANAGE_CLUSTER = 1 << 8
     DESCRIBE = 1 << 9
-    """See how something is set and how it is doing, without its messages."""
+    """See the settings and state of a resource, without its messages."""
     MANAGE_SUBSCRIPTION = 1 << 10
     READ_SCHEMA = 1 << 11
     MANAGE_SECURITY = 1 << 12
     READ_METRICS = 1 << 13
     BROKER_INTERNAL = 1 << 14
-    """What brokers ask of each other. No role holds it: it comes with a broker's certificate alone."""
+    """Calls between brokers. No role grants it: it is granted only by a broker's certificate."""
 
     @property
     def title(self) -> str:
-        """The name of a single permission as people and upstream's tools write it: ``ManageTopic``."""
+        """The name of a single permission as used by people and upstream's tools: ``ManageTopic``."""
         assert self.name is not None
         return "".join(part.capitalize() for part in self.name.split("_"))
 
@@ -48,10 +48,10 @@ _BY_TITLE = {each.title.lower(): each for each in Permission}
 
 
 def parse_permissions(titles: Iterable[str]) -> Permission:
-    """Return the set of permissions with these names; upper and lower case are the same.
+    """Return the set of permissions with these names, ignoring case.
 
     Raises:
-        InvalidArgumentError: there is no such permission, or it cannot be given by a role.
+        InvalidArgumentError: there is no such permission, or roles cannot grant it.
     """
     found = Permission(0)
     for title in titles:

@@ -1,4 +1,4 @@
-"""Principals, roles, and the bindings between them."""
+"""Principals, roles, and bindings that grant roles to subjects within a scope."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class PrincipalType(Enum):
     USER = "user"
     SERVICE = "service"
     GROUP = "group"
-    """Named by a proof (a claim of an OIDC token). A group signs in nowhere; bindings name it."""
+    """Named in credentials (a claim of an OIDC token). A group cannot sign in; bindings name it."""
     BROKER = "broker"
-    """Known by its certificate. It holds BrokerInternal and nothing else, and no binding names it."""
+    """Identified by its certificate. It has only BrokerInternal, and no binding names it."""
 
 
 class Grant(NamedTuple):
@@ -32,15 +32,15 @@ class Grant(NamedTuple):
     scope: Scope
 
     def gives(self, permission: Permission, resource: Resource) -> bool:
-        """Whether it gives a permission on a resource."""
+        """Whether it grants a permission on a resource."""
         return permission in self.permissions and self.scope.covers(resource)
 
 
 class Principal(NamedTuple):
-    """Who makes a request, as its proof says.
+    """The authenticated identity of a request, according to its credentials.
 
-    A proof may be narrower than the principal: rights are what its bindings give *and* each entry of ``ceilings``
-    allows. A team's signing key has a ceiling, and so has a token with ``may``.
+    Credentials may be narrower than the principal: it has the permissions that its bindings grant *and* each entry of
+    ``ceilings`` allows. A team's signing key has a ceiling, and so has a token with ``may``.
     """
 
     type: PrincipalType
@@ -53,7 +53,7 @@ class Principal(NamedTuple):
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """What bindings may call it."""
+        """The subjects by which bindings may name it."""
         return (str(self), *(f"{PrincipalType.GROUP.value}:{group}" for group in self.groups))
 
 
@@ -68,7 +68,7 @@ class Role(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Binding(msgspec.Struct, frozen=True, array_like=True):
-    """It gives a subject the permissions of some roles, within a scope."""
+    """Grants a subject the permissions of some roles, within a scope."""
 
     id: str
     subject: str
@@ -121,10 +121,10 @@ BUILT_IN_ROLES = {
 
 
 def parse_subject(text: str) -> str:
-    """Check a subject that a person wrote and return it.
+    """Validate a subject given as text and return it.
 
     Raises:
-        InvalidArgumentError: it is none, or a broker.
+        InvalidArgumentError: it is invalid, or a broker.
     """
     type_name, colon, name = text.partition(":")
     known = (PrincipalType.USER.value, PrincipalType.SERVICE.value, PrincipalType.GROUP.value)

@@ -1,6 +1,6 @@
-"""Where a grant holds, and what a request is about.
+"""Scopes of grants, and resources of requests.
 
-A *scope* is what a grant names; a *resource* is what a request names. Scopes are nested::
+A *scope* is named by a grant; a *resource* is named by a request. Scopes are nested::
 
     cluster
       ├─ namespace:shop
@@ -24,7 +24,7 @@ __all__ = ["CLUSTER", "Resource", "Scope", "ScopeKind", "parse_scope"]
 
 
 class ScopeKind(Enum):
-    """What kind of thing a scope or a resource is."""
+    """The kind of a scope or a resource."""
 
     CLUSTER = "cluster"
     NAMESPACE = "namespace"
@@ -34,7 +34,7 @@ class ScopeKind(Enum):
 
 
 class Resource(NamedTuple):
-    """What a request is about."""
+    """The object of a request."""
 
     kind: ScopeKind
     name: str
@@ -48,12 +48,12 @@ class Resource(NamedTuple):
 
     @classmethod
     def topic(cls, name: str) -> Resource:
-        """Return a topic; of a partition, the topic that it belongs to."""
+        """Return a topic; for a partition, its topic."""
         return cls(ScopeKind.TOPIC, _base(name))
 
     @classmethod
     def subscription(cls, topic: str, subscription: str) -> Resource:
-        """Return a subscription of a topic, or of the topic that a partition belongs to."""
+        """Return a subscription of a topic, or of the topic of a partition."""
         return cls(ScopeKind.SUBSCRIPTION, f"{_base(topic)}#{subscription}")
 
     @classmethod
@@ -66,11 +66,11 @@ class Resource(NamedTuple):
 
 
 CLUSTER = Resource(ScopeKind.CLUSTER, "")
-"""The resource of requests that are about no single thing."""
+"""The resource of requests about the whole cluster."""
 
 
 class Scope(NamedTuple):
-    """Where a grant holds."""
+    """Where a grant applies."""
 
     kind: ScopeKind
     name: str
@@ -82,7 +82,7 @@ class Scope(NamedTuple):
         return f"{self.kind.value}:{self.name}" + ("*" if self.is_prefix else "")
 
     def covers(self, resource: Resource) -> bool:
-        """Whether a grant with this scope holds for a resource."""
+        """Whether a grant with this scope applies to a resource."""
         if self.kind is ScopeKind.CLUSTER:
             return True
         name = _name_as(self.kind, resource)
@@ -123,7 +123,7 @@ def _base(topic: str) -> str:
 
 
 def _name_as(kind: ScopeKind, resource: Resource) -> str | None:
-    """Return the name of what a resource is, or lies in, of a kind; None if it is in nothing of that kind."""
+    """Return the name of a resource's own kind or parent of a kind; None if it has none of that kind."""
     if kind is resource.kind:
         return resource.name
     if kind is ScopeKind.NAMESPACE and resource.name.startswith("/"):
@@ -134,14 +134,14 @@ def _name_as(kind: ScopeKind, resource: Resource) -> str | None:
 
 
 def parse_scope(text: str) -> Scope:
-    """Return the scope that a person wrote.
+    """Parse a scope given as text.
 
     ``cluster``, ``namespace:shop``, ``topic:/shop/orders``, ``topic:/shop/ord*``,
-    ``subscription:/shop/orders#billing``, ``schema:orders-value``. What begins with ``/`` is a topic, or with a ``#`` a
-    subscription.
+    ``subscription:/shop/orders#billing``, ``schema:orders-value``. Text that begins with ``/`` is a topic, or with a
+    ``#`` a subscription.
 
     Raises:
-        InvalidArgumentError: it is nothing of that.
+        InvalidArgumentError: it is none of these.
     """
     kind_name, colon, name = text.partition(":")
     if text.startswith("/"):
@@ -174,7 +174,7 @@ def parse_scope(text: str) -> Scope:
 
 def _checked_topic(name: str, *, is_prefix: bool) -> str:
     if is_prefix:
-        # What stands there has to be the beginning of a topic, past its namespace's first character.
+        # The name must be the beginning of a topic name, past the first character of its namespace.
         validate_topic(name + ("x" if name.count("/") == 2 else "x/x"))
         return name
     validate_topic(name)

@@ -6,7 +6,7 @@ store, directory, key-value server or process on another machine can be one.
 
 * **Keys** are relative, ``/``-separated, and contain only characters that are harmless everywhere; no key is a folder
   of another one (:mod:`danube.storage._keys` has the rules). The backend handles the prefix of the URL internally: the
-  same key means the same object for everyone that opened the URL.
+  same key means the same object for all users of the URL.
 * **An object appears whole or not at all.** A reader never sees a part of one. A put that failed or was cancelled may
   still have succeeded (the answer was lost); one that was refused has not.
 * **``if_absent``** resolves races: of many writers of one key exactly one succeeds, the others get

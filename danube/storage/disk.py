@@ -414,7 +414,7 @@ async def open_disk(
         nursery.start_soon(backend._free_space)
         try:
             yield backend
-        except Exception as error:  # noqa: BLE001 - raised below: the caller's error is none of the nursery's
+        except Exception as error:  # noqa: BLE001 - raised below: the nursery must not wrap the caller's error
             failed = error
         nursery.cancel_scope.cancel()
     if failed is not None:

@@ -110,7 +110,7 @@ class UnaryCall:
         request = self._request
         try:
             self._connection.protocol.answer(request.stream_id, request.content_type, data)
-        except Exception:  # noqa: BLE001 - it is logged there; whoever answers others beside it goes on
+        except Exception:  # noqa: BLE001 - it is logged there; other calls are answered nevertheless
             self._connection.broken(f"an answer to {request.path} could not be sent")
         self._finish()
 
@@ -133,7 +133,7 @@ class UnaryCall:
             connection.protocol.send_trailers(
                 request.stream_id, status, message, code, content_type=request.content_type
             )
-        except Exception:  # noqa: BLE001 - it is logged there; whoever answers others beside it goes on
+        except Exception:  # noqa: BLE001 - it is logged there; other calls are answered nevertheless
             connection.broken(f"the end of {request.path} could not be sent")
         connection.wake_writer()
 
