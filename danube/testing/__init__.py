@@ -1,5 +1,5 @@
-"""Test kits for people who write plugins: a conformance suite for each contract, and stores that fail on purpose.
+"""Test kits for plugin authors: a conformance suite for each contract, and stores with injected faults.
 
-Nothing in here is used by a running broker. Import the module of the contract you implement, for example
+A running broker uses none of it. Import the module of the contract you implement, for example
 :mod:`danube.testing.metadata`.
 """

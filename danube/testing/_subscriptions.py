@@ -1,4 +1,4 @@
-"""The part of the history checker that is about subscriptions: what consumers were given, said, and must have got."""
+"""The part of the history checker about subscriptions: deliveries, acknowledgements, and missing messages."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from danube.model.policies import PoisonPolicy, SubscriptionType
 __all__ = ["DeadLetter", "Handed", "Place", "Session", "Spot", "SubscriptionRules", "Told"]
 
 Spot = tuple[int, int]
-"""A message where it is: offset and checksum. An offset alone says little in a topic that may lose a tail."""
+"""A message at its place: offset and checksum. An offset alone is ambiguous in a topic that may lose a tail."""
 
 
 class SubscriptionRules(NamedTuple):
-    """What may become of messages of a subscription, apart from their being acknowledged."""
+    """How messages of a subscription may end, other than by being acknowledged."""
 
     kind: SubscriptionType
     poisons: frozenset[PoisonPolicy] = frozenset()
-    """Poison policies that it has at some time; empty: a message may fail as often as it likes."""
+    """Poison policies that it has at any time; empty: messages may fail any number of times."""
     max_redelivery_count: int = -1
-    """What makes a message poison."""
+    """Failures after which a message is poison."""
     message_ttl_s: float = 0.0
-    """What is not acknowledged in this time may go; 0: nothing may."""
+    """Unacknowledged messages may expire after this time; 0: never."""
     in_order: bool = True
-    """Whether messages come in the order of the log; False if some are scheduled for later."""
+    """Whether messages arrive in the order of the log; False if some are scheduled for later."""
 
 
 class Session(msgspec.Struct, eq=False):
-    """One consumer of one subscription, from its opening to its end."""
+    """One consumer of one subscription, from opening to end."""
 
     subscription: str
     number: int
     opened_at: int
-    """Events of the history before it."""
+    """Number of events of the history before it."""
     filters: tuple[str, ...] = ()
-    """Globs, one of which the key must match."""
+    """Glob patterns, one of which the key must match."""
     last: dict[tuple[str, str], tuple[int, int]] = {}
     """In topics of durability none: newest run and number by topic and producer."""
 
@@ -58,25 +58,25 @@ class DeadLetter(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the history knows of a message."""
+    """State of a message in the history."""
 
     checksum: int
     key: str | None
     producer: str
     published_s: float
     due_s: float = 0.0
-    """Nobody may get it before."""
+    """Must not be delivered before this time."""
 
 
 class Handed(NamedTuple):
-    """How a message was handed out."""
+    """Circumstances of a delivery."""
 
     session: Session
     generation: int
-    """Of the consumer's stream to the broker."""
+    """Generation of the consumer's stream to the broker."""
     attempt: int
     life: int
-    """Of the broker that runs at this time."""
+    """Number of the broker's run at this time."""
     now_s: float
 
 
@@ -87,27 +87,27 @@ class Place(msgspec.Struct):
     topic: str
     subscription: str
     deliveries: Counter[Spot] = msgspec.field(default_factory=Counter)
-    """How often each message was handed out."""
+    """Number of deliveries of each message."""
     last_new: dict[tuple[str | None, tuple[int, int]], int] = {}
-    """Newest offset that came as a first attempt, by key (or for all together) and stream of a session."""
+    """Newest offset delivered as a first attempt, by key (or for all together) and stream of a session."""
     expires: bool = False
-    """Whether retention may take messages from the log that consumers have."""
+    """Whether retention may remove messages that consumers have."""
     former_owners: bool = False
-    """Whether brokers may be alive that have lost the topic and do not know: what they deliver comes again."""
+    """Whether superseded brokers may be alive without knowing it: their deliveries are repeated."""
     reached: dict[Spot, int] = {}
-    """After how many moves each message was handed out last."""
+    """For each message the number of moves before its last delivery."""
     given: dict[Spot, int] = {}
-    """What an application has acknowledged, whatever became of that; and after how many moves it had come."""
+    """Messages acknowledged by an application, whatever the result; and the number of moves before their delivery."""
     open: set[Spot] = set()
-    """What was handed out, and was not acknowledged since."""
+    """Messages delivered and not acknowledged since."""
     settled: dict[Spot, tuple[int, int, int]] = {}
-    """What is durably acknowledged: (event, session number, generation) of the confirmation."""
+    """Durably acknowledged messages: (event, session number, generation) of the confirmation."""
     moves: int = 0
-    """How often somebody has begun or ended to move the cursor."""
+    """Number of starts and ends of cursor moves."""
     excused_below: int = 0
-    """Somebody has moved the cursor to this offset, or may have: what lies below may have been passed over."""
+    """The cursor was, or may have been, moved to this offset: messages below it may have been skipped."""
     doubtful_below: int = 0
-    """The same of moves that were not confirmed: they may happen at any time."""
+    """The same for unconfirmed moves: they may take effect at any time."""
     again_since: int = 0
     """After so many moves the cursor was certainly moved: what came and was acknowledged before does not count."""
     stream: tuple[int, int] = (0, 0)
@@ -121,7 +121,7 @@ class Place(msgspec.Struct):
     """Dead letters by payload."""
 
     def take(self, offset: int, told: Told, handed: Handed) -> str:
-        """Note a delivery; return what is wrong with it, if anything."""
+        """Record a delivery; return a violation, if any."""
         found = ""
         session = handed.session
         if self.stream != (session.number, handed.generation):
@@ -144,12 +144,12 @@ class Place(msgspec.Struct):
         return found
 
     def give(self, spot: Spot, moves: int) -> None:
-        """An application has acknowledged what it was handed after so many moves."""
+        """Record the acknowledgement of a message that was delivered after this many moves."""
         self.given[spot] = max(self.given.get(spot, 0), moves)
         self.open.discard(spot)
 
     def _first_sight(self, offset: int, told: Told, handed: Handed) -> str:
-        """Check the order of first attempts. What was lost on its way to a consumer comes later, as a second one."""
+        """Check the order of first attempts. A delivery lost on its way is repeated later, as a second attempt."""
         rules = self.rules
         if rules.kind is SubscriptionType.SHARED or not rules.in_order or self.moves or handed.attempt > 1:
             return ""
@@ -173,7 +173,7 @@ class Place(msgspec.Struct):
         return ""
 
     def moved(self, offset: int, *, failed: bool = False) -> int:
-        """The cursor is being moved to an offset; return how often that was said."""
+        """Record that the cursor is being moved to an offset; return the number of such records."""
         self.moves += 1
         if failed:
             self.doubtful_below = max(self.doubtful_below, offset)
@@ -182,14 +182,14 @@ class Place(msgspec.Struct):
         return self.moves
 
     def sought(self, offset: int, moves: int) -> None:
-        """The cursor was moved to an offset, after so many moves: everything from there on is to come again."""
-        if self.moves == moves + 1:  # by nobody else meanwhile
+        """Record that the cursor was moved to an offset, after this many moves: later messages must be redelivered."""
+        if self.moves == moves + 1:  # by no other client in the meantime
             self.again_since, self.excused_below = moves, max(offset, self.doubtful_below)
 
     def check(
         self, log: Mapping[int, bytes], sent: Callable[[bytes], Told], now_s: float, *, cut: bool, taken_back: bool
     ) -> Iterable[str]:
-        """Yield what cannot be, at the end; ``cut``: messages may be gone from the log's front."""
+        """Yield violations, at the end; ``cut``: messages may be gone from the log's front."""
         if cut:
             return
         where = f"{self.topic}, subscription {self.subscription}"
@@ -202,7 +202,7 @@ class Place(msgspec.Struct):
                     and since_s <= told.published_s <= when_s < told.published_s + self.rules.message_ttl_s
                 ):
                     yield f"P5: {where}: @{offset} was passed over at {when_s:.3f} s, and had not expired"
-        # Where an unsynced tail was lost, a move may have been lost, too.
+        # If an unsynced tail was lost, a move may have been lost, too.
         since = self.again_since if not taken_back else 0
         came = {spot for spot, moves in self.reached.items() if moves >= since}
         never = [offset for offset in log if not self._is_excused(offset, log, sent, now_s, came)]
@@ -240,7 +240,7 @@ class Place(msgspec.Struct):
     def check_letters(
         self, places: Mapping[bytes, tuple[str, int]], found: Sequence[DeadLetter], *, taken_back: bool
     ) -> Iterable[str]:
-        """Take the dead letters of the subscription, and yield what is wrong with those of this partition.
+        """Add the dead letters of the subscription, and yield violations of those of this partition.
 
         ``taken_back``: a message may have been lost after it became a dead letter, and stored again elsewhere.
         """

@@ -1,8 +1,8 @@
-"""Virtual time: it stands still while anybody can run, and jumps to what is next when nobody can.
+"""Virtual time for tests: stands still while any task can run, and jumps to the next deadline when none can.
 
-Trio's ``MockClock`` does the same for deadlines. This clock also has *timers*, plain functions that it calls when their
-time has come: bytes that arrive, disks that have written. A timer that wakes a task costs a fifth of a cancel scope
-with a deadline, and simulated worlds do little else.
+Trio's ``MockClock`` does the same for deadlines. This clock also has *timers*, plain functions called at their
+time: for bytes that arrive, or disks that have written. A timer that wakes a task costs a fifth of a cancel scope
+with a deadline, and simulated worlds use them all the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["SimulatedClock", "Timer", "simulated_clock", "sleep"]
 
 
 class Timer:
-    """A function that will be called, unless it is cancelled before; made by :meth:`SimulatedClock.call_at`."""
+    """A function to be called unless cancelled before; created by :meth:`SimulatedClock.call_at`."""
 
     __slots__ = ("call",)
 
@@ -26,16 +26,16 @@ class Timer:
         self.call: Callable[[], None] = call
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Cancel the call."""
         self.call = _nothing
 
 
 def _nothing() -> None:
-    """What a cancelled timer does."""
+    """Replaces the function of a cancelled timer."""
 
 
 class SimulatedClock(trio.abc.Clock):
-    """See the module. Give it to ``trio.run``; seconds from 0."""
+    """A clock with virtual time; see the module. Pass it to ``trio.run``; starts at 0 seconds."""
 
     def __init__(self) -> None:
         self.now: float = 0.0
@@ -43,7 +43,7 @@ class SimulatedClock(trio.abc.Clock):
         self._number = 0
 
     def start_clock(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def current_time(self) -> float:
         """Return the virtual time."""
@@ -52,7 +52,7 @@ class SimulatedClock(trio.abc.Clock):
     def call_at(self, time_s: float, call: Callable[[], None]) -> Timer:
         """Call a function at a time, between two passes of the scheduler; it must not raise or wait.
 
-        What is due at the same time is called in the order of its coming here.
+        Functions due at the same time are called in the order of these calls.
         """
         timer = Timer(call)
         self._number += 1
@@ -60,7 +60,7 @@ class SimulatedClock(trio.abc.Clock):
         return timer
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Trio asks for this when nobody can run: go on to the deadline, or to the next timer if that is earlier."""
+        """Called by Trio when no task can run: advance to the deadline, or to the next timer if that is earlier."""
         timers = self._timers
         if timers and timers[0][0] <= deadline:
             self.now = max(self.now, timers[0][0])

@@ -1,14 +1,14 @@
-"""A disk in memory that forgets, tears, flips and fails on purpose, from a seed.
+"""A simulated disk in memory that loses, tears, flips and fails writes, driven by a seed.
 
 :class:`SimulatedDisk` implements :class:`danube.log.Disk` for tests: no files, no threads, and all waiting goes through
 Trio's clock, so it runs in virtual time under ``MockClock``. It keeps two states of each file: what the process
-sees, and what the medium holds. :meth:`SimulatedDisk.crash` returns the disk that the next life finds:
+sees, and what the medium holds. :meth:`SimulatedDisk.crash` returns the disk after a crash:
 
-* after a power loss, synced bytes are there; of what was not synced each sector is there or not, at random, and renames
-  and creations that were not synced are undone from some point on;
-* after the death of the process alone, everything that was written is there, and of a write under way some of it.
+* after a power loss, synced bytes are there; each unsynced sector is there or not, at random, and unsynced renames
+  and creations are undone from some point on;
+* after the death of the process alone, all written bytes are there, and a part of a write in progress.
 
-The old disk is gone with its process: whatever is still waiting on it, or comes later, gets ``EIO``.
+The old disk is gone with its process: pending and later operations on it get ``EIO``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECTOR: Final = 512
 
 
 class _File:
-    """A file, whatever its name is. A write beyond its end makes it longer."""
+    """A file, independent of its name. A write beyond its end makes it longer."""
 
     def __init__(self, size: int) -> None:
         self.seen = bytearray(size)
@@ -43,7 +43,7 @@ class _File:
         self.unsynced.append((position, data))
 
     def settle(self, count: int) -> None:
-        """Bring the first ``count`` unsynced writes to the medium."""
+        """Write the first ``count`` unsynced writes to the medium."""
         for position, data in self.unsynced[:count]:
             self.held[position : position + len(data)] = data
         del self.unsynced[:count]
@@ -58,13 +58,13 @@ class _File:
 
     def after_kill(self) -> _File:
         found = _File(0)
-        # The page cache survives, and so does what the medium lacks of it.
+        # The page cache survives, including data that is not on the medium.
         found.seen, found.held, found.unsynced = bytearray(self.seen), bytearray(self.held), list(self.unsynced)
         return found
 
 
 def _tear(content: bytearray, position: int, data: bytes, random: Random) -> None:
-    """Put some sectors of a write on the medium; those of a file that has grown may be there as zeros."""
+    """Put some sectors of a write on the medium; new sectors of a grown file may be there as zeros."""
     content.extend(bytes(max(0, position + len(data) - len(content))))
     share = random.choice((0.0, 0.5, 1.0))
     at = 0
@@ -77,12 +77,12 @@ def _tear(content: bytearray, position: int, data: bytes, random: Random) -> Non
 
 
 class SimulatedDisk:
-    """See the module.
+    """A disk with injected faults; see the module.
 
     Args:
-        random: the only source of chance.
-        write_delay_s, sync_delay_s, read_delay_s: upper bounds of what an operation takes, in (virtual) seconds. May be
-            changed at any time.
+        random: the only source of randomness.
+        write_delay_s, sync_delay_s, read_delay_s: upper bounds of the time of an operation, in (virtual) seconds. May
+            be changed at any time.
         capacity: bytes that fit on it; creating beyond it is ``ENOSPC``. May be changed at any time.
         growing: whether writes may make files longer, as those of staging do (:class:`danube.broker.stages.StageDisk`).
     """
@@ -108,7 +108,7 @@ class SimulatedDisk:
         self.syncs = 0
         self.writes = 0
         self._names: dict[str, _File] = {}
-        # The directory as the medium holds it, and what happened to it since.
+        # The directory on the medium, and its changes since.
         self._held_names: dict[str, _File] = {}
         self._unsynced_names: list[dict[str, _File]] = []
         self._faults: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -121,38 +121,38 @@ class SimulatedDisk:
     # --- Faults ---
 
     def fail(self, operation: str, error: int, *, after: int = 0) -> None:
-        """Let a call fail with an errno: ``write``, ``sync``, ``read``, ``create`` or ``rename``, ``after`` more calls.
+        """Fail a call with an errno: ``write``, ``sync``, ``read``, ``create`` or ``rename``, ``after`` more calls.
 
-        A failed sync loses what it should have brought to the medium, while reads still see it (as Linux does it).
+        A failed sync loses the data that it should have written, while reads still return it (as on Linux).
         """
         self._faults[operation].append((self._calls[operation] + after + 1, error))
 
     def flip(self, name: str, position: int, mask: int = 1) -> None:
-        """Flip bits of one byte, on the medium and in sight."""
+        """Flip bits of one byte, on the medium and in the page cache."""
         file = self._names[name]
         file.seen[position] ^= mask
         file.held[position] ^= mask
 
     def lose(self, name: str) -> bytes:
-        """Let a file vanish, from sight and from the medium; return what was in it."""
+        """Remove a file, from the page cache and from the medium; return its contents."""
         lost = bytes(self._names[name].seen)
         for names in (self._names, self._held_names, *self._unsynced_names):
             names.pop(name, None)
         return lost
 
     def put_back(self, name: str, content: bytes) -> None:
-        """Let a file be there again, in sight and on the medium."""
+        """Restore a file, in the page cache and on the medium."""
         file = _File(len(content))
         file.seen[:] = file.held[:] = content
         for names in (self._names, self._held_names, *self._unsynced_names):
             names[name] = file
 
     def content(self, name: str) -> bytearray:
-        """Return what a process sees of a file; changes to it are changes of the file."""
+        """Return a file as seen by a process; changes to the result change the file."""
         return self._names[name].seen
 
     def held(self, name: str) -> bytes:
-        """Return what the medium holds of a file."""
+        """Return a file as held by the medium."""
         return bytes(self._names[name].held)
 
     def names(self) -> list[str]:
@@ -160,10 +160,10 @@ class SimulatedDisk:
         return sorted(self._names)
 
     def crash(self, *, power_loss: bool) -> SimulatedDisk:
-        """End this disk's life and return what the next one finds."""
+        """Crash this disk and return the one found afterwards."""
         random = self._random
         for file, position, data in self._under_way:
-            # Some of a write that had not returned may be there.
+            # A part of a write in progress may be there.
             file.apply(position, data[: random.randrange(len(data) + 1)])
         heir = SimulatedDisk(
             random,
@@ -197,7 +197,7 @@ class SimulatedDisk:
                 raise _error(fault[1])
 
     async def _pass(self, delay_s: float) -> None:
-        """Let time pass; it may have been this disk's last."""
+        """Wait; raise if the disk crashed in the meantime."""
         await sleep(self._random.random() * delay_s)
         if self._gone:
             raise _error(errno.EIO)
@@ -255,7 +255,7 @@ class SimulatedDisk:
         now = self._names
         await self._pass(self.sync_delay_s)
         for index, names in enumerate(self._unsynced_names):
-            if names is now:  # if not, a sync that began later has come to its end before
+            if names is now:  # if not, a later sync has ended before
                 self._held_names = now
                 del self._unsynced_names[: index + 1]
                 break

@@ -1,32 +1,32 @@
-"""What applications saw of a broker, and whether it could have happened: the history checker.
+"""The history checker: records what applications saw of a broker, and finds violations of its promises.
 
-A :class:`History` is told everything that producers and consumers do and see, in the order in which it happens, and in
-the end what the topics hold (an *audit*: a topic read from its first offset). :meth:`History.check` returns what cannot
-be true, in time linear in the history:
+A :class:`History` records all actions and observations of producers and consumers, in the order in which they happen,
+and finally the contents of the topics (an *audit*: a topic read from its first offset). :meth:`History.check` returns
+violations, in time linear in the history; the rules are:
 
-* what was acknowledged is in the log, exactly once, at the offset that was acknowledged (P1, P11), or anywhere in its
-  topic if the broker has said that it no longer knows where; offsets are dense and grow (P2);
-* nothing is in the log, or delivered, or read, that was not published, and every byte of it is the same (P3);
+* an acknowledged message is in the log, exactly once, at the acknowledged offset (P1, P11), or anywhere in its
+  topic if the broker no longer knows the offset; offsets are dense and grow (P2);
+* everything in the log, delivered, or read, was published, and every byte of it is the same (P3);
 * the messages of a producer name are in its order in each partition, those of a later run behind those of an earlier
   one (the earlier one was fenced, P8), and the broker knew their number when the later run began (P11);
 * in exclusive subscriptions the first attempts come in the order of the log, as long as one broker lives, in failover
   ones and with retention for each consumer's stream; in key-shared ones the same holds within a key (P6), and a
   consumer sees only keys that its filters match;
 * what was acknowledged, and confirmed as durable, is not delivered again by a stream that was opened later (P1);
-* what was to come again after a seek has come again, however late earlier deliveries were acknowledged (P5);
-* every message was delivered at least once when everything was said to be caught up, and a consumer has acknowledged
-  it (P5), or it went the way that the subscription's policy says: it failed as often as that demands, and then was
+* messages that must be repeated after a seek are repeated, however late earlier deliveries were acknowledged (P5);
+* every message was delivered at least once when everything was reported as caught up, and a consumer has acknowledged
+  it (P5), or it ended as the subscription's policy defines: it failed often enough, and then was
   dropped, or is in the dead-letter topic with the right attributes; or it was expired;
 * one audit equals the other: before and after sealing, crash and restart (P9);
-* in topics of durability ``none`` a message comes at most once, and the messages of a producer in its order.
+* in topics of durability ``none`` a message arrives at most once, and the messages of a producer in its order.
 
-What durability takes back: on ``os`` topics a power loss may take the newest messages, but only a tail of them
-(:mod:`danube.testing._sights`), and what consumers have acknowledged, so that it comes again. Whatever takes the
-offsets of what was lost has to be delivered and acknowledged like any other message: what was said of its predecessors
-does not count for it. Retention may take messages from the front, as long as what its rule leaves is there, and only
-what it has taken may a reader pass over. Each violation names the promise that is broken (P1 to P12, see the README).
+Exceptions by durability: on ``os`` topics a power loss may lose the newest messages, but only a tail of them
+(:mod:`danube.testing._sights`), and acknowledgements of consumers, so that messages are repeated. Messages that reuse
+lost offsets must be delivered and acknowledged like any other: acknowledgements of their predecessors
+do not count. Retention may remove messages from the front, as long as the rest satisfies its rule, and readers may only
+skip removed messages. Each violation names the broken promise (P1 to P12, see the README).
 
-The checker knows payloads only; each must be unique.
+The checker only knows payloads; each must be unique.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ __all__ = ["Audited", "DeadLetter", "History", "Session", "Spot", "SubscriptionR
 
 _MOST_VIOLATIONS = 50
 _MESSAGE_OVERHEAD_BYTES = 300
-"""What a message takes beside its payload, at most: header and stamp of a batch of its own, key, attributes."""
+"""Maximum overhead of a message besides its payload: header and stamp of a batch of its own, key, attributes."""
 
 
 class Audited(NamedTuple):
-    """A message as an audit found it."""
+    """A message found by an audit."""
 
     offset: int
     payload: bytes
@@ -69,13 +69,13 @@ class _Sent(msgspec.Struct, gc=False):
     published_s: float = 0.0
     due_s: float = 0.0
     life: int = 0
-    """Of the broker, when it was published."""
+    """Number of the broker's run when it was published."""
     acked_topic: str = ""
     acked_offset: int = -1
     acked_after_losses: int = -1
-    """Power losses before the acknowledgement arrived."""
+    """Number of power losses before the acknowledgement arrived."""
     stored_topic: str = ""
-    """Where it is stored, if the broker has acknowledged it without an offset."""
+    """Topic where it is stored, if the broker has acknowledged it without an offset."""
     sent_after_losses: int = 0
 
 
@@ -84,22 +84,22 @@ class _Topic(msgspec.Struct):
     retention: bool
     home: str
     audits: list[tuple[str, list[Audited], int | None]] = []
-    """Label, what was found, and where the topic began when it was read to its end."""
+    """Label, messages found, and the topic's start when it was read to its end."""
     least_bytes: int = 0
-    """Retention leaves at least so much."""
+    """Bytes that retention leaves at least."""
     skipped_to: int = 0
-    """The highest offset to which a reader has jumped, which only retention may make it do."""
+    """The highest offset to which a reader has jumped; only retention may cause that."""
     start: int = 0
-    """What retention had left began here when it was audited for the first time."""
+    """Start offset after retention at the first audit."""
     damaged: bool = False
-    """Whether its stored data was damaged: it may stop, and what it says must be right nevertheless."""
+    """Whether its stored data was damaged: it may stop, but its answers must be correct nevertheless."""
     sights: Sights = msgspec.field(default_factory=Sights)
-    """What was acknowledged, delivered and read, and where."""
+    """Messages acknowledged, delivered and read, with their offsets."""
     losses: Losses = msgspec.field(default_factory=Losses)
 
 
 class History:
-    """See the module. Methods are called as things happen; topics are named as messages name them (partitions).
+    """Records a history and checks it; see the module. Topics are named as in messages (partitions).
 
     ``clock`` returns the time in seconds, for rules that are about time.
     """
@@ -126,7 +126,7 @@ class History:
         self._clock = clock
 
     def violation(self, text: str) -> None:
-        """Note something that must not be."""
+        """Record a violation."""
         if len(self.violations) < _MOST_VIOLATIONS:
             self.violations.append(text)
 
@@ -135,7 +135,7 @@ class History:
     def topic(
         self, topic: str, durability: Durability, *, retention: bool = False, least_bytes: int = 0, home: str = ""
     ) -> None:
-        """A topic (partition) exists.
+        """Record that a topic (partition) exists.
 
         Args:
             topic, durability: of it.
@@ -146,10 +146,10 @@ class History:
         self._homes[topic] = self._homes[_base(topic)] = home
 
     def damaged(self, topic: str) -> None:
-        """Stored data of a topic (partition) was damaged: batches, or what consumers have acknowledged.
+        """Record that stored data of a topic (partition) was damaged: batches, or acknowledgements.
 
-        A consumer of a partitioned topic ends with its first partition. Topics that the history does not know do not
-        matter.
+        A consumer of a partitioned topic stops with its first partition. Topics unknown to the history are
+        ignored.
         """
         self.events += 1
         for name, found in self._topics.items():
@@ -159,11 +159,11 @@ class History:
                 place.settled.clear()
 
     def is_damaged(self, topics: Iterable[str]) -> bool:
-        """Whether data of one of some topics was damaged."""
+        """Whether data of any of these topics was damaged."""
         return any(self._topics[topic].damaged for topic in topics)
 
     def power_loss(self, home: str = "") -> None:
-        """The machine of a home has lost its power: its ``os`` topics may lose a tail."""
+        """Record a power loss of a home's machine: its ``os`` topics may lose a tail."""
         self.events += 1
         self._losses[home] += 1
         for (name, _), place in self._places.items():
@@ -171,27 +171,27 @@ class History:
                 place.settled.clear()
 
     def replaced(self, home: str) -> None:
-        """Another machine takes the place of one, whose broker may live on until everything is settled."""
+        """Record that another machine takes the place of one, whose broker may live until everything is settled."""
         self.events += 1
         self._replaced.add(home)
         for (name, _), place in self._places.items():
             place.former_owners = place.former_owners or self._homes[name] == home
 
     def new_life(self, home: str = "") -> None:
-        """A broker of a home has started: topics of durability none begin anew."""
+        """Record that a home's broker has started: topics of durability none start again."""
         self.events += 1
         self._lives[home] += 1
 
     def power_losses(self, topic: str) -> int:
-        """How many there were where a topic is."""
+        """Return the number of power losses of a topic's home."""
         return self._losses[self._homes.get(topic, "")]
 
     def _taken_back(self, topic: str) -> bool:
-        """Whether offsets may have been given twice: what was on its way when the power went arrives afterwards."""
+        """Whether offsets may have been assigned twice: data in flight at a power loss arrives afterwards."""
         return self.power_losses(topic) > 0 and self._topics[topic].durability is Durability.OS
 
     def _see(self, topic: str, offset: int, sent: _Sent, how: str) -> bool:
-        """Note that a message was at an offset; return False if another one was there at the same time."""
+        """Record that a message was at an offset; return False if another one was there at the same time."""
         found = self._topics[topic]
         if found.durability is Durability.NONE:
             return True
@@ -209,10 +209,10 @@ class History:
     def producer_run(
         self, producer: str, run: int, topic: str, stored_before: int, *, losses: int | None = None
     ) -> None:
-        """A producer name was opened for the ``run``-th time; the broker says what it has of it in a partition.
+        """Record the ``run``-th opening of a producer name, with the broker's stored count for a partition.
 
-        ``losses``: power losses of the topic when it began to open, if that is not now. What the broker has said may
-        have been on its way when the power went.
+        ``losses``: power losses of the topic when it began to open, if that is not now. The broker's answer may
+        have been in flight at a power loss.
         """
         self.events += 1
         losses = self.power_losses(topic) if losses is None else losses
@@ -221,9 +221,9 @@ class History:
     def publish(
         self, producer: str, run: int, number: int, topic: str, payload: bytes, key: str | None, *, due_s: float = 0.0
     ) -> None:
-        """A message is about to be sent; ``number`` grows within a run, ``topic`` is what was asked for.
+        """Record that a message is about to be sent; ``number`` grows within a run, ``topic`` is the requested topic.
 
-        No consumer may get it before ``due_s``.
+        It must not be delivered before ``due_s``.
         """
         self.events += 1
         self.published_messages += 1
@@ -234,12 +234,12 @@ class History:
         sent.life = self._lives[self._homes.get(topic, "")]
 
     def acknowledge(self, payload: bytes, topic: str, offset: int) -> None:
-        """The broker has said where a message is stored."""
+        """Record the broker's acknowledgement of a message, with its place."""
         self.events += 1
         self.acknowledged_messages += 1
         sent = self._sent[payload]
         if offset < 0:
-            sent.stored_topic = topic  # it is stored, and the broker does not remember where
+            sent.stored_topic = topic  # stored, at an unknown offset
             return
         if topic in self._topics and not self._see(topic, offset, sent, "acknowledged"):
             self.violation(f"P2: {_name(payload)} was acknowledged @{offset} of {topic}, where another message is")
@@ -251,14 +251,14 @@ class History:
     # --- Consumers
 
     def rules(self, topics: Iterable[str], subscription: str, rules: SubscriptionRules) -> None:
-        """Say in advance what may become of the messages of a subscription."""
+        """Set in advance how messages of a subscription may end."""
         for topic in topics:
             self._rules[topic, subscription] = rules
 
     def session(
         self, subscription: str, kind: SubscriptionType, topics: Iterable[str], *, filters: Sequence[str] = ()
     ) -> Session:
-        """A consumer was opened."""
+        """Record that a consumer was opened."""
         self.events += 1
         self._sessions += 1
         for topic in topics:
@@ -283,7 +283,7 @@ class History:
         *,
         attempt: int = 1,
     ) -> None:
-        """An application was handed a message."""
+        """Record that an application was handed a message."""
         self.events += 1
         self.delivered_messages += 1
         sent = self._known(f"{topic} @{offset} to {session.subscription}", payload, key)
@@ -327,61 +327,61 @@ class History:
     def given(
         self, session: Session, topic: str, offset: int, payload: bytes, moment: tuple[int, int] = (0, 0)
     ) -> Spot:
-        """An application has acknowledged a message that was delivered at some :meth:`moment`.
+        """Record that an application has acknowledged a message that was delivered at a given :meth:`moment`.
 
-        Return what :meth:`confirmed` knows it by.
+        Return its key for :meth:`confirmed`.
         """
         spot = self.spot(offset, payload)
         self._places[topic, session.subscription].give(spot, moment[1])
         return spot
 
     def given_up_to(self, session: Session, topic: str, offset: int, moment: tuple[int, int]) -> None:
-        """An application has acknowledged everything up to and including a message that came at a :meth:`moment`.
+        """Record an acknowledgement of everything up to and including a message that was delivered at a :meth:`moment`.
 
-        That is what was delivered until now, to whichever consumer. What was not has to come nevertheless.
+        It covers messages delivered so far, to any consumer. Others must still be delivered.
         """
         place = self._places[topic, session.subscription]
         for spot in [spot for spot in place.open if spot[0] <= offset]:
             place.give(spot, moment[1])
 
     def spot(self, offset: int, payload: bytes) -> Spot:
-        """Return what a message is known by."""
+        """Return the key of a message."""
         sent = self._sent.get(payload)
         return offset, sent.checksum if sent is not None else zlib.crc32(payload)
 
     def moment(self, session: Session, topic: str) -> tuple[int, int]:
-        """Return what :meth:`confirmed` has to know of the time at which messages were delivered."""
+        """Return the time stamp of deliveries for :meth:`confirmed`."""
         losses = self.power_losses(topic) if self._topics[topic].durability is Durability.OS else 0
         return losses, self._places[topic, session.subscription].moves
 
     def confirmed(
         self, session: Session, topic: str, spots: Iterable[Spot], generation: int, given: tuple[int, int]
     ) -> None:
-        """The broker has confirmed acknowledgements of what was delivered at the moment ``given`` or later.
+        """Record the broker's confirmation of acknowledgements of messages delivered at the moment ``given`` or later.
 
-        What was delivered before a power loss, or a move of the cursor, may be another message by now, or come again.
+        Messages delivered before a power loss, or a move of the cursor, may be replaced or repeated.
         """
         self.events += 1
         place = self._places[topic, session.subscription]
         if self._topics[topic].damaged or given != self.moment(session, topic):
-            return  # taken back meanwhile
+            return  # taken back in the meantime
         for spot in spots:
             place.settled.setdefault(spot, (self.events, session.number, generation))
 
     def settled(self, topic: str, subscription: str) -> None:
-        """Everything that a subscription was delivered is acknowledged, and all of it is confirmed."""
+        """Record that everything delivered to a subscription is acknowledged and confirmed."""
         self.events += 1
         place = self._places.get((topic, subscription))
-        if place is not None and not self._topics[topic].damaged:  # nobody can have opened it if the topic has stopped
+        if place is not None and not self._topics[topic].damaged:  # a stopped topic cannot be opened
             place.former_owners = False
             for spot in place.deliveries:
                 place.settled.setdefault(spot, (self.events, 0, 0))
 
     def moved(self, topic: str, subscription: str, offset: int, *, failed: bool = False) -> int:
-        """Somebody is moving, or has moved, the cursor of a subscription to an offset. To be called before and after.
+        """Record a move of a subscription's cursor to an offset. Call before and after the move.
 
-        What comes again is new then, and what lies below may be passed over. ``failed``: afterwards, if the broker has
-        not confirmed it; it may happen still.
+        Repeated messages are new then, and messages below may be skipped. ``failed``: afterwards, if the broker has
+        not confirmed the move; it may still take effect.
         """
         self.events += 1
         place = self._places.get((topic, subscription))
@@ -390,10 +390,10 @@ class History:
         return place.moved(offset, failed=failed) if place is not None else 0
 
     def sought(self, topic: str, subscription: str, offset: int, moves: int) -> None:
-        """The broker has confirmed a move; ``moves``: what :meth:`moved` returned before it.
+        """Record that the broker has confirmed a move; ``moves``: result of :meth:`moved` before it.
 
-        To be called after the second call of that. What was delivered before counts for nothing then, and what was
-        acknowledged of it: everything from the offset on must come again.
+        To be called after the second call of that. Earlier deliveries and their acknowledgements are void then:
+        everything from the offset on must be redelivered.
         """
         place = self._places.get((topic, subscription))
         if place is not None:
@@ -404,7 +404,7 @@ class History:
     def read(
         self, topic: str, offset: int, payload: bytes, key: str | None, *, before: tuple[int, bytes] | None
     ) -> None:
-        """A reader was handed a message; ``before``: offset and payload of the one that it had before."""
+        """Record that a reader was handed a message; ``before``: offset and payload of the previous one."""
         self.events += 1
         self.delivered_messages += 1
         where = f"{topic} @{offset} to a reader"
@@ -425,26 +425,26 @@ class History:
     # --- The end
 
     def audit(self, label: str, topic: str, found: Sequence[Audited], start: int | None = None) -> None:
-        """A topic was read from its first offset to its end.
+        """Record that a topic was read from its first offset to its end.
 
         Args:
-            label, topic: which reading, of what.
-            found: all of it, in order.
-            start: the topic's first offset after that, if it has retention: it may have overtaken the reading, so of
-                what lies below anything may be missing, and from there on nothing. None: where ``found`` begins.
+            label, topic: name of the audit, and the topic.
+            found: all messages, in order.
+            start: the topic's start offset afterwards, if it has retention: it may have overtaken the reading, so
+                messages below may be missing, but none from there on. None: where ``found`` begins.
         """
         self.events += 1
         self.audited_messages += len(found)
         self._topics[topic].audits.append((label, list(found), start))
 
     def dead_letters(self, topic: str, subscription: str, found: Sequence[DeadLetter]) -> None:
-        """The dead-letter topic of a subscription was read (of all partitions together)."""
+        """Record the dead-letter topic of a subscription (of all partitions together)."""
         self.events += 1
         self.audited_messages += len(found)
         self._letters[topic, subscription] = list(found)
 
     def check(self) -> list[str]:
-        """Return everything that cannot be true; empty if all is well."""
+        """Return all violations; empty if there are none."""
         logs: dict[str, dict[int, bytes]] = {}
         homes: dict[bytes, tuple[str, int]] = {}
         for name, topic in self._topics.items():
@@ -490,11 +490,11 @@ class History:
         return first
 
     def _may_have_lost(self, topic: _Topic) -> bool:
-        """Whether something but retention may have taken messages, or a new machine knows less of what that took."""
+        """Whether messages may be lost other than by retention, or a new machine may not know its extent."""
         return topic.damaged or topic.durability is Durability.OS or topic.home in self._replaced
 
     def _check_left(self, label: str, name: str, topic: _Topic, log: dict[int, bytes]) -> None:
-        """Retention has taken something: see that it has left what its rule leaves."""
+        """Check that retention has left what its rule requires."""
         left = sum(len(payload) + _MESSAGE_OVERHEAD_BYTES for payload in log.values())
         if left < topic.least_bytes:
             self.violation(
@@ -547,7 +547,7 @@ class History:
             elif payload in homes:
                 self.violation(f"P2: {_name(payload)} was acknowledged @{offset} of {name} and is at {homes[payload]}")
             elif topic.durability is Durability.OS and sent.sent_after_losses < self.power_losses(name):
-                # An acknowledgement may have been on its way for long: it tells of the time after the sending.
+                # An acknowledgement may have been in flight for long: only the time of sending counts.
                 topic.losses.lost(offset, sent.sent_after_losses)
             elif offset >= topic.start:
                 self.violation(f"P1: {_name(payload)} was acknowledged @{offset} of {name} and is not there")
@@ -556,7 +556,7 @@ class History:
                 self._check_sights(name, topic, logs[name])
 
     def _check_stored(self, payload: bytes, sent: _Sent, homes: dict[bytes, tuple[str, int]]) -> None:
-        """Check a message that was acknowledged without an offset: it is in its topic, if nothing may have taken it."""
+        """Check a message acknowledged without an offset: it must be in its topic, unless it may have been lost."""
         name = sent.stored_topic
         topic = self._topics.get(name)
         if topic is None or not topic.audits or topic.durability is Durability.NONE:
@@ -564,7 +564,7 @@ class History:
         home = homes.get(payload)
         if home is not None and home[0] == name:
             return
-        # Where it was is not known, but a producer's messages are in its order: others tell what lies around it.
+        # Its offset is unknown, but a producer's messages are in order: its neighbours give the range.
         siblings = [
             other
             for each, (place, _) in homes.items()
@@ -583,7 +583,7 @@ class History:
             self.violation(f"P1: {_name(payload)} was acknowledged as stored in {name}, place unknown, {what}")
 
     def _check_sights(self, name: str, topic: _Topic, log: dict[int, bytes]) -> None:
-        """Compare what was seen with what is there, and see that only tails are gone."""
+        """Compare sightings with the log, and check that only tails are lost."""
         total = self.power_losses(name) if topic.durability is Durability.OS else 0
         present = {offset: zlib.crc32(payload) for offset, payload in log.items()}
         front = min(log, default=0)
@@ -594,7 +594,7 @@ class History:
             elif sight.low < total:
                 topic.losses.lost(offset, sight.low)
             elif sight.how == "acknowledged":
-                pass  # known by its payload, which says more
+                pass  # checked by its payload instead
             elif offset in present or not (topic.damaged or (topic.retention and (offset < front or not log))):
                 promise = "P2" if offset in present else "P1"
                 self.violation(f"{promise}: {name} @{offset} was {sight.how}, and the log has something else")
@@ -641,7 +641,7 @@ class History:
 
     def _told(self, payload: bytes) -> Told:
         sent = self._sent.get(payload)
-        if sent is None:  # which is told elsewhere
+        if sent is None:  # which is reported elsewhere
             return Told(zlib.crc32(payload), None, "", self._clock())
         return Told(sent.checksum, sent.key, sent.producer, sent.published_s, sent.due_s)
 

@@ -1,6 +1,6 @@
-"""Conformance kit for metadata stores, and a store that fails on purpose.
+"""Conformance kit for metadata stores, and a metadata store with injected faults.
 
-A plugin's test file derives one class and says how to open a store; pytest (in Trio mode) finds the tests in the base::
+A plugin's test file derives one class that opens a store; pytest (in Trio mode) finds the tests in the base::
 
     class TestEtcdStore(MetadataStoreConformance):
         lease_s = 2.0
@@ -9,8 +9,8 @@ A plugin's test file derives one class and says how to open a store; pytest (in 
             return EtcdStore("127.0.0.1:2379", prefix=self.fresh_prefix)
 
 The tests only use the contract, wait for events instead of sleeping where they can, and clean up nothing: each test
-must begin with an empty store. Tests of what the engine declares not to have (``lacks``) do not exist in the derived
-class.
+must begin with an empty store. Tests of capabilities that the engine declares to lack (``lacks``) are removed from the
+derived class.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = ["FaultyMetadataStore", "MetadataStoreConformance"]
 
 @contextmanager
 def _raises(kind: type[DanubeError]) -> Iterator[None]:
-    """Expect an error; no pytest needed, so that the kit depends on nothing."""
+    """Expect an error, without pytest, so that the kit has no dependencies."""
     try:
         yield
     except kind:
@@ -75,7 +75,7 @@ class MetadataStoreConformance(ABC):
     lease_s: float = 0.5
     """A short time to live that the engine supports, in seconds."""
     history_revisions: int | None = None
-    """After so many changes the first of them is no longer in the history; None leaves out the test of compaction."""
+    """Number of changes after which the first one is no longer in the history; None skips the test of compaction."""
     lacks: frozenset[str] = frozenset()
     """Capabilities that the engine declares not to have."""
 
@@ -98,7 +98,7 @@ class MetadataStoreConformance(ABC):
     }
 
     def __init_subclass__(cls) -> None:
-        """Take out the tests that do not apply: pytest does not collect what is None."""
+        """Remove tests that do not apply: pytest does not collect None."""
         super().__init_subclass__()
         absent = [test for capability in cls.lacks for test in cls._NEEDS[capability]]
         if cls.history_revisions is None:
@@ -108,10 +108,10 @@ class MetadataStoreConformance(ABC):
 
     @abstractmethod
     def open_store(self) -> AbstractAsyncContextManager[MetadataStore]:
-        """Return a store, not yet entered. Called again in the same test, a durable store has the same data."""
+        """Return a store, not yet entered. If called again in the same test, a durable store has the same data."""
 
     async def test_capabilities(self) -> None:
-        """The store declares what its test class says."""
+        """The store declares the capabilities of its test class."""
         async with self.open_store() as store:
             declared = {name for name in self._NEEDS if not getattr(store.capabilities, name)}
             assert declared == self.lacks
@@ -119,7 +119,7 @@ class MetadataStoreConformance(ABC):
     # Keys
 
     async def test_put_get_delete(self) -> None:
-        """A key has what was put, counts its puts, and is created anew after a delete."""
+        """A key has the value of its last put, counts its puts, and is created again after a delete."""
         async with self.open_store() as store:
             assert await store.get("/a") is None
             assert await store.delete("/a") is None
@@ -158,7 +158,7 @@ class MetadataStoreConformance(ABC):
                 await store.put("/a", b"2", expected_revision=0)
             with _raises(MetadataConflictError):
                 await store.put("/b", b"2", expected_revision=first)
-            second = await store.put("/a", b"1", expected_revision=first)  # the same value is a change, too
+            second = await store.put("/a", b"1", expected_revision=first)  # putting the same value is a change, too
             assert second > first
             with _raises(MetadataConflictError):
                 await store.delete("/a", expected_revision=first)
@@ -169,7 +169,7 @@ class MetadataStoreConformance(ABC):
             assert list(items) == []
 
     async def test_one_winner(self) -> None:
-        """Of many that create a key, or change it from the same revision, exactly one succeeds."""
+        """Of many clients that create a key, or change it from the same revision, exactly one succeeds."""
         async with self.open_store() as store:
             revision = 0
             for _ in range(3):
@@ -235,7 +235,7 @@ class MetadataStoreConformance(ABC):
                 assert [batch.revision for batch in await _take(watch, 1)] == [revision]
 
     async def test_bad_arguments(self) -> None:
-        """What can never succeed is refused, and nothing is changed."""
+        """Invalid requests are refused, without any change."""
         async with self.open_store() as store:
             for key in (
                 "",
@@ -272,7 +272,7 @@ class MetadataStoreConformance(ABC):
     # Transactions
 
     async def test_transaction_is_all_or_nothing(self) -> None:
-        """All operations at one revision if all conditions hold, otherwise none."""
+        """All operations are applied at one revision if all conditions hold, otherwise none."""
         async with self.open_store() as store:
             first = await store.put("/a", b"1")
             result = await store.transact(
@@ -295,7 +295,7 @@ class MetadataStoreConformance(ABC):
             assert await store.list("/") == (items, revision)
 
     async def test_transaction_that_changes_nothing(self) -> None:
-        """Deleting what does not exist, or only checking conditions, is no change."""
+        """Deleting missing keys, or only checking conditions, is no change."""
         async with self.open_store() as store:
             revision = await store.put("/a", b"1")
             assert await store.transact([Condition("/a", revision)], []) == TransactionResult(revision, ())
@@ -303,7 +303,7 @@ class MetadataStoreConformance(ABC):
             assert (await store.list("/"))[1] == revision
 
     async def test_list_never_shows_half_a_transaction(self) -> None:
-        """A list is a picture at one revision, whatever is written meanwhile."""
+        """A list is a snapshot at one revision, despite concurrent writes."""
         async with self.open_store() as store:
             await store.transact([], [Put("/x", b"0"), Put("/y", b"0")])
             with trio.CancelScope() as scope:
@@ -346,7 +346,7 @@ class MetadataStoreConformance(ABC):
             assert await store.revoke(lease) is None
 
     async def test_keep_alive(self) -> None:
-        """A lease lives as long as it is kept alive, and then its full time."""
+        """A lease lasts as long as it is kept alive, and then its full time."""
         async with self.open_store() as store:
             lease = await store.grant_lease(self.lease_s)
             await store.put("/n", b"", lease=lease)
@@ -407,7 +407,7 @@ class MetadataStoreConformance(ABC):
                 ]
 
     async def test_watch_resumes(self) -> None:
-        """A watch from a revision shows it and everything after it, once, and goes on with what is new."""
+        """A watch from a revision returns it and everything after it, once, and continues with new changes."""
         async with self.open_store() as store:
             revisions = [await store.put(f"/w/{number}", b"") for number in range(20)]
             for start in (0, 7, 19):
@@ -424,7 +424,7 @@ class MetadataStoreConformance(ABC):
                     pass
 
     async def test_list_and_watch_are_a_replica(self) -> None:
-        """With writers at work, a list and the watch that continues it give the store's contents; nothing is lost."""
+        """With concurrent writers, a list and the watch that continues it give the complete contents of the store."""
         async with self.open_store() as store:
 
             async def write(seed: int) -> None:
@@ -465,7 +465,7 @@ class MetadataStoreConformance(ABC):
                     await store.put("/k/end", b"")
 
     async def test_slow_watcher_reads_everything(self) -> None:
-        """A watcher that looks only now and then gets every change in order, as far as the history reaches."""
+        """A watcher that reads only now and then gets every change in order, as far as the history reaches."""
         async with self.open_store() as store:
             count = min(150, (self.history_revisions or 1000) // 2)
             async with store.watch("/w") as watch:
@@ -477,7 +477,7 @@ class MetadataStoreConformance(ABC):
                 assert seen == revisions
 
     async def test_compacted_history_is_told(self) -> None:
-        """A revision that is gone is an error on entering; a watcher that fell behind is told, never given a gap."""
+        """A removed revision is an error on entering; a watcher that fell behind gets an error, never a gap."""
         assert self.history_revisions is not None
         async with self.open_store() as store:
             first = await store.put("/w/k", b"")
@@ -489,12 +489,12 @@ class MetadataStoreConformance(ABC):
                         pass
                 with _raises(WatchCompactedError):
                     await _take(slow, 1)
-                # A watch that nothing happened to has seen everything, however much others changed.
+                # A watch without changes under its prefix has seen everything, however much other keys changed.
                 revision = await store.put("/idle", b"")
                 assert [batch.revision for batch in await _take(idle, 1)] == [revision]
 
     async def test_cancelled_watch_goes_on(self) -> None:
-        """Giving up a wait for the next change loses no change."""
+        """Cancelling the wait for the next change loses no change."""
         async with self.open_store() as store, store.watch("/w") as watch:
             seen: list[int] = []
             revisions: list[int] = []
@@ -511,7 +511,7 @@ class MetadataStoreConformance(ABC):
     # Life
 
     async def test_reopen(self) -> None:
-        """A durable store has everything again: items, revisions, history, and leases with their full time."""
+        """A reopened durable store has all data: items, revisions, history, and leases with their full time."""
         async with self.open_store() as store:
             first = await store.put("/a", b"1")
             lease = await store.grant_lease(3600)
@@ -533,7 +533,7 @@ class MetadataStoreConformance(ABC):
             assert await store.put("/b", b"") > picture[1]
 
     async def test_cancelled_calls_leave_the_store_usable(self) -> None:
-        """A call that is cancelled at any moment was done or not done; nothing hangs and revisions stay right."""
+        """A call cancelled at any moment was either executed or not; nothing hangs and revisions stay consistent."""
         async with self.open_store() as store:
             lease = await store.grant_lease(3600)
             calls: list[Callable[[], Any]] = [
@@ -593,13 +593,13 @@ class MetadataStoreConformance(ABC):
 
 
 class FaultyMetadataStore(MetadataStore):
-    """Another store, seen through a bad network; for tests of those who use a metadata store.
+    """Wraps a store behind a simulated bad network, for tests of code that uses a metadata store.
 
     Each call waits up to ``latency_s`` before and after its work, is refused before its work with probability
     ``refuse``, and loses its answer after its work with probability ``lose_answer``: both raise UnavailableError, and
-    the caller cannot tell them apart. A step of a watch breaks with probability ``break_watch``; the watch can be
-    iterated again and has lost nothing. All of it follows ``random``, so a seed repeats a run, and may be changed at
-    any time. ``faults`` counts what has struck, by these names. Opens and closes the store within.
+    the caller cannot tell them apart. A step of a watch fails with probability ``break_watch``; the watch can be
+    iterated again and has lost nothing. All faults are drawn from ``random``, so a seed reproduces a run, and may be
+    changed at any time. ``faults`` counts injected faults by these names. Opens and closes the wrapped store.
     """
 
     def __init__(
@@ -622,7 +622,7 @@ class FaultyMetadataStore(MetadataStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the store within."""
+        """Those of the wrapped store."""
         return self._store.capabilities
 
     async def __aenter__(self) -> Self:
@@ -635,7 +635,7 @@ class FaultyMetadataStore(MetadataStore):
         await self._store.__aexit__(kind, error, trace)
 
     async def aclose(self) -> None:
-        """Close the store within; never fails on purpose."""
+        """Close the wrapped store; no faults are injected."""
         await self._store.aclose()
 
     async def _suffer(self, what: str, call: Callable[[], Any]) -> Any:

@@ -1,6 +1,6 @@
-"""Conformance kit for storage backends.
+"""Conformance kit for storage backends: a base class with the tests that every backend must pass.
 
-A plugin's test file derives one class and says how to open a backend; pytest (in Trio mode) finds the tests in the
+A plugin's test file derives one class that opens a backend; pytest (in Trio mode) finds the tests in the
 base::
 
     class TestS3(StorageConformance):
@@ -12,11 +12,11 @@ base::
 Every test must begin with an empty place, so the URL (or the directory) is a new one for each; a second
 ``open_backend()`` within a test opens the same place again.
 
-The tests only use the contract. Tests of what the backend declares not to have (``lacks``), and those whose hook is not
-given (``open_unreachable`` and the others below), do not exist in the derived class. What the real service does but an
-emulator does not is written down in ``known_gaps``; those tests are skipped with that reason.
+The tests only use the contract. Tests of capabilities that the backend declares to lack (``lacks``), and those without
+their hook (``open_unreachable`` and the others below), are removed from the derived class. Features of the real service
+that an emulator lacks are listed in ``known_gaps``; those tests are skipped with that reason.
 
-:mod:`danube.testing.storage_faults` has a backend that fails on purpose.
+:mod:`danube.testing.storage_faults` has a backend with injected faults.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ __all__ = ["StorageConformance"]
 
 _AWKWARD_ORDER = ["a!b", "a'b", "a(b", "a+b", "a,b", "a-b", "a.b", "a/b", "a/b-c", "a/b/c", "a0b", "a;b", "a=b", "a@b",
                   "aB", "a_b", "ab", "ab/c", "b/a"]  # fmt: skip
-"""Keys in their order as bytes: what sorts before and behind the slash is where listings of folders go wrong. Some are
-folders of others, which keys may not be; :func:`_apart` takes those out."""
+"""Keys in byte order, chosen around the slash, where listings of folders go wrong. Some are
+folders of others, which is not allowed for keys; :func:`_apart` removes those."""
 
 
 @contextmanager
 def _raises(*kinds: type[DanubeError]) -> Iterator[list[DanubeError]]:
-    """Expect an error, and put it into the list; no pytest needed, so that the kit depends on nothing."""
+    """Expect an error, and put it into the list; without pytest, so that the kit has no dependencies."""
     caught: list[DanubeError] = []
     try:
         yield caught
@@ -68,7 +68,7 @@ def _apart(keys: Sequence[str]) -> list[str]:
 
 
 async def _keys(backend: StorageBackend, prefix: str = "", *, start_after: str = "", limit: int = 1000) -> list[str]:
-    """List everything, page by page, and check what every page must keep to."""
+    """List everything, page by page, and check the rules of every page."""
     found: list[str] = []
     while True:
         page = await backend.list(prefix, start_after=start_after, limit=limit)
@@ -84,7 +84,7 @@ async def _keys(backend: StorageBackend, prefix: str = "", *, start_after: str =
 
 
 async def _many(call: Callable[[Any], Awaitable[Any]], arguments: Sequence[Any], at_once: int = 8) -> None:
-    """Call for every argument, some at a time."""
+    """Call for every argument, a few at a time."""
     limiter = trio.CapacityLimiter(at_once)
 
     async def one(argument: Any) -> None:
@@ -104,14 +104,14 @@ class StorageConformance(ABC):
     known_gaps: ClassVar[dict[str, str]] = {}
     """Tests that the server under test cannot pass although the real service does: name of the test and why."""
     big_bytes: ClassVar[int] = 8 * MIB
-    """A big object: above where client libraries begin to cut uploads into parts, if the time allows it."""
+    """Size of a big object: above the size from which client libraries upload in parts, if the time allows it."""
     cancel_bytes: ClassVar[int] = 32 * MIB
-    """An object that takes long enough to put for the put to be cancelled on the way."""
+    """Size of an object whose put takes long enough to be cancelled in progress."""
     settle_s: ClassVar[float] = 0.2
-    """After a put was cancelled, how long to wait for an object that must not appear."""
+    """After a cancelled put, how long to wait for an object that must not appear."""
     cancelled_may_be_whole: ClassVar[bool] = False
-    """Whether the server takes so long over an object that it often has all of it when its put is cancelled on the way:
-    then the object may be there, whole."""
+    """Whether the server takes so long over an object that it often has received all of it when its put is cancelled:
+    then the object may exist, whole."""
     races: ClassVar[int] = 3
     """Races for one key; fewer for a server that lets the losers wait."""
     many: ClassVar[int] = 250
@@ -130,7 +130,7 @@ class StorageConformance(ABC):
     }
 
     def __init_subclass__(cls) -> None:
-        """Take out the tests that do not apply: pytest does not collect what is None."""
+        """Remove tests that do not apply: pytest does not collect None."""
         super().__init_subclass__()
         absent = [test for capability in cls.lacks for test in cls._NEEDS[capability]]
         for hook, test in cls._HOOKS.items():
@@ -145,11 +145,11 @@ class StorageConformance(ABC):
                 raise TypeError(f"known_gaps of {cls.__name__} names {test!r}, which is no test of the kit")
             setattr(cls, test, _skipping(reason))
 
-    # What a derived class gives
+    # Provided by a derived class
 
     @abstractmethod
     def open_backend(self) -> AbstractAsyncContextManager[StorageBackend]:
-        """Return a backend, not yet entered. Called again in the same test, it is the same place."""
+        """Return a backend, not yet entered. If called again in the same test, it opens the same place."""
 
     def open_unreachable(self) -> AbstractAsyncContextManager[StorageBackend]:
         """Return a backend whose server does not answer, or was killed: for ``test_unreachable``."""
@@ -164,13 +164,13 @@ class StorageConformance(ABC):
         raise NotImplementedError
 
     async def leave_upload(self, backend: StorageBackend, key: str) -> None:
-        """Leave behind what one upload of ``key`` leaves when it is interrupted, and nothing of the object itself."""
+        """Leave the remains of an interrupted upload of ``key``, without the object itself."""
         raise NotImplementedError
 
     # Objects
 
     async def test_capabilities(self) -> None:
-        """The backend declares what its test class says, and has a URL."""
+        """The backend declares the capabilities of its test class, and has a URL."""
         async with self.open_backend() as backend:
             declared = {name for name in self._NEEDS if not getattr(backend.capabilities, name)}
             assert declared == self.lacks
@@ -178,7 +178,7 @@ class StorageConformance(ABC):
             assert "://" in backend.url
 
     async def test_round_trips(self) -> None:
-        """What was put comes back, byte for byte, whatever its size, and from a second look at the place, too."""
+        """Objects are returned byte for byte, whatever their size, also after opening the place again."""
         random = Random(1)
         objects = {
             "empty": b"",
@@ -201,7 +201,7 @@ class StorageConformance(ABC):
                     assert await backend.get(key) == data, key
 
     async def test_keys(self) -> None:
-        """Every legal key is an object of its own; none is mistaken for a pattern, an escape or a path."""
+        """Every legal key is a separate object; none is interpreted as a pattern, an escape or a path."""
         keys = [
             "a",
             "A",
@@ -232,7 +232,7 @@ class StorageConformance(ABC):
             assert await _keys(backend) == sorted(set(keys) - {LEGAL_CHARACTERS, "plus/a+b"})
 
     async def test_overwrite(self) -> None:
-        """A put replaces the object that is there, with a shorter or longer one."""
+        """A put replaces an existing object, with a shorter or longer one."""
         async with self.open_backend() as backend:
             for data in (b"x" * 1000, b"", b"y" * 70_000, b"z"):
                 await backend.put("k/o", data)
@@ -241,7 +241,7 @@ class StorageConformance(ABC):
                 assert [item.size_bytes for item in (await backend.list("k/")).objects] == [len(data)]
 
     async def test_head(self) -> None:
-        """Head and listing tell size and time of the put, and agree."""
+        """Head and listing return size and time of the put, and agree."""
         async with self.open_backend() as backend:
             await backend.put("h/a", b"x" * 1234)
             info = await backend.head("h/a")
@@ -271,7 +271,7 @@ class StorageConformance(ABC):
     # Conditional puts
 
     async def test_if_absent(self) -> None:
-        """``if_absent`` stores what is not there, and never replaces what is."""
+        """``if_absent`` stores a missing object, and never replaces an existing one."""
         async with self.open_backend() as backend:
             await backend.put("c/a", b"first", if_absent=True)
             with _raises(StorageExistsError):
@@ -331,7 +331,7 @@ class StorageConformance(ABC):
                 assert await backend.get("r/a", start, end) == data[start:end], (start, end)
             for start in (0, 1, 500, 999, 1000):
                 assert await backend.get("r/a", start) == data[start:], start
-            for place in (5, 1000, 2000):  # an empty range asks nobody
+            for place in (5, 1000, 2000):  # an empty range sends no request
                 assert await backend.get("r/a", place, place) == b""
             for start, end in ((0, 1001), (999, 1001), (1000, 1001), (1001, 1002), (5000, 6000)):
                 with _raises(StorageRangeError):
@@ -348,7 +348,7 @@ class StorageConformance(ABC):
                 await backend.get("r/empty", 1)
 
     async def test_many_ranges(self) -> None:
-        """Several ranges come in the order asked for, overlapping, repeated and empty ones too."""
+        """Several ranges are returned in the given order, including overlapping, repeated and empty ones."""
         data = Random(3).randbytes(100 * KIB)
         random = Random(4)
         async with self.open_backend() as backend:
@@ -418,7 +418,7 @@ class StorageConformance(ABC):
             assert await _keys(backend) == []
 
     async def test_list_after_write(self) -> None:
-        """What was put or deleted before a listing began is in it, or is not, at once."""
+        """A listing reflects all puts and deletes that returned before it began."""
         async with self.open_backend() as backend:
             present: list[str] = []
             for number in range(8):
@@ -443,13 +443,13 @@ class StorageConformance(ABC):
             assert await _keys(backend) == ["d/a", "d/b2", "e"]
             with _raises(StorageNotFoundError):
                 await backend.get("d/b")
-            await backend.delete(["d"])  # a folder is no object
+            await backend.delete(["d"])  # a folder is not an object
             assert await _keys(backend) == ["d/a", "d/b2", "e"]
             await backend.delete(["d/b"])
             await backend.put("d/b", b"again")
             assert await backend.get("d/b") == b"again"
 
-    # Many at once, cancelling, what is left behind
+    # Concurrency, cancellation, remains of uploads
 
     async def test_many_at_once(self) -> None:
         """Sixty-four callers at once do not disturb each other."""
@@ -471,7 +471,7 @@ class StorageConformance(ABC):
             assert len(await _keys(backend, "many/")) == 32
 
     async def test_cancelled_put_leaves_no_object(self) -> None:
-        """A put that is cancelled on its way stores nothing, now or later, and the backend stays usable."""
+        """A put cancelled in progress stores nothing, now or later, and the backend stays usable."""
         data = Random(6).randbytes(self.cancel_bytes)
         async with self.open_backend() as backend:
             start = trio.current_time()
@@ -523,7 +523,7 @@ class StorageConformance(ABC):
                 assert set(await _keys(backend, "u/")) <= {"u/a", "u/b", "u/end"}
 
     async def test_abandon_uploads_spares_objects(self) -> None:
-        """Removing what interrupted uploads left behind touches no object, and no upload that is under way."""
+        """Removing remains of interrupted uploads affects no object, and no upload in progress."""
         async with self.open_backend() as backend:
             await backend.put("l/a", b"x")
             assert await backend.abandon_uploads("", 0.0) >= 0
@@ -538,7 +538,7 @@ class StorageConformance(ABC):
             assert await backend.get("l/a") == b"x"
 
     async def test_abandoned_uploads_are_removed(self) -> None:
-        """What interrupted uploads have left is removed when it is old enough and has the prefix."""
+        """Remains of interrupted uploads are removed when they are old enough and have the prefix."""
         async with self.open_backend() as backend:
             await backend.put("l/a", b"x")
             await self.leave_upload(backend, "l/broken")
@@ -551,18 +551,18 @@ class StorageConformance(ABC):
             assert await backend.abandon_uploads("", 0.0) == 0
             assert await _keys(backend) == ["l/a"]
 
-    # When the server does not play along
+    # Failing servers
 
     async def test_unreachable(self) -> None:
         """Without an answer every call fails with a retryable error, in bounded time and without secrets."""
         await self._all_fail(self.open_unreachable, StorageUnavailableError, StorageTimeoutError)
 
     async def test_denied(self) -> None:
-        """Refused credentials are StorageDeniedError, whatever is asked."""
+        """Refused credentials are StorageDeniedError, for all operations."""
         await self._all_fail(self.open_denied, StorageDeniedError)
 
     async def test_missing_place(self) -> None:
-        """Without its bucket or directory a backend stores nothing and finds nothing: StorageNotFoundError."""
+        """Without its bucket or directory a backend stores and finds nothing: StorageNotFoundError."""
         async with self.open_missing() as backend:
             for call in (
                 lambda: backend.put("n/a", b"x"),

@@ -1,9 +1,9 @@
-"""A storage backend that fails on purpose, for tests of those who use one.
+"""A storage backend with injected faults, for tests of code that uses storage.
 
-:class:`FaultyStorage` stands between a :class:`~danube.storage.Storage` and a backend, and does what networks and
-services do: it is slow, asks to slow down, goes away for a while, loses answers, refuses credentials, leaves parts of
-uploads behind, flips bits, loses its bucket, and is not mounted. All of it follows the ``random.Random`` and Trio's
-clock, so that a seed repeats a run.
+:class:`FaultyStorage` wraps a backend, below a :class:`~danube.storage.Storage`, and behaves like networks and
+services: it is slow, throttles, is unavailable for a while, loses answers, refuses credentials, leaves parts of
+uploads behind, flips bits, loses its bucket, and is not mounted. All faults follow the ``random.Random`` and Trio's
+clock, so that a seed reproduces a run.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ __all__ = ["FaultyStorage"]
 
 
 class FaultyStorage(StorageBackend):
-    """Another backend, seen through a bad network. All attributes may be changed at any time.
+    """Wraps a backend behind a simulated bad network. All attributes may be changed at any time.
 
-    In the order in which they strike a call; numbers are probabilities between 0 and 1:
+    Faults in the order in which they are applied to a call; numbers are probabilities between 0 and 1:
 
-    * ``latency_s``: each call takes up to so long, before its work and again after it.
-    * ``bucket_gone``: there is nothing, and nothing can be stored: StorageNotFoundError.
-    * ``denied``, ``down``: every call is StorageDeniedError, StorageUnavailableError. :meth:`deny_between` and
-      :meth:`down_between` say so for a while, in advance.
-    * ``away``: the mount is missing, and an empty directory is in its place: nothing is found, and what is put goes
-      there; ``beside`` has the keys. :meth:`away_between` says so for a while. ``mounted`` makes the capabilities say
-      that this may be.
+    * ``latency_s``: each call takes up to this long before its work, and again after it.
+    * ``bucket_gone``: the bucket is missing: StorageNotFoundError.
+    * ``denied``, ``down``: every call raises StorageDeniedError, StorageUnavailableError. :meth:`deny_between` and
+      :meth:`down_between` schedule that for a time.
+    * ``away``: the mount is missing, and an empty directory is in its place: nothing is found, and objects are put
+      there; ``beside`` has their keys. :meth:`away_between` schedules that for a time. ``mounted`` makes the
+      capabilities declare it possible.
     * ``throttle``: StorageThrottledError, before the work.
     * ``unavailable``: StorageUnavailableError, before the work; a put that fails so may leave a part behind
-      (``leave_parts``), which is no object and waits for ``abandon_uploads``.
+      (``leave_parts``), which is not an object and waits for ``abandon_uploads``.
     * ``conflict``: a put with ``if_absent`` is StorageConflictError, before the work.
     * ``hang``: there is never an answer; the work is not done.
     * ``lose_answer``: StorageTimeoutError or StorageUnavailableError, after the work. If ``lose_answer_of`` is given,
       only calls with these method names lose theirs.
-    * ``corrupt``: one bit of what a get returns is wrong. The object itself stays as it is.
+    * ``corrupt``: one bit in the result of a get is wrong. The object itself is unchanged.
 
-    ``faults`` counts what has struck, by these names. ``calls`` counts the calls by method.
+    ``faults`` counts injected faults by these names. ``calls`` counts the calls by method.
     """
 
     def __init__(
@@ -86,22 +86,22 @@ class FaultyStorage(StorageBackend):
         self.away = False
         self.mounted = False
         self.beside: list[str] = []
-        """Keys of what was put while it was away."""
+        """Keys of objects put while it was away."""
         self._away: list[tuple[float, float]] = []
         self.faults: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self.parts: list[tuple[str, float]] = []
-        """Key and time (Trio's clock) of the uploads that were left behind."""
+        """Key and time (Trio's clock) of abandoned uploads."""
         self._windows: list[tuple[float, float, type[StorageError]]] = []
 
     @property
     def url(self) -> str:
-        """That of the backend within."""
+        """That of the wrapped backend."""
         return self._backend.url
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Those of the backend within."""
+        """Those of the wrapped backend."""
         found = self._backend.capabilities
         return msgspec.structs.replace(found, mounted=True) if self.mounted else found
 
@@ -141,7 +141,7 @@ class FaultyStorage(StorageBackend):
         await self._after("put", key)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return a range of an object, perhaps with a wrong bit."""
+        """Return a range of an object, possibly with a wrong bit."""
         if start == end:
             return b""
         await self._before("get", key)
@@ -151,7 +151,7 @@ class FaultyStorage(StorageBackend):
         return data
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return several ranges of an object, each perhaps with a wrong bit."""
+        """Return several ranges of an object, each possibly with a wrong bit."""
         await self._before("get_ranges", key)
         self._check_there("get_ranges", key)
         found = [self._flip(data) for data in await self._backend.get_ranges(key, ranges)]
@@ -159,7 +159,7 @@ class FaultyStorage(StorageBackend):
         return found
 
     async def head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object."""
+        """Return size and time of an object."""
         await self._before("head", key)
         self._check_there("head", key)
         info = await self._backend.head(key)
@@ -187,7 +187,7 @@ class FaultyStorage(StorageBackend):
         await self._after("delete", keys[0] if keys else "")
 
     async def abandon_uploads(self, prefix: str, older_than_s: float) -> int:
-        """Forget old parts of uploads."""
+        """Remove old parts of uploads."""
         await self._before("abandon_uploads", prefix)
         before = trio.current_time() - older_than_s
         kept = [(key, at) for key, at in self.parts if not key.startswith(prefix) or at > before]
@@ -206,7 +206,7 @@ class FaultyStorage(StorageBackend):
         self._windows.append((now + from_s, now + until_s, kind))
 
     def _strikes(self, fault: str, probability: float) -> bool:
-        # Drawn even if the probability is 0, so that one fault more or less does not shift all others of a seed.
+        # Drawn even if the probability is 0, so that one fault more or less does not shift the others of a seed.
         struck = self._random.random() < probability
         self.faults[fault] += struck
         return struck
