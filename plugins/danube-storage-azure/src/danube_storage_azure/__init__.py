@@ -1,4 +1,4 @@
-"""Danube's history in Azure Blob Storage, through adlfs."""
+"""Storage backend for Danube's history in Azure Blob Storage, using adlfs."""
 
 from __future__ import annotations
 

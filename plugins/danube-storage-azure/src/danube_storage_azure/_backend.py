@@ -1,13 +1,13 @@
-"""``azure://``: objects in Azure Blob Storage, through adlfs and the client below it.
+"""``azure://``: objects in Azure Blob Storage, using adlfs and its client.
 
-adlfs finds the credentials and makes the client; the requests are made with the client directly, because adlfs lists
-whole folders, looks before it writes, and cannot say that nothing is to be tried again.
+adlfs finds the credentials and creates the client; the requests are made with the client directly, because adlfs lists
+whole folders, checks before it writes, and cannot disable retries.
 
-* A **put** up to 64 MiB is one request: cancelled or failed, it leaves nothing. A larger one goes in blocks, of which
-  nobody sees anything before the last request; blocks without it are removed by the service after a week.
+* A **put** up to 64 MiB is one request: cancelled or failed, it leaves nothing. A larger one is sent in blocks, which
+  are invisible before the last request; blocks without it are removed by the service after a week.
 * ``if_absent`` is ``If-None-Match: *`` on the put, or on the last request: the server decides.
-* **Listings** ask the service to begin at a key. A server that does not know how (an emulator) begins at the prefix,
-  and what comes before the key is passed over.
+* **Listings** ask the service to begin at a key. A server without this feature (an emulator) begins at the prefix,
+  and names before the key are skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Result = TypeVar("_Result")
 
 _MAX_LIST = 5000
 
-# In this order: the classes overlap. Those without an answer of the server in them.
+# In this order: the classes overlap. Exceptions without an answer of the server.
 _KINDS: dict[type[StorageError], tuple[type[Exception], ...]] = {
     StorageTimeoutError: (
         exceptions.ServiceRequestTimeoutError,
@@ -58,7 +58,7 @@ _KINDS: dict[type[StorageError], tuple[type[Exception], ...]] = {
 class AzureBackend(FsspecBackend):
     """Objects in a container, below ``prefix`` (without slashes at its ends).
 
-    ``each_request`` is given to every request of the client: its timeouts, and that it is made once.
+    ``each_request`` is passed to every request of the client: timeouts, and no retries.
     """
 
     tells_range_errors: ClassVar[bool] = True
@@ -77,7 +77,7 @@ class AzureBackend(FsspecBackend):
         checksum: bool,
     ) -> None:
         super().__init__(fs, f"{container}/{prefix}", url=url, capabilities=capabilities, concurrency=concurrency)
-        # A ContainerClient; its methods are declared in ways that are of no help here.
+        # A ContainerClient; the declarations of its methods do not help here.
         self._container: Any = fs.service_client.get_container_client(container)
         self._loop = loop
         self._prefix = f"{prefix}/" if prefix else ""
@@ -90,7 +90,7 @@ class AzureBackend(FsspecBackend):
         return await call_asyncio(self._loop, function, *args, **kwargs)
 
     def translate(self, error: Exception, operation: str, key: str) -> StorageError:
-        """Return the error of ours for one of the client's, by the code of the answer if there was one."""
+        """Return the storage error for one of the client's, by the code of the answer if there was one."""
         if isinstance(error, exceptions.HttpResponseError) and error.status_code:
             code = getattr(error, "error_code", None) or ""
             code = str(getattr(code, "value", code))
@@ -148,7 +148,7 @@ class AzureBackend(FsspecBackend):
         return await self.call(self._pages, prefix, start_after, limit)
 
     async def _pages(self, prefix: str, start_after: str, limit: int) -> ListPage:
-        # Beginning at a key includes it: ask for one more, and leave it out.
+        # A start key is inclusive: request one more, and leave it out.
         options = {"start_from": self._prefix + start_after} if start_after else {}
         blobs = self._container.list_blobs(
             name_starts_with=self._prefix + prefix,
@@ -170,7 +170,7 @@ class AzureBackend(FsspecBackend):
 
 
 def _send_in_pieces(request: Any) -> None:
-    """Hand the bytes of a request on as a file: then they are sent piece by piece, and others have their turns."""
+    """Pass the bytes of a request as a file: then they are sent piece by piece, and other tasks can run."""
     body = request.http_request.data
     if isinstance(body, bytes):
         request.http_request.data = io.BytesIO(body)

@@ -1,4 +1,4 @@
-"""What the error codes of Azure's Blob service mean for storage. Answers to HEAD have the code in a header."""
+"""Maps error codes of Azure's Blob service to storage errors. Answers to HEAD have the code in a header."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS: dict[type[StorageError], tuple[str, ...]] = {
     StorageRangeError: ("InvalidRange",),
     StorageThrottledError: ("ServerBusy",),
     StorageTimeoutError: ("OperationTimedOut",),
-    # What was damaged on its way can be sent again.
+    # Data damaged in transfer can be sent again.
     StorageUnavailableError: ("InternalError", "Md5Mismatch"),
     StorageDeniedError: (
         "AccountIsDisabled",
@@ -61,9 +61,9 @@ _BY_STATUS: dict[int, type[StorageError]] = {
 
 
 def kind_of_answer(operation: str, code: str, status: int) -> type[StorageError]:
-    """Return the class of ours for an answer with an error.
+    """Return the storage error class for an answer with an error.
 
-    Anything else of the server's making may pass; anything else of ours will not.
+    Other server errors are retryable; other client errors are not.
     """
     if code in _BY_CODE:
         return _BY_CODE[code]

@@ -1,4 +1,4 @@
-"""``azure://``: from options to a client."""
+"""The ``azure://`` plugin: options, and creation of the client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from danube_storage_azure._backend import AzureBackend
 __all__ = ["AzureConfig", "AzureStoragePlugin"]
 
 _MAX_OBJECT_BYTES = 5 * GIB
-"""Largest object. The service takes larger ones, but one that is in memory at once should not be."""
+"""Largest object. The service accepts larger ones, but objects are held in memory as a whole."""
 _CLOSE_S = 5.0
 
 
@@ -68,7 +68,7 @@ class AzureStoragePlugin(StoragePlugin[AzureConfig]):
 
     @asynccontextmanager
     async def open(self, config: AzureConfig, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Make a client; the first call finds out whether the container is there."""
+        """Create a client; the first call finds out whether the container exists."""
         _check(config, surroundings)
         loop = fsspec.asyn.get_loop()
         fs = await _connect(config, surroundings.url)
@@ -129,10 +129,10 @@ async def _connect(config: AzureConfig, url: str) -> Any:
         use_listings_cache=False,
     )
     try:
-        # In a thread: the credentials of a machine are looked for in files and processes.
+        # In a thread: the credentials of a machine are searched in files and processes.
         return await trio.to_thread.run_sync(make, abandon_on_cancel=True)
     except ValueError:
-        # What it says may have a secret in it.
+        # The message may contain a secret.
         raise ConfigurationError(
             f"{url}: no client can be made of these options: give connection_string, or account_name and credentials"
         ) from None

@@ -1,4 +1,4 @@
-"""Danube's history in Google Cloud Storage, through gcsfs."""
+"""Storage backend for Danube's history in Google Cloud Storage, using gcsfs."""
 
 from __future__ import annotations
 

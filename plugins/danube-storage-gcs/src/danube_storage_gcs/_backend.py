@@ -1,4 +1,4 @@
-"""``gcs://``: objects in Google Cloud Storage, through its JSON interface.
+"""``gcs://``: objects in Google Cloud Storage, using its JSON interface.
 
 A **put** is one request with two parts, whatever the object's size::
 
@@ -10,9 +10,9 @@ A **put** is one request with two parts, whatever the object's size::
     Content-Type: application/octet-stream      the bytes
     --BOUNDARY--
 
-The other ways to upload (in one part, or resumable) can leave something behind when they are interrupted, and not every
-emulator minds the condition in them. ``ifGenerationMatch=0`` lets exactly one writer of a key win. The service compares
-the checksum with what it got.
+The other kinds of upload (in one part, or resumable) can leave remains when they are interrupted, and not every
+emulator evaluates their condition. ``ifGenerationMatch=0`` lets exactly one writer of a key win. The service compares
+the checksum with the received bytes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BY_REASON: dict[str, type[StorageError]] = {
     "userRateLimitExceeded": StorageThrottledError,
     "quotaExceeded": StorageThrottledError,
     "requestTimeout": StorageTimeoutError,
-    # An object that was replaced within the same moment.
+    # The object was replaced at the same moment.
     "conflict": StorageConflictError,
 }
 _BY_STATUS: dict[int, type[StorageError]] = {
@@ -121,14 +121,14 @@ class GcsBackend(FsspecBackend):
         return answer[3]
 
     def translate(self, error: Exception, operation: str, key: str) -> StorageError:
-        """Return the error of ours for an answer, or for what the client met before there was one."""
+        """Return the storage error for an answer, or for an exception of the client without one."""
         kind: type[StorageError]
         if isinstance(error, AnswerError):
             other = StorageUnavailableError if error.status >= 500 else StorageError
             kind = _BY_REASON.get(error.reason) or _BY_STATUS.get(error.status, other)
             return self.error(kind, operation, key, str(error))
         if isinstance(error, google.auth.exceptions.GoogleAuthError):
-            # The token's server may be away, or it may have said no.
+            # The token's server may be unavailable, or may have refused.
             kind = StorageUnavailableError if error.retryable else StorageDeniedError
         elif isinstance(error, asyncio.TimeoutError):
             kind = StorageTimeoutError
@@ -156,7 +156,7 @@ class GcsBackend(FsspecBackend):
             ifGenerationMatch="0" if if_absent else None,
             kmsKeyName=self._kms_key_name,
             headers={"Content-Type": f"multipart/related; boundary={boundary.decode()}"},
-            # As a file: then the client sends it piece by piece, and lets others have their turns in between.
+            # As a file: then the client sends it piece by piece, and other tasks can run in between.
             data=io.BytesIO(b"".join(parts)),
         )
 
@@ -184,7 +184,7 @@ class GcsBackend(FsspecBackend):
         found: list[ObjectInfo] = []
         token = ""
         while True:
-            # startOffset is inclusive: ask for one more, and leave it out.
+            # startOffset is inclusive: request one more, and leave it out.
             body = await self._request(
                 "GET",
                 _OBJECTS,

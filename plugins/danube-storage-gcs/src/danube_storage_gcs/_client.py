@@ -1,11 +1,11 @@
-"""gcsfs as it is needed here: one attempt for each request, and errors that still have their status.
+"""gcsfs without retries, and with errors that keep their HTTP status.
 
-gcsfs tries six times by itself, and makes of the service's answers exceptions of Python that say less: a refused
-permission and a broken connection are both ``OSError``. So its one method that sends requests is replaced; finding and
-refreshing credentials, the session and the addresses stay its own.
+gcsfs makes six attempts by itself, and converts the service's answers to less specific Python exceptions: a refused
+permission and a broken connection are both ``OSError``. So its one method that sends requests is replaced; credentials
+and their refresh, the session and the addresses are still handled by gcsfs.
 
-The environment variable below has to be set before gcsfs is first imported: otherwise each bucket is asked for its kind
-through another protocol, which takes minutes to fail where only the usual one is spoken.
+The environment variable below must be set before gcsfs is first imported: otherwise the kind of each bucket is queried
+through another protocol, which takes minutes to fail if the server does not support it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["AnswerError", "GcsClient"]
 class AnswerError(Exception):
     """An answer with an error.
 
-    ``status`` is that of HTTP, ``reason`` Google's word (``conditionNotMet``), "" if there was none.
+    ``status`` is the HTTP status, ``reason`` Google's error reason (``conditionNotMet``), "" if there was none.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""``gcs://``: from options to a client."""
+"""The ``gcs://`` plugin: options, and creation of the client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from danube_storage_gcs._client import GcsClient
 __all__ = ["GcsConfig", "GcsStoragePlugin"]
 
 _MAX_OBJECT_BYTES = 5 * GIB
-"""Largest object. The service takes larger ones, but one that is in memory at once should not be."""
+"""Largest object. The service accepts larger ones, but objects are held in memory as a whole."""
 _SOURCES = ("google_default", "cloud", "cache", "anon")
 _CLOSE_S = 5.0
 
@@ -61,7 +61,7 @@ class GcsStoragePlugin(StoragePlugin[GcsConfig]):
 
     @asynccontextmanager
     async def open(self, config: GcsConfig, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Find the credentials; the first call finds out whether the bucket is there."""
+        """Find the credentials; the first call finds out whether the bucket exists."""
         url = surroundings.url
         if not surroundings.location or "@" in surroundings.location:
             raise ConfigurationError(f"{url} names no bucket; write gs://bucket/prefix")
@@ -90,7 +90,7 @@ class GcsStoragePlugin(StoragePlugin[GcsConfig]):
 
 
 def _credentials(token: str) -> str | google.oauth2.credentials.Credentials | None:
-    """Return what gcsfs takes. It would ask Google how long a token lives; the first refusal tells that, too."""
+    """Return the credentials for gcsfs. It would query a token's lifetime; the first refusal shows its end as well."""
     if not token or token in _SOURCES or os.path.exists(token) or "/" in token:
         return token or None
     return google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call] # it has types only in part
@@ -112,12 +112,12 @@ async def _connect(config: GcsConfig, url: str) -> GcsClient:
         **options,
     )
     try:
-        # In a thread: looking for credentials reads files and may ask the machine's own server.
+        # In a thread: the search for credentials reads files and may query the machine's metadata server.
         client: GcsClient = await trio.to_thread.run_sync(make, abandon_on_cancel=True)
     except google.auth.exceptions.TransportError as error:
         raise StorageUnavailableError(f"{url}: open: the server of the credentials does not answer") from error
     except (google.auth.exceptions.GoogleAuthError, ValueError, TypeError, LookupError, OSError):
-        # What it says may have the token in it.
+        # The message may contain the token.
         raise ConfigurationError(
             f"{url}: the option token is no way to find credentials; it is a path that cannot be read, or no key file"
         ) from None

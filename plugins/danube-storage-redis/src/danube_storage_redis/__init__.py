@@ -1,4 +1,4 @@
-"""Danube's history in Redis or Valkey: the storage backend ``redis://``.
+"""Storage backend for Danube's history in Redis or Valkey: ``redis://``.
 
 ``redis://[user:password@]host[:port]/prefix?option=value``, ``rediss://`` with TLS; the options are the fields of
 :class:`RedisConfig`.

@@ -1,16 +1,16 @@
-"""Objects in Redis: one string for each, and two small collections that know their names.
+"""Objects in Redis: one string for each object, and two collections that index their keys.
 
 All keys carry the prefix of the URL in braces, so that Redis Cluster puts them into one slot, on one node::
 
     {danube:<prefix>}:object:<key>    string   the bytes
     {danube:<prefix>}:index           zset     all keys, score 0: in the order of their bytes
     {danube:<prefix>}:about           hash     key -> "<size> <microseconds since the epoch>"
-    {danube:<prefix>}:upload:<id>     string   an object on its way in; expires by itself
+    {danube:<prefix>}:upload:<id>     string   an object being uploaded; expires by itself
 
 A put first sets the upload, then a script renames it and enters it in both collections, in one step and without copying
-the bytes. So an interrupted put has either happened or has left an upload that expires. Small objects are sent together
-with the script, in one round trip; for a large one the script follows the answer, so that a put that is cancelled while
-the server still works on the bytes does not happen. Reads of several things at once are transactions (MULTI), so they
+the bytes. So an interrupted put either has taken effect or has left an upload that expires. Small objects are sent with
+the script, in one round trip; for a large one the script follows the answer, so that a put that is cancelled while
+the server is still receiving the bytes has no effect. Reads of several values are transactions (MULTI), so they
 see one version of an object.
 """
 
@@ -90,7 +90,7 @@ class RedisBackend(StorageBackend):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """What the server was configured for when the backend was opened."""
+        """The guarantees of the server, according to its configuration when the backend was opened."""
         return self._capabilities
 
     async def put(self, key: str, data: bytes | bytearray, *, if_absent: bool = False) -> None:
@@ -148,7 +148,7 @@ class RedisBackend(StorageBackend):
         return [b"" if start == end else next(parts) for start, end in ranges]
 
     async def head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object; see :meth:`StorageBackend.head`."""
+        """Return size and time of an object; see :meth:`StorageBackend.head`."""
         (about,) = await self._client.call("head", key, [("HGET", self._about, key)])
         if about is None:
             raise self._missing("head", key)
@@ -157,7 +157,7 @@ class RedisBackend(StorageBackend):
     async def list(self, prefix: str = "", *, start_after: str = "", limit: int = 1000) -> ListPage:
         """Return one page of a listing; see :meth:`StorageBackend.list`."""
         lowest = f"({start_after}" if start_after >= prefix else f"[{prefix}"
-        # Keys are ASCII, so everything with the prefix sorts below the prefix and a byte that is not.
+        # Keys are ASCII, so all keys with the prefix sort below the prefix and a non-ASCII byte.
         highest = b"(" + prefix.encode() + b"\xff"
         command: Command = (
             *("EVAL", _LIST, 2, self._index, self._about),

@@ -1,7 +1,7 @@
-"""A pool of connections to one server: each call has one for itself, and only a whole conversation gives it back.
+"""A pool of connections to one server: each call uses one exclusively, and returns it only after a whole exchange.
 
-A call that fails or is cancelled closes its connection. That is what makes cancelling real: the server throws away a
-command of which it has not seen the last byte.
+A call that fails or is cancelled closes its connection. That makes cancellation effective: the server discards a
+command that it has not received completely.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _UNAVAILABLE = {
     "ASK": "its slot is being moved",
 }
 _DEAD_PEER_MS = 10_000
-"""Bytes that are not confirmed within this time end a connection, so that a dead server is not waited for."""
+"""Bytes not confirmed within this time end a connection, so that calls do not wait for a dead server."""
 
 
 class ServerAddress:
-    """Where the server is, and how it wants to be spoken to."""
+    """Address, credentials and protocol options of a server."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class ServerAddress:
         self.host = host
         self.port = port
         self.url = url
-        """What messages call the server's storage; without secrets."""
+        """The URL shown in messages, without secrets."""
         self.username = username
         self.password = password
         self.database = database
         self.tls = tls
 
     def at(self, host: str, port: int) -> ServerAddress:
-        """Return the same for another server; an empty host is this one's (what a cluster says if it does not know)."""
+        """Return the same for another server; an empty host means this one's (sent by a cluster if it is unknown)."""
         return ServerAddress(
             host or self.host,
             port,
@@ -99,7 +99,7 @@ class ServerAddress:
         return connection
 
     def translate(self, error: ServerError, operation: str, key: str) -> StorageError:
-        """Return the storage error that an error reply stands for."""
+        """Return the storage error for an error reply."""
         what = f"{self.url}: {operation} {key}".rstrip()
         if error.code in _DENIED or error.message.startswith(("ERR AUTH ", "ERR Client sent AUTH")):
             return StorageDeniedError(f"{what}: {error.message}; check user name and password, and the server's ACL")
@@ -111,7 +111,7 @@ class ServerAddress:
 
 
 class RedisClient:
-    """Calls to one server, or to the node of a cluster that has the slot of our keys."""
+    """Calls to one server, or to the cluster node with the slot of the backend's keys."""
 
     def __init__(self, address: ServerAddress, max_connections: int) -> None:
         self._address = address
@@ -123,7 +123,7 @@ class RedisClient:
 
         Raises:
             StorageError: the server answered one of the commands (also one inside a transaction) with an error.
-            StorageUnavailableError: no connection, or it broke; the commands may have been done.
+            StorageUnavailableError: no connection, or it broke; the commands may have been executed.
         """
         async with self._slots:
             try:
@@ -134,7 +134,7 @@ class RedisClient:
             try:
                 replies = await connection.exchange(commands)
                 failure = _first_error(replies)
-                # After an error the connection may be in a transaction that was not ended, or with the wrong server.
+                # After an error the connection may be in an unfinished transaction, or connected to the wrong server.
                 whole = failure is None
             except (OSError, ValueError, trio.BrokenResourceError, ConnectionEndedError) as error:
                 await self.close()
@@ -149,7 +149,7 @@ class RedisClient:
         return replies
 
     async def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         while self._idle:
             await self._idle.pop().close()
 
@@ -165,7 +165,7 @@ class RedisClient:
         if failure.code == "READONLY":
             await self.close()
         elif failure.code == "MOVED":
-            # All our keys share a slot, so one node of the cluster is all we need; the next attempt goes there.
+            # All keys share a slot, so one node of the cluster is enough; the next attempt uses it.
             host, _, port = failure.message.rpartition(" ")[2].rpartition(":")
             self._address = self._address.at(host, int(port))
             await self.close()
@@ -178,7 +178,7 @@ class RedisClient:
 
 
 def _first_error(replies: Sequence[Reply]) -> ServerError | None:
-    # EXECABORT only says that another command was refused, and that one's reply comes before it.
+    # EXECABORT only reports that another command was refused, whose own reply precedes it.
     for reply in replies:
         found = _first_error(reply) if isinstance(reply, list) else reply
         if isinstance(found, ServerError):

@@ -1,4 +1,4 @@
-"""``redis://`` and ``rediss://``: the URL, the options, and what the server is asked before it is trusted."""
+"""The ``redis://`` and ``rediss://`` plugin: URL, options, and a check of the server's guarantees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RedisConfig", "RedisStoragePlugin"]
 
 _DEFAULT_PORT = 6379
 _MAX_VALUE_BYTES = 512 * MIB
-"""What Redis allows for one string."""
+"""Maximum size of a string in Redis."""
 
 
 class RedisConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -52,7 +52,7 @@ class RedisStoragePlugin(StoragePlugin[RedisConfig]):
 
     @asynccontextmanager
     async def open(self, config: RedisConfig, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Connect, log in, ask what the server is configured for, and close the connections at the end."""
+        """Connect, log in, query the server's configuration, and close the connections at the end."""
         prefix = surroundings.path.strip("/")
         if "{" in prefix or "}" in prefix:
             raise ConfigurationError(f"{surroundings.url}: the prefix {prefix!r} must not contain braces")
@@ -100,7 +100,7 @@ def _address(config: RedisConfig, surroundings: StorageSurroundings) -> ServerAd
 
 
 async def _ask(client: RedisClient) -> tuple[bool, int]:
-    """Return whether the server syncs each write before it answers and forgets nothing, and its largest value."""
+    """Return whether the server syncs each write before it answers and evicts nothing, and its largest value."""
     await client.call("open", "", [("PING",)])
     settings = {}
     try:

@@ -1,13 +1,13 @@
-r"""RESP, the protocol of Redis and Valkey, as far as an object store needs it: one conversation at a time.
+r"""RESP, the protocol of Redis and Valkey, as far as an object store needs it: one exchange at a time.
 
 A command is an array of byte strings, a reply is one of five kinds. Every line ends with ``\r\n``::
 
     command   *2  $3  GET  $5  hello
     reply     +OK   -ERR text   :12   $5  hello   $-1 (nothing)   *2  reply  reply
 
-Why it is written out here: of all that a client library of Redis can do this backend needs ten commands. But it must
-know what becomes of a connection whose call is cancelled, and it moves values of many megabytes, which are sent from
-the caller's buffer and received without copies in between. The usual library would also need a second event loop.
+Why it is implemented here: this backend needs only ten commands of a Redis client library. But it must
+know the state of a connection whose call is cancelled, and it transfers values of many megabytes, which are sent from
+the caller's buffer and received without intermediate copies. The usual library would also need a second event loop.
 
 The protocol: https://redis.io/docs/latest/develop/reference/protocol-spec/
 """
@@ -27,9 +27,9 @@ Command = Sequence[Argument]
 """A command: its name, then its arguments."""
 
 _PIECE_BYTES = 1024 * 1024
-"""Large values are sent and received in pieces of this size: each is a point where a call can be cancelled."""
+"""Large values are sent and received in pieces of this size: a call can be cancelled between them."""
 _INLINE_BYTES = 16 * 1024
-"""Arguments up to this size are copied into the buffer of their neighbours; larger ones are sent as they are."""
+"""Arguments up to this size are copied into one buffer; larger ones are sent without copying."""
 _MAX_LINE_BYTES = 64 * 1024
 
 
@@ -38,7 +38,7 @@ class ConnectionEndedError(Exception):
 
 
 class ServerError:
-    """An error reply. A value, not an exception: replies around it are still to be read."""
+    """An error reply. A value, not an exception: other replies must still be read."""
 
     __slots__ = ("code", "message")
 
@@ -55,7 +55,7 @@ Reply = bytes | int | None | ServerError | list["Reply"]
 
 
 class RespConnection:
-    """A connection to a server. Not to be used again once a call has raised or was cancelled: close it."""
+    """A connection to a server. If a call has raised or was cancelled, close it and do not use it again."""
 
     __slots__ = ("_buffer", "_descriptor", "_stream")
 
@@ -66,23 +66,23 @@ class RespConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether the connection can carry another conversation: it is neither ended nor in the middle of one."""
+        """Whether the connection can be used for another exchange: it is neither ended nor in the middle of one."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         return not self._buffer and not poll.poll(0)
 
     async def exchange(self, commands: Sequence[Command]) -> list[Reply]:
-        """Send commands in one go and return their replies, in order.
+        """Send commands at once and return their replies, in order.
 
         Raises:
-            ConnectionEndedError: the server has ended the connection, or what it says is not RESP.
+            ConnectionEndedError: the server has closed the connection, or does not send RESP.
             trio.BrokenResourceError: the connection broke.
         """
         await self._send(commands)
         return [await self._reply() for _ in commands]
 
     async def close(self) -> None:
-        """Close at once, also when the caller is being cancelled."""
+        """Close at once, even if the caller is being cancelled."""
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(self._stream)
 
@@ -132,7 +132,7 @@ class RespConnection:
         return line
 
     async def _bulk(self, size: int) -> bytes:
-        # What has arrived already, then pieces of their own: a large value is joined once and copied no more often.
+        # Bytes that have arrived already, then separate pieces: a large value is joined once and not copied otherwise.
         pieces = [bytes(self._buffer[:size])]
         missing = size - len(pieces[0])
         del self._buffer[:size]

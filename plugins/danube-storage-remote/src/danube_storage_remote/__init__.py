@@ -1,4 +1,4 @@
-"""Danube's history on another machine: the storage backend ``remote://``, which talks to ``danube storage-server``.
+"""Storage backend ``remote://``: Danube's history on another machine, served by ``danube storage-server``.
 
 ``remote://host[:port]/space?option=value``; the options are the fields of :class:`RemoteConfig`.
 """

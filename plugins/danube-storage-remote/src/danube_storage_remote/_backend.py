@@ -1,7 +1,7 @@
-"""Objects behind a storage server: the contract's methods, each one call of :mod:`danube.model.storage_api`.
+"""Objects behind a storage server: each contract method is one call of :mod:`danube.model.storage_api`.
 
-Large objects travel in pieces on the call's own stream, so flow control reaches from the server's memory to the caller.
-A cancelled call resets its stream: the server drops what it has received of a put that was not whole.
+Large objects are sent in pieces on the call's own stream, so flow control reaches from the server's memory to the
+caller. A cancelled call resets its stream: the server drops the received part of an incomplete put.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RemoteBackend(StorageBackend):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Those of the backend that the server serves, and shared in any case."""
+        """Those of the backend behind the server, and always shared."""
         description = self._connection.description
         assert description is not None, "connect_remote() has asked"
         return StorageCapabilities(
@@ -64,7 +64,7 @@ class RemoteBackend(StorageBackend):
                 with memoryview(data) as view:
                     for start in range(0, size, api.PIECE_BYTES):
                         await stream.wait_send_capacity()
-                        # False when the server has ended the call; why, the answer says.
+                        # False if the server has ended the call; its answer has the reason.
                         if not stream.send_nowait(bytes(view[start : start + api.PIECE_BYTES])):
                             break
                 stream.end()
@@ -103,7 +103,7 @@ class RemoteBackend(StorageBackend):
         return parts
 
     async def head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object; see :meth:`StorageBackend.head`."""
+        """Return size and time of an object; see :meth:`StorageBackend.head`."""
         found = await self._unary(api.Method.HEAD, f"head {key}", api.HeadObject(self._space, key), api.Object)
         return ObjectInfo(found.key, found.size_bytes, found.modified_us)
 
@@ -120,7 +120,7 @@ class RemoteBackend(StorageBackend):
             await self._unary(api.Method.DELETE, f"delete {some[0]}", api.DeleteObjects(self._space, some), api.Done)
 
     async def abandon_uploads(self, prefix: str, older_than_s: float) -> int:
-        """Have the server remove what interrupted uploads have left behind in its backend."""
+        """Make the server remove remains of interrupted uploads in its backend."""
         request = api.AbandonUploads(self._space, prefix, older_than_s)
         return (await self._unary(api.Method.ABANDON_UPLOADS, f"abandon_uploads {prefix}*", request, api.Count)).count
 
@@ -153,7 +153,7 @@ class RemoteBackend(StorageBackend):
 
 
 async def _pieces(stream: ClientStream) -> list[bytes]:
-    """Receive an answer of bytes, whole."""
+    """Receive an answer of bytes completely."""
     pieces: list[bytes] = []
     missing: int | None = None
     while (message := await stream.receive()) is not None:

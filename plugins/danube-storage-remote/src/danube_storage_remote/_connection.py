@@ -1,11 +1,11 @@
-"""The connection to a storage server: opened when it is needed, opened again when it was lost.
+"""The connection to a storage server: opened on demand, and reopened after a loss.
 
-All calls share one connection. Whoever finds none starts to connect, the others wait for the same outcome, and
-cancelling one of them stops nobody else. When the server drains, the calls that are under way keep the old connection
-and the next one opens another.
+All calls share one connection. If there is none, the first call starts to connect, the others wait for the same
+result, and cancelling one of them does not affect the others. When the server drains, calls in progress keep the old
+connection and the next one opens another.
 
-What a server serves is asked on every connection. It has to stay what it was at first: a server that comes back
-over another backend may promise less than the broker was told.
+The server's description is queried on every connection. It must not change: a server that returns
+with another backend may guarantee less than the broker was told.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Attempt:
 
 
 class RemoteConnection:
-    """One connection that comes back by itself. Opened by :func:`connect_remote`."""
+    """A connection that is reopened when needed. Created by :func:`connect_remote`."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class RemoteConnection:
         connect: Connect | None,
     ) -> None:
         self.url = url
-        """What messages call the server; without secrets."""
+        """URL of the server for messages, without secrets."""
         self.metadata = metadata
-        """Headers of every call: the token."""
+        """Headers of every call, including the token."""
         self.description: api.StorageDescription | None = None
-        """What the server serves; None before the first connection."""
+        """Description of the server's storage; None before the first connection."""
         self._nursery = nursery
         self._host = host
         self._port = port
@@ -81,7 +81,7 @@ class RemoteConnection:
         return attempt.channel
 
     async def _hold(self, attempt: _Attempt) -> None:
-        """Connect, tell those who wait, and keep the connection until it ends."""
+        """Connect, notify waiting calls, and keep the connection until it ends."""
         try:
             async with connect_channel(self._host, self._port, self._limits, connect=self._connect) as channel:
                 await self._describe(channel)
@@ -113,7 +113,7 @@ class RemoteConnection:
             )
 
     def translate(self, error: DanubeError, operation: str) -> DanubeError:
-        """Return the storage error for what a call raised; errors of the server's backend stay what they are."""
+        """Return the storage error for an exception of a call; errors of the server's backend are unchanged."""
         kind: type[DanubeError] = StorageError
         if isinstance(error, StorageError | InvalidArgumentError):
             kind = type(error)
@@ -140,10 +140,10 @@ async def connect_remote(
     token: str = "",
     connect: Connect | None = None,
 ) -> AsyncIterator[RemoteConnection]:
-    """Connect to a storage server and ask what it serves; close the connection at the end of the block.
+    """Connect to a storage server and query its description; close the connection at the end of the block.
 
-    ``connect`` opens the byte stream in place of TCP. Raises :class:`StorageError` if the server cannot be reached, or
-    does not want us.
+    ``connect`` opens the byte stream instead of TCP. Raises :class:`StorageError` if the server cannot be reached, or
+    refuses the connection.
     """
     metadata = {"authorization": f"Bearer {token}"} if token else {}
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""``remote://``: the URL and the options."""
+"""The ``remote://`` plugin: URL and options."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RemoteStoragePlugin(StoragePlugin[RemoteConfig]):
 
     @asynccontextmanager
     async def open(self, config: RemoteConfig, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Connect, ask the server what it serves, and close the connection at the end."""
+        """Connect, query the server's description, and close the connection at the end."""
         try:
             parts = urlsplit(f"//{surroundings.location}")
             host, port = parts.hostname, parts.port

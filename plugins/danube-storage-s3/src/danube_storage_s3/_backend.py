@@ -1,12 +1,12 @@
-"""``s3://``: objects in S3, through s3fs and the client below it.
+"""``s3://``: objects in S3, using s3fs and its client.
 
-s3fs finds the credentials, holds the connections and gives the loop; the requests are made with its client directly.
-Its own methods try again by themselves, put objects without a condition or a checksum, and turn the service's codes
-into ``OSError`` of many meanings.
+s3fs finds the credentials, holds the connections and provides the event loop; the requests are made with its client
+directly. The methods of s3fs itself retry, put objects without a condition or a checksum, and convert the service's
+codes into ambiguous ``OSError`` exceptions.
 
-* A **put** up to ``single_put_bytes`` is one request: cancelled or failed, it leaves nothing. A larger one goes in
-  parts, several at a time; whatever ends it early takes the parts away, unless the server cannot be reached: then
-  :meth:`~danube.storage.StorageBackend.abandon_uploads` does it later.
+* A **put** up to ``single_put_bytes`` is one request: cancelled or failed, it leaves nothing. A larger one is sent in
+  parts, several at a time; if it ends early, the parts are removed, unless the server cannot be reached: then
+  :meth:`~danube.storage.StorageBackend.abandon_uploads` removes them later.
 * ``if_absent`` is ``If-None-Match: *``, on the put or on the completion of the parts: the server decides.
 * **Listings** are ListObjectsV2 with StartAfter, so a page costs one request wherever it begins.
 """
@@ -45,7 +45,7 @@ _MAX_PARTS = 10_000
 _MAX_LIST = 1000
 _MAX_DELETE = 1000
 _ABORT_S = 5.0
-"""How long a put that was cancelled may take to remove its parts."""
+"""How long a cancelled put may take to remove its parts."""
 
 # In this order: the classes overlap.
 _KINDS: dict[type[StorageError], tuple[type[Exception], ...]] = {
@@ -71,7 +71,7 @@ _KINDS: dict[type[StorageError], tuple[type[Exception], ...]] = {
     ),
     StorageError: (botocore.exceptions.BotoCoreError,),
 }
-"""What the client raises when it has no answer with an error in it."""
+"""Exceptions of the client without an error answer of the server."""
 _ANY = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, AiohttpError, OSError)
 
 
@@ -99,7 +99,7 @@ class S3Backend(FsspecBackend):
         self._config = config
         self._wall_clock_us = wall_clock_us
         self._stored: dict[str, str] = {}
-        """What every object is created with."""
+        """Parameters of every created object."""
         if config.sse:
             self._stored["ServerSideEncryption"] = config.sse
         if config.sse_kms_key_id:
@@ -119,7 +119,7 @@ class S3Backend(FsspecBackend):
         return await method(Bucket=self._place.bucket, **parameters)
 
     def translate(self, error: Exception, operation: str, key: str) -> StorageError:
-        """Return the error of ours for one of botocore's, by its code."""
+        """Return the storage error for one of botocore's, by its code."""
         if isinstance(error, botocore.exceptions.ClientError):
             answer = error.response.get("Error", {})
             code, status = answer.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -162,7 +162,7 @@ class S3Backend(FsspecBackend):
             parts = await self.each(put_part, range(1, -(-len(data) // size) + 1))
             await self.request("complete_multipart_upload", **upload, MultipartUpload={"Parts": parts}, **condition)
         except BaseException:
-            # The error that ended the put is the one to tell; abandon_uploads finds what stays behind.
+            # Report the error that ended the put; abandon_uploads finds remaining parts.
             with trio.CancelScope(deadline=trio.current_time() + _ABORT_S, shield=True), suppress(*_ANY):
                 await self.request("abort_multipart_upload", **upload)
             raise
@@ -213,7 +213,7 @@ class S3Backend(FsspecBackend):
                 for item in contents
                 if is_key(key := item["Key"][own:])
             ]
-            # A page may be full of what is not ours; then its end is where to go on.
+            # A page may contain only foreign objects; then continue at its end.
             if found or not more or not contents:
                 return ListPage(found, more)
             start_after = contents[-1]["Key"][own:]
@@ -237,7 +237,7 @@ class S3Backend(FsspecBackend):
         except botocore.exceptions.ClientError as error:
             if error.response["Error"]["Code"] != "NoSuchUpload":
                 raise
-            return 0  # it came to an end by itself in the meantime
+            return 0  # it has ended in the meantime
         return 1
 
 

@@ -1,7 +1,7 @@
-"""What the error codes of S3, and of the services that imitate it, mean for storage.
+"""Maps error codes of S3, and of compatible services, to storage errors.
 
 An answer with an error has a code in its body (``NoSuchKey``). Answers to HEAD have no body, and not every service has
-every code; then the HTTP status speaks.
+every code; then the HTTP status decides.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KINDS: dict[type[StorageError], tuple[str, ...]] = {
         "BandwidthLimitExceeded",
     ),
     StorageTimeoutError: ("RequestTimeout", "RequestTimeoutException"),
-    # What was damaged or cut off on its way can be sent again.
+    # Data damaged or truncated in transfer can be sent again.
     StorageUnavailableError: ("InternalError", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"),
     StorageDeniedError: (
         "AccessDenied",
@@ -76,9 +76,9 @@ _BY_STATUS: dict[int, type[StorageError]] = {
 
 
 def kind_of_answer(code: str, status: int) -> type[StorageError]:
-    """Return the class of ours for an answer with an error. ``status`` is 0 if there was none (within a bulk answer).
+    """Return the storage error class for an answer with an error. ``status`` is 0 if there was none (bulk answers).
 
-    Anything else of the server's making may pass; anything else of ours will not.
+    Other server errors are retryable; other client errors are not.
     """
     if code in _BY_CODE:
         return _BY_CODE[code]
