@@ -1,4 +1,4 @@
-"""What ``s3://`` and ``s3+obstore://`` can be told, and the bucket and prefix of their URLs."""
+"""Options of ``s3://`` and ``s3+obstore://``, and bucket and prefix from their URLs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from danube.storage import StorageSurroundings
 __all__ = ["Place", "S3Config", "place_of", "signs_payload"]
 
 _MIN_PART_BYTES = 5 * MIB
-"""What S3 demands of every part but the last."""
+"""Minimum size that S3 requires of every part but the last."""
 
 
 class S3Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -62,22 +62,22 @@ class S3Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def signs_payload(config: S3Config) -> bool:
-    """Whether what is put is hashed for the signature.
+    """Whether the payload of a put is hashed for the signature.
 
-    Over TLS nobody can change it on its way, and the hash would be most of what a put costs.
+    Over TLS it cannot be changed in transfer, and the hash would be most of the cost of a put.
     """
     return config.endpoint_url.startswith("http://")
 
 
 class Place(NamedTuple):
-    """Where the objects are."""
+    """Bucket and prefix of the objects."""
 
     bucket: str
     prefix: str
     """Without slashes at its ends; may be empty."""
 
     def key(self, key: str) -> str:
-        """Return the full name of an object, or the beginning of names."""
+        """Return the full name of an object, or a prefix of names."""
         return f"{self.prefix}/{key}" if self.prefix else key
 
 

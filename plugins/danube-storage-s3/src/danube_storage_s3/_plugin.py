@@ -1,4 +1,4 @@
-"""``s3://``: from options to an s3fs that tries once and caches nothing."""
+"""The ``s3://`` plugin: options, and creation of an s3fs client without retries and caches."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from danube_storage_s3._options import S3Config, place_of, signs_payload
 __all__ = ["S3StoragePlugin"]
 
 _MAX_OBJECT_BYTES = 5 * GIB
-"""Largest object. S3 takes larger ones in parts, but one that is in memory at once should not be."""
+"""Largest object. S3 accepts larger ones in parts, but objects are held in memory as a whole."""
 _POOL = 64
-"""Connections of one storage: more than it makes calls, and parts or ranges of each call, at a time."""
+"""Connections of one storage: more than its concurrent calls, and parts or ranges of each call."""
 _CLOSE_S = 5.0
 
 
@@ -36,7 +36,7 @@ class S3StoragePlugin(StoragePlugin[S3Config]):
 
     @asynccontextmanager
     async def open(self, config: S3Config, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Make a client; the first call finds out whether the server is there."""
+        """Create a client; the first call finds out whether the server is available."""
         place = place_of(config, surroundings)
         loop = fsspec.asyn.get_loop()
         fs = s3fs.S3FileSystem(
@@ -58,11 +58,11 @@ class S3StoragePlugin(StoragePlugin[S3Config]):
                     "addressing_style": config.addressing_style,
                     "payload_signing_enabled": signs_payload(config),
                 },
-                # We send our own; services that imitate S3 often refuse those of the client.
+                # Danube sends its own checksums; compatible services often refuse those of the client.
                 "request_checksum_calculation": "when_required",
                 "response_checksum_validation": "when_required",
             },
-            # Asynchronous: it does not start a loop, nor close itself behind our back.
+            # Asynchronous: it neither starts a loop nor closes itself.
             asynchronous=True,
             skip_instance_cache=True,
             use_listings_cache=False,
@@ -85,7 +85,7 @@ class S3StoragePlugin(StoragePlugin[S3Config]):
 
 
 def _session(profile: str) -> AioSession:
-    """Return a session of its own, which shares what is read from the library's files: a large description of S3."""
+    """Return a separate session, which shares the data read from the library's files: a large description of S3."""
     session = AioSession(profile=profile or None)
     session.register_component("data_loader", _library_files())
     return session

@@ -1,8 +1,8 @@
-"""``s3+obstore://``: the same objects through obstore, a client written in Rust.
+"""``s3+obstore://``: the same objects using obstore, a client written in Rust.
 
-Its requests need a fraction of the processor time that Python's clients need, and its listings do not hold up the
-broker's loop. It can do less: every put is one request (up to 5 GiB), and it sends no CRC32C. Since it puts nothing in
-parts, nothing is left behind for ``abandon_uploads``.
+Its requests need a fraction of the processor time of Python clients, and its listings do not block the
+broker's loop. It has fewer features: every put is one request (up to 5 GiB), and it sends no CRC32C. Since it uploads
+nothing in parts, there are no remains for ``abandon_uploads``.
 
 Its calls are asyncio awaitables; they run on the loop of fsspec and are cancelled like all others. Its listings go by
 folders, and take an offset: a page is read from the prefix's folder, from just before the prefix on.
@@ -50,7 +50,7 @@ from danube_storage_s3._options import Place, S3Config, place_of, signs_payload
 __all__ = ["ObstoreBackend", "ObstoreStoragePlugin"]
 
 _MAX_OBJECT_BYTES = 5 * GIB
-"""What S3 takes in one request."""
+"""Maximum size of one S3 request."""
 _MAX_DELETE = 1000
 _LEGAL = sorted(LEGAL_CHARACTERS)
 
@@ -61,18 +61,18 @@ _KINDS: dict[type[Exception], type[StorageError]] = {
     exceptions.PermissionDeniedError: StorageDeniedError,
     exceptions.UnauthenticatedError: StorageDeniedError,
 }
-# Most errors are of one class, and their text is all there is: status and code of the answer, or the kind of failure.
+# Most errors have one class, so only their text tells the status and code of the answer, or the kind of failure.
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _TIMEOUT = re.compile(r"kind: Timeout|TimedOut|timed out")
 _BROKEN = re.compile(r"HTTP error|error sending request|error decoding response body|[Cc]onnection")
 _DETAILS = "\n\nDebug source:"
 _BYTES_PER_S = 1 * MIB
-"""The slowest transfer that is waited for."""
+"""Minimum speed of a transfer, for its timeout."""
 
 
 class ObstoreBackend(FsspecBackend):
-    """Objects in a bucket. ``store`` tries each request once; a silent server is waited for ``read_timeout_s``."""
+    """Objects in a bucket. ``store`` sends each request once; the timeout of a silent server is ``read_timeout_s``."""
 
     tells_range_errors: ClassVar[bool] = True
 
@@ -99,7 +99,7 @@ class ObstoreBackend(FsspecBackend):
         self._read_timeout_s = config.read_timeout_s
 
     async def _run(self, function: Callable[..., Any], *args: Any, size: int = 0, **kwargs: Any) -> Any:
-        """Await what one of obstore's functions returns, which transfers ``size`` bytes."""
+        """Await the result of one of obstore's functions, which transfers ``size`` bytes."""
 
         async def run() -> Any:
             return await function(*args, **kwargs)
@@ -109,7 +109,7 @@ class ObstoreBackend(FsspecBackend):
         raise TimeoutError("the server does not answer")
 
     def translate(self, error: Exception, operation: str, key: str) -> StorageError:
-        """Return the error of ours for one of obstore's."""
+        """Return the storage error for one of obstore's."""
         text, _, details = str(error).partition(_DETAILS)
         status, code = _STATUS.search(text), _CODE.search(text)
         kind: type[StorageError] | None
@@ -184,7 +184,7 @@ class ObstoreBackend(FsspecBackend):
 
 
 def _just_before(prefix: str) -> str:
-    """Return some text that sorts before every key with the prefix, with little between them."""
+    """Return a text that sorts before every key with the prefix, with few keys between them."""
     if not prefix or prefix.endswith("/"):
         return ""  # a folder, and only the folder is read
     before = [character for character in _LEGAL if character < prefix[-1]]
@@ -204,7 +204,7 @@ class ObstoreStoragePlugin(StoragePlugin[S3Config]):
 
     @asynccontextmanager
     async def open(self, config: S3Config, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Make a client; the first call finds out whether the server is there."""
+        """Create a client; the first call finds out whether the server is available."""
         place = place_of(config, surroundings)
         if config.profile:
             raise ConfigurationError(f"{surroundings.url}: obstore knows no profiles; use s3://, or key and secret")
@@ -217,7 +217,7 @@ class ObstoreStoragePlugin(StoragePlugin[S3Config]):
                     **({"root_certificate": authorities} if authorities else {}),
                     "allow_http": config.endpoint_url.startswith("http://"),
                     "connect_timeout": timedelta(seconds=config.connect_timeout_s),
-                    # Ours is by the size; theirs would be one for all.
+                    # The timeout here depends on the size; obstore's would be the same for all.
                     "timeout": timedelta(days=1),
                 },
                 retry_config={"max_retries": 0},

@@ -8,12 +8,12 @@
     orders = spark.read.format("danube").option("servers", "danube://127.0.0.1:6650").option("topic", "/default/orders")
     orders.load().groupBy("partition").count().show()
 
-Spark finds the source by itself: at the first ``format(...)`` that it does not know it imports every installed module
-whose name begins with ``pyspark_`` and registers their ``DefaultSource``. If a neighbour's import fails, that look-up
-fails as a whole; ``spark.dataSource.register(DefaultSource)`` then still works.
+Spark finds the source by itself: at the first unknown ``format(...)`` it imports every installed module
+whose name begins with ``pyspark_`` and registers their ``DefaultSource``. If the import of another such module fails,
+this search fails as a whole; ``spark.dataSource.register(DefaultSource)`` then still works.
 
-Because Spark imports this module in processes that may have nothing to do with Danube, and the command line to show its
-help, it imports as little as it can.
+It imports as little as possible, because Spark imports this module in processes that may not use Danube, and the
+command line imports it to show its help.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["DefaultSource", "Setting", "session", "settings"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the data source, and Spark with it, when somebody asks for it."""
+    """Load the data source, and Spark with it, at first use."""
     if name == "DefaultSource":
         from pyspark_danube._source import DefaultSource
 

@@ -1,15 +1,16 @@
-"""From stored batches to Arrow, a column at a time.
+"""Converts stored batches to Arrow record batches, a column at a time.
 
-A batch is opened as little as the columns allow::
+A batch is decoded only as far as the columns require::
 
     wanted                              done for a batch
-    offset, partition, producer, ...    nothing: its header says it all
+    offset, partition, producer, ...    nothing: the header has all values
     payload, no keys, one size          the records array is a matrix; one copy leaves out the msgpack headers
     payload, no keys                    msgspec makes a list of bytes, Arrow a column of it
     key, attributes, ...                msgspec makes structs of just these fields, columns are made of those
 
-Batches gather until there is enough for a record batch; columns that are constant in a stored batch (times, schemas,
-producers) are kept once for it, and repeated at the end. Nothing is done for each row in Python on the common paths.
+Batches are collected until there is enough for a record batch; columns that are constant in a stored batch (times,
+schemas, producers) are stored once for it, and repeated at the end. There is no work per row in Python on the common
+paths.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ __all__ = ["MAX_BATCH_BYTES", "MAX_BATCH_ROWS", "ArrowRows"]
 
 MAX_BATCH_ROWS: Final = 32_768
 MAX_BATCH_BYTES: Final = 4 * MIB
-"""A record batch is handed on at this many rows or payload bytes; it may exceed them by one stored batch."""
+"""Rows or payload bytes at which a record batch is returned; it may exceed them by one stored batch."""
 
 MAX_UNPACKED_BYTES: Final = 1 << 30
-"""No batch that a broker has accepted unpacks to more; one that claims to is damaged."""
+"""Maximum unpacked size of a valid batch; a larger one is damaged."""
 
 _ARRAY_HEADERS: Final = {0xDC: 3, 0xDD: 5}
 _BINARY_HEADERS: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5}
@@ -59,7 +60,7 @@ _RECORD_FIELDS: Final[tuple[tuple[str, Any, Any], ...]] = (
 
 
 class ArrowRows:
-    """Gathers stored batches of one plain topic or partition, and makes record batches of them."""
+    """Collects stored batches of one plain topic or partition, and builds record batches from them."""
 
     def __init__(self, columns: Columns, topic: str, partition: int) -> None:
         self._schema: pa.Schema = columns.schema
@@ -70,7 +71,7 @@ class ArrowRows:
         self._demanding = [
             index for index, field in enumerate(self._schema) if field.name not in _NEVER_NULL and _demands(field)
         ]
-        """Columns in which there may be nulls where the query says that there are none."""
+        """Columns that may contain nulls where the query says NOT NULL."""
         wanted = set(columns.names)
         self._payload_wanted = "payload" in wanted or bool(self._fields)
         self._opened = [
@@ -92,7 +93,7 @@ class ArrowRows:
 
     def _clear(self) -> None:
         self.rows = 0
-        """How many have gathered."""
+        """Number of collected rows."""
         self.size = 0
         """Bytes of their records, unpacked."""
         self._starts: list[int] = []
@@ -109,14 +110,14 @@ class ArrowRows:
 
     @property
     def full(self) -> bool:
-        """Whether it is time for :meth:`take`."""
+        """Whether :meth:`take` should be called."""
         return self.rows >= MAX_BATCH_ROWS or self.size >= MAX_BATCH_BYTES
 
     def add(self, batch: RawBatch, start: int, end: int) -> None:
         """Add the rows of a stored batch whose offsets are in ``[start, end)``; there may be none.
 
         Raises:
-            DataLossError: what is in the batch is not what its header says.
+            DataLossError: the contents of the batch do not match its header.
         """
         try:
             header = read_header(batch.part)
@@ -167,7 +168,7 @@ class ArrowRows:
         self._producers.append(producers)
 
     def take(self) -> pa.RecordBatch:
-        """Return what has gathered as a record batch, and begin anew.
+        """Return the collected rows as a record batch, and start a new one.
 
         Raises:
             InvalidArgumentError: a payload does not parse, and the query is to fail then; or there is a null where the
@@ -197,7 +198,7 @@ class ArrowRows:
             ) from error
 
     def _refuse_null(self, array: pa.Array, field: pa.Field) -> None:
-        """Raise InvalidArgumentError for a null where none may be: Spark does not look, and would make it anything."""
+        """Raise InvalidArgumentError for a disallowed null: Spark does not check, and would turn it into any value."""
         found = _misplaced_null(array, field)
         if found is None:
             return
@@ -257,7 +258,7 @@ class ArrowRows:
         )
 
     def _gathered(self, name: str, lists: list[Any], kind: pa.DataType) -> pa.Array:
-        """Return the column of what most messages do not have."""
+        """Return the column of a field that most messages lack."""
         if not any(values is not None for values in lists):
             return self._nulls(name, kind)
         values: list[Any] = []
@@ -284,7 +285,7 @@ class ArrowRows:
         return _from_numpy(np.repeat(np.array(numbers, dtype=np.int32), self._counts), kind)
 
     def _constant(self, name: str, value: str | int, kind: pa.DataType) -> pa.Array:
-        """Return a column of one value: a slice of one that was made before, if it is long enough."""
+        """Return a column of one value: a slice of a cached one, if it is long enough."""
         return self._kept(name, lambda rows: pa.repeat(pa.scalar(value, kind), rows))
 
     def _nulls(self, name: str, kind: pa.DataType) -> pa.Array:
@@ -305,7 +306,7 @@ _NEVER_NULL: Final = frozenset(
 
 
 def _demands(field: pa.Field) -> bool:
-    """Whether a field, or anything in it, may not be null."""
+    """Whether a field, or any field in it, is not nullable."""
     if pa.types.is_map(field.type):
         return not field.nullable  # attributes: what is in them is text
     inner = range(field.type.num_fields)
@@ -313,7 +314,7 @@ def _demands(field: pa.Field) -> bool:
 
 
 def _misplaced_null(array: pa.Array, field: pa.Field) -> tuple[int, str] | None:
-    """Return the row of a null where the field, or one in it, may not be null, and the path to that field."""
+    """Return the row of a disallowed null, and the path to its field."""
     if not field.nullable and array.null_count:
         return pc.index(array.is_null(), True).as_py(), field.name
     if not _demands(field):
@@ -336,13 +337,13 @@ def _misplaced_null(array: pa.Array, field: pa.Field) -> tuple[int, str] | None:
 
 
 _MAX_CONSTANTS: Final = 64
-"""Producers come and go; their columns are not kept for ever."""
+"""Producers change over time; the number of cached columns is bounded."""
 
 _PAYLOADS: Final = msgspec.msgpack.Decoder(list[bytes])
 
 
 def _decoder_of(names: list[str]) -> msgspec.msgpack.Decoder[list[Any]]:
-    """Return a decoder of records that makes objects of these fields only, and ends with the last of them."""
+    """Return a decoder of records that only builds objects of these fields, and stops after the last of them."""
     fields: list[tuple[str, Any, Any]] = []
     for name, kind, default in _RECORD_FIELDS:
         wanted = name in names
@@ -360,7 +361,7 @@ def _counted(records: list[Any], header: BatchHeader) -> list[Any]:
 
 
 def _matrix(body: bytes | memoryview, count: int) -> NDArray[np.uint8] | None:
-    """Return payloads that all have one size as a matrix, without their msgpack headers; None if they have not."""
+    """Return payloads of equal size as a matrix, without their msgpack headers; None if sizes differ."""
     code = body[0]
     begin = 1 if code & 0xF0 == 0x90 else _ARRAY_HEADERS.get(code, 0)
     if not begin:

@@ -1,7 +1,7 @@
 """Batch queries: ``spark.read.format("danube")``.
 
-The driver plans (:meth:`BatchReader.partitions`): it asks how far the topics reach, where their parts are, and cuts
-that into tasks. Executors read. Nothing but the tasks goes from one to the other, so the reader can be pickled.
+The driver plans (:meth:`BatchReader.partitions`): it queries the extent of the topics and the locations of their
+parts, and splits them into tasks. Executors read. Only the tasks are passed between them, so the reader can be pickled.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BatchReader(DataSourceReader):
             ConnectionLostError, StorageError: the broker or the storage does not answer.
         """
         tasks = plan_batch(self._options, self._bounds)
-        # Spark makes one task of an empty list, with nothing in it.
+        # Spark makes one task without a partition of an empty list.
         return tasks or [ReadTask((), {})]  # type: ignore[return-value]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -62,13 +62,13 @@ class PruningReader(BatchReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take note of filters, and give all of them back: Spark still checks each row."""
+        """Record filters, and return all of them: Spark still checks each row."""
         self._bounds = bounds_of(filters)
         return filters
 
 
 def plan_batch(options: ReadOptions, bounds: Bounds) -> list[ReadTask]:
-    """Return the tasks of a batch query, as things are now."""
+    """Return the tasks of a batch query for the present state of the topics."""
     with open_logs(options) as logs:
         everything = log_states(logs, options)
         check_named(options, everything)

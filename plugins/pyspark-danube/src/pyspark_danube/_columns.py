@@ -1,9 +1,9 @@
-"""Columns of a topic: which there are, and which of them a query asked for.
+"""Columns of a topic, and the selection of those requested by a query.
 
-Spark's Python sources cannot be told which columns a query uses, so each row crosses into Java whole, unless the user
-says less with ``.schema("offset BIGINT, producer STRING")``. Then only these are made; as long as what is in the header
-of a batch is enough, batches are not even opened. With a ``payloadFormat`` the other columns of the schema are fields
-of the payload.
+Spark's Python sources do not learn which columns a query uses, so each row is passed to Java completely, unless the
+user restricts the columns with ``.schema("offset BIGINT, producer STRING")``. Then only these are built; as long as
+the header of a batch has all of them, batches are not even decoded. With a ``payloadFormat`` the other columns of the
+schema are fields of the payload.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ COLUMNS: Final[dict[str, DataType]] = {
     "schema_id": IntegerType(),
     "schema_version": IntegerType(),
 }
-"""What a message has. ``topic`` is the base name; ``partition`` is 0 for a plain topic; 0 in ``schema_id`` is none."""
+"""Columns of a message. ``topic`` is the base name; ``partition`` is 0 for a plain topic; ``schema_id`` 0: none."""
 
 _MAY_BE_NULL: Final = ("key", "attributes", "producer")
 
 SCHEMA: Final = StructType([StructField(name, kind, name in _MAY_BE_NULL) for name, kind in COLUMNS.items()])
-"""All of them. What is never null says so: Spark then looks for no nulls, twice in each row."""
+"""All columns. NOT NULL columns are declared so, because Spark then skips two null checks in each row."""
 
 
 class Columns:
-    """The columns that a query asked for, in its order. Can be pickled."""
+    """The columns requested by a query, in its order. Can be pickled."""
 
     def __init__(self, schema: StructType, *, payload_format: str = "binary", mode: str = "PERMISSIVE") -> None:
         """Check a schema.
 
         Raises:
-            ConfigurationError: a column that is not there or has another type, or a format that nobody knows.
+            ConfigurationError: an unknown column, one of another type, or an unknown format.
         """
         self._format = find_format(payload_format)
         self._mode = mode
@@ -72,10 +72,10 @@ class Columns:
             else:
                 _check(field, expected, opened=self._format is not None)
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        """What Spark wants to get, to the letter."""
+        """The exact schema that Spark expects."""
         self._fields: pa.Schema = pa.schema([self.schema.field(field.name) for field in payload_fields])
         if self._format is not None:
-            self.decoder()  # a type that the format does not have is told now, on the driver
+            self.decoder()  # an unsupported type is reported now, on the driver
 
     @property
     def names(self) -> list[str]:
@@ -84,11 +84,11 @@ class Columns:
 
     @property
     def fields(self) -> list[str]:
-        """Those that come out of the payload."""
+        """The columns decoded from the payload."""
         return list(self._fields.names)
 
     def decoder(self) -> PayloadDecoder | None:
-        """Return what opens the payloads; None if the query wants nothing out of them."""
+        """Return the decoder of payloads; None if the query needs no fields of them."""
         if self._format is None or not self._fields.names:
             return None
         return self._format.decoder(self._fields, self._mode)

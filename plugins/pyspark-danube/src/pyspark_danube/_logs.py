@@ -1,7 +1,7 @@
-"""What there is to read, asked of a broker, or of the manifests in a storage.
+"""Queries the extents and parts of logs, from a broker or from the manifests in a storage.
 
-Both answer the same three questions: how far do the logs reach, where are their sealed parts, and where in them is a
-time. The driver asks them to plan; a task asks again when a part that it was given is gone.
+Both answer the same three questions: how far the logs reach, where their sealed parts are, and which offset a
+time has. The driver asks them to plan; a task asks again when one of its parts is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger("pyspark_danube")
 
 
 class Logs(Protocol):
-    """Somebody who knows what there is."""
+    """Source of information about logs."""
 
     def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
         """Return how far logs reach."""
@@ -42,7 +42,7 @@ class Logs(Protocol):
 
 
 class BrokerLogs:
-    """Asks a broker."""
+    """Queries a broker."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -61,7 +61,7 @@ class BrokerLogs:
 
 
 class BucketLogs:
-    """Asks the manifests in a storage, as they were when it was made."""
+    """Queries a snapshot of the manifests in a storage."""
 
     def __init__(self, storage: DirectStorage, cluster: str) -> None:
         self._storage = storage
@@ -89,7 +89,7 @@ class BucketLogs:
 
 @contextmanager
 def open_logs(options: ReadOptions, *, patience_s: float = 0.0) -> Iterator[Logs]:
-    """Connect to the broker, or read the manifests if there is to be none.
+    """Connect to the broker, or read the manifests if no broker is configured.
 
     Raises:
         ConnectionLostError: no broker answers.
@@ -104,11 +104,11 @@ def open_logs(options: ReadOptions, *, patience_s: float = 0.0) -> Iterator[Logs
 
 
 def log_states(logs: Logs, options: ReadOptions) -> dict[LogKey, LogState]:
-    """Return the states of what a query reads.
+    """Return the states of the logs of a query.
 
     Raises:
         TopicNotFoundError: a topic does not exist (the message names the nearest one), or none matches the pattern.
-        FailedPreconditionError: a topic that is named keeps nothing.
+        FailedPreconditionError: a named topic stores nothing.
     """
     try:
         states = logs.log_state(options.topics, pattern=options.topics_pattern)
@@ -138,10 +138,10 @@ def log_states(logs: Logs, options: ReadOptions) -> dict[LogKey, LogState]:
 def locate(
     logs: Logs, options: ReadOptions, spans: Sequence[Span], states: Mapping[LogKey, LogState]
 ) -> tuple[list[Source], dict[str, str]]:
-    """Find out where the messages of spans are; return that, and the URLs of the storages.
+    """Locate the messages of spans; return the locations, and the URLs of the storages.
 
     Raises:
-        DataLossError: some are gone, and ``failOnDataLoss`` is true.
+        DataLossError: some messages are gone, and ``failOnDataLoss`` is true.
     """
     sources, storages, losses = [], {}, []
     for span in spans:
@@ -166,10 +166,10 @@ def locate(
 
 
 def report_losses(losses: Sequence[str], options: ReadOptions) -> None:
-    """Raise, or warn, as ``failOnDataLoss`` says.
+    """Raise or log a warning, according to ``failOnDataLoss``.
 
     Raises:
-        DataLossError: there are losses, and they count.
+        DataLossError: there are losses, and ``failOnDataLoss`` is true.
     """
     if losses and options.fail_on_data_loss:
         raise data_loss(losses)

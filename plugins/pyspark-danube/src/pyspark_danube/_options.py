@@ -1,10 +1,10 @@
-"""Options of the data source: parsed once, checked at once, secrets hidden.
+"""Options of the data source: parsing, immediate checks, and hiding of secrets.
 
-Names are Kafka's where Kafka has them. Spark hands options over without regard to case, all of them as text. An
-option that nobody knows is refused with the name that was probably meant, and so is one that has no effect where
-it is given (``maxOffsetsPerTrigger`` of a batch query, say): who writes it expects something from it.
+Names are Kafka's where Kafka has them. Spark passes options as text, ignoring the case of names. An
+unknown option is refused with the most similar known name, and so is one without effect in this kind of query
+(for example ``maxOffsetsPerTrigger`` of a batch query): the user expects an effect.
 
-What ``storage.options.*`` holds are credentials most of the time. They are shown nowhere, neither in ``repr`` nor in an
+The values of ``storage.options.*`` are usually credentials. They are never shown, neither in ``repr`` nor in an
 error.
 """
 
@@ -39,28 +39,28 @@ __all__ = [
 ]
 
 EARLIEST_OFFSET: Final = -2
-"""In the JSON form of offsets: the first message that is kept."""
+"""In the JSON form of offsets: the first retained message."""
 LATEST_OFFSET: Final = -1
 """In the JSON form of offsets: behind the last message."""
 
 DEFAULT_PARTITION_BYTES: Final = 96 * MIB
-"""A task costs about 100 ms before it has read a byte, so it should have work for half a second."""
+"""A task costs about 100 ms before it reads a byte, so it should have work for half a second."""
 
 _STORAGE_OPTION: Final = "storage.options."
 
-# What Spark itself puts among the options of a source.
+# Options that Spark itself adds to those of a source.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "serialization.format"})
 
 _READ, _STREAM, _WRITE = "read", "readStream", "write"
 
 
 class At(NamedTuple):
-    """Where reading begins or ends: of each log the first or last offset, a time, or named offsets."""
+    """A position where reading begins or ends: first or last offset of each log, a time, or given offsets."""
 
     kind: str
     """``earliest``, ``latest``, ``time`` or ``offsets``."""
     time_us: int = 0
-    """Microseconds since the epoch, for ``time``: the first message that was appended then or later."""
+    """Microseconds since the epoch, for ``time``: the first message appended at or after it."""
     offsets: Mapping[str, Mapping[int, int]] | None = None
     """Topic to partition to offset, for ``offsets``; -2 is the first one and -1 behind the last one."""
 
@@ -91,42 +91,42 @@ class Secrets(Mapping[str, str]):
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader, batch or streaming, was asked for."""
+    """Options of a batch or streaming reader."""
 
     servers: str = ""
-    """URL of the broker; empty if history is read straight from a storage."""
+    """URL of the broker; empty if history is read directly from a storage."""
     topics: tuple[str, ...] = ()
     """Base names of topics; empty if there is a pattern."""
     topics_pattern: str = ""
-    """Regular expression that a whole topic name has to match."""
+    """Regular expression that must match the whole topic name."""
     starting: At = EARLIEST
     """Where reading begins. A stream begins at ``latest`` by default, as Kafka's does."""
     ending: At = LATEST
     """Where a batch query ends."""
     include_tail: bool = True
-    """Read also what is not sealed yet, from the broker."""
+    """Also read unsealed messages from the broker."""
     fail_on_data_loss: bool = True
-    """Fail if messages that were asked for are gone; else warn and go on behind them."""
+    """Fail if requested messages are gone; otherwise warn and continue behind them."""
     pushdown: bool = False
-    """Use the query's filters to leave out parts (needs ``spark.sql.python.filterPushdown.enabled``)."""
+    """Use the query's filters to skip parts (needs ``spark.sql.python.filterPushdown.enabled``)."""
     storage_url: str = ""
-    """Overrides where the broker says that its history is."""
+    """Overrides the storage URL reported by the broker."""
     storage_options: Secrets = Secrets()
     """Options and credentials of the storage."""
     cluster: str = ""
-    """Name of the cluster whose history is read straight from the storage, without a broker."""
+    """Name of the cluster whose history is read directly from the storage, without a broker."""
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     min_partitions: int = 1
-    """Least number of tasks, as long as there are as many messages."""
+    """Minimum number of tasks, as long as there are as many messages."""
     target_partition_bytes: int = DEFAULT_PARTITION_BYTES
     """Stored bytes that a task should read."""
     max_clock_skew_us: int | None = None
-    """With ``pushdown``: by how much a producer's clock is ahead of the broker's at most. None: nobody knows."""
+    """With ``pushdown``: maximum by which a producer's clock is ahead of the broker's. None: unknown."""
     payload_format: str = "binary"
-    """Name of the format that payloads are opened with."""
+    """Name of the payload format."""
     mode: str = "PERMISSIVE"
-    """What is done with a payload that does not parse: ``PERMISSIVE`` (nulls) or ``FAILFAST``."""
+    """Treatment of malformed payloads: ``PERMISSIVE`` (nulls) or ``FAILFAST``."""
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "storage_url"}
@@ -135,16 +135,16 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sink, batch or streaming, was asked for."""
+    """Options of a batch or streaming sink."""
 
     servers: str
     """URL of the broker."""
     topic: str = ""
-    """Topic of all rows; empty if the rows say it in a column ``topic``."""
+    """Topic of all rows; empty if the rows have a column ``topic``."""
     producer_id: str = ""
-    """Name that makes batches known again. Empty: of a stream the query's id, of a batch query a fresh one."""
+    """Name that identifies repeated batches. Empty: the query's id for a stream, a new one for a batch query."""
     batch_id: int | None = None
-    """Of a batch query: number of the batch. One that is not above the producer's last one is not stored again."""
+    """Number of the batch of a batch query. One that is not above the producer's last one is not stored again."""
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -298,7 +298,7 @@ def _time(name: str, value: str) -> At:
 
 _MICROSECOND: Final = datetime.resolution
 _LAST_MS: Final = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1000 + 999
-"""The last time that a date can be made of; now in microseconds is beyond it."""
+"""The last time that can be converted to a date; now in microseconds is beyond it."""
 
 
 def _storage_url(name: str, value: str) -> str:
@@ -320,7 +320,7 @@ def _producer(name: str, value: str) -> str:
 
 
 class _Option(NamedTuple):
-    """One option: how it is read, which field it becomes, and where it has an effect."""
+    """One option: its parser, its field, and the queries in which it has an effect."""
 
     name: str
     field: str
@@ -361,7 +361,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
 
     Raises:
         ConfigurationError: one is unknown, has no effect here, contradicts another one, or is missing.
-        InvalidNameError: a topic that cannot be one.
+        InvalidNameError: an invalid topic name.
     """
     where = _STREAM if streaming else _READ
     fields, given, secrets = _parse(options, where)
@@ -388,7 +388,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
 
     Raises:
         ConfigurationError: one is unknown, wrong, or missing.
-        InvalidNameError: a topic or producer that cannot be one.
+        InvalidNameError: an invalid topic or producer name.
     """
     fields, _, _ = _parse(options, _WRITE)
     if "servers" not in fields:

@@ -1,10 +1,10 @@
-"""Opening payloads: from bytes to columns of the user's schema.
+"""Decodes payloads into columns of the user's schema.
 
-A format gets the fields that were asked for, and then whole columns of payloads; it knows nothing of topics. JSON is
-the one there is. A format that needs more than bytes and a mode (a schema registry, say) gets it where it is made,
+A format gets the requested fields, and then whole columns of payloads; it does not depend on topics. JSON is
+the only one so far. A format that needs more than bytes and a mode (a schema registry, say) gets it when it is created,
 in :data:`FORMATS`.
 
-What does not parse is null in all its fields (``PERMISSIVE``; the column ``payload`` has the bytes), or ends the query
+A malformed payload is null in all its fields (``PERMISSIVE``; the column ``payload`` has the bytes), or ends the query
 (``FAILFAST``).
 """
 
@@ -24,7 +24,7 @@ __all__ = ["FORMATS", "JsonFormat", "MalformedPayloadError", "PayloadDecoder", "
 
 
 class MalformedPayloadError(ValueError):
-    """A payload that does not parse, told to the reader, which knows where it is from."""
+    """A malformed payload, reported to the reader, which knows its origin."""
 
     def __init__(self, row: int, why: str) -> None:
         super().__init__(why)
@@ -33,20 +33,20 @@ class MalformedPayloadError(ValueError):
 
 
 class PayloadDecoder(Protocol):
-    """Opens payloads into the fields that it was made for."""
+    """Decodes payloads into given fields."""
 
     def columns(self, payloads: pa.Array) -> list[pa.Array]:
         """Return a column for each field, as long as ``payloads`` (binary, without nulls).
 
-        Values may be null where the field says that they are not.
+        Values may be null even where the field is not nullable.
 
         Raises:
-            MalformedPayloadError: one does not parse, and the mode is ``FAILFAST``.
+            MalformedPayloadError: a payload is malformed, and the mode is ``FAILFAST``.
         """
 
 
 class PayloadFormat(Protocol):
-    """A way to write payloads. Can be pickled."""
+    """An encoding of payloads. Can be pickled."""
 
     name: str
     """As in the option ``payloadFormat``."""
@@ -55,16 +55,16 @@ class PayloadFormat(Protocol):
         """Return a decoder.
 
         Args:
-            fields: names and Arrow types of the columns to make.
+            fields: names and Arrow types of the columns to build.
             mode: ``PERMISSIVE`` or ``FAILFAST``.
 
         Raises:
-            ConfigurationError: the format has no such type.
+            ConfigurationError: the format does not support a type.
         """
 
 
 class JsonFormat:
-    """One JSON object in each payload; fields by name. Missing ones are null, those not asked for are skipped."""
+    """One JSON object in each payload; fields by name. Missing ones are null, unrequested ones are skipped."""
 
     name = "json"
 
@@ -76,14 +76,14 @@ class JsonFormat:
 
 
 FORMATS: Final[dict[str, PayloadFormat]] = {"json": JsonFormat()}
-"""The formats there are, by name; ``binary`` opens nothing."""
+"""The available formats, by name; ``binary`` decodes nothing."""
 
 
 def find_format(name: str) -> PayloadFormat | None:
     """Return a format by its name; None for ``binary``.
 
     Raises:
-        ConfigurationError: nobody knows it.
+        ConfigurationError: the format is unknown.
     """
     lowered = name.lower()
     if lowered == "binary":
@@ -111,7 +111,7 @@ def _check_type(name: str, kind: pa.DataType) -> None:
 
 
 class _JsonDecoder:
-    """Parses a column at once, as lines; if that fails, in halves until what does not parse stands alone.
+    """Parses a column at once, as lines; if that fails, in halves until each malformed payload is isolated.
 
     A column is taken as parsed only if each payload begins and ends as an object does and there are as many objects as
     payloads, so that two objects in one payload cannot make up for none in another one.
@@ -119,11 +119,11 @@ class _JsonDecoder:
 
     def __init__(self, fields: pa.Schema, *, fail_fast: bool) -> None:
         self._kinds: list[pa.DataType] = fields.types
-        # A field that may not be null would make a missing one an error of the whole column. Who wants the columns
-        # looks for nulls where none may be.
+        # A missing value of a non-nullable field would make the whole column fail. The caller checks for
+        # disallowed nulls.
         self._schema = pa.schema([field.with_type(_loosened(field.type)).with_nullable(True) for field in fields])
         self._fail_fast = fail_fast
-        # Arrow reads a date as a number of days; people write 2013-01-31.
+        # Arrow reads a date as a number of days; JSON has 2013-01-31.
         written = pa.schema(
             [field.with_type(pa.string()) if pa.types.is_date(field.type) else field for field in self._schema]
         )
@@ -131,9 +131,9 @@ class _JsonDecoder:
         self._written = written
         finer = _with_times(written, lambda kind: pa.timestamp("ns", kind.tz))
         self._finer_options = None if finer == written else _parse_options(finer)
-        """For times with more than six digits of a second, which others write: they are cut off."""
+        """For times with more than six digits of a second, written by other software: they are truncated."""
         self._text_options = _parse_options(_with_times(written, lambda kind: pa.string()))
-        """For any number of digits, and years that nanoseconds do not reach."""
+        """For any number of digits, and years outside the range of nanoseconds."""
 
     def columns(self, payloads: pa.Array) -> list[pa.Array]:
         """Return a column for each field."""
@@ -225,10 +225,10 @@ _OF_TIMES = re.compile(r"[-+0-9T:.Z ]*")
 
 
 def _cut_times(found: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return an array in which times, inner ones too, are texts, as the type that it is to be.
+    """Convert an array whose times, including nested ones, are texts, to its final type.
 
     Raises:
-        ValueError: a text is no time.
+        ValueError: a text is not a valid time.
     """
     if found.type == kind:
         return found

@@ -1,8 +1,8 @@
-"""From what was asked for and what is there to tasks of about one size. Pure: values in, values out.
+"""Plans the tasks of a query: splits the requested ranges into tasks of about equal size. Pure.
 
-First positions become *spans* of offsets, one for each plain topic or partition (:func:`choose_spans`). Then somebody
-who can ask says where the messages of a span are (:class:`Source`). Then all of it, laid in one line, is cut into
-tasks (:func:`pack`)::
+First positions become *spans* of offsets, one for each plain topic or partition (:func:`choose_spans`). Then the
+messages of each span are located (:class:`Source`) by a caller with access. Then all of it, laid in one line, is cut
+into tasks (:func:`pack`)::
 
     topic a, partition 0          topic a, partition 1      topic b
     [part|part|  part  |tail]     [ part  |tail]            [part|tail]
@@ -11,7 +11,7 @@ tasks (:func:`pack`)::
     +-------------+---------------------+---------------------+-------+
 
 A cut may go through a part; the reader finds the place by the part's index. A task may have many small pieces. So
-neither a topic of one huge part nor one of a thousand tiny ones has any influence on the number of tasks.
+neither a topic of one huge part nor one of a thousand tiny ones affects the number of tasks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 GUESSED_MESSAGE_BYTES: Final = 256
-"""What a message of a topic is taken to have if nothing of it was sealed yet."""
+"""Assumed size of a message if nothing of its topic was sealed yet."""
 
 _SNAP: Final = 0.05
 """A cut moves to the edge of a part if that is nearer than this share of a task."""
@@ -55,19 +55,19 @@ FindTime = Callable[[LogKey, int], int]
 
 
 class Slice(msgspec.Struct, frozen=True, array_like=True):
-    """What a task reads of one log: the messages ``[start, end)``, out of parts, and out of a broker behind them."""
+    """What a task reads of one log: messages ``[start, end)`` from parts, and behind them from a broker."""
 
     topic: str
     partition: int
     name: str
-    """Of the plain topic or partition."""
+    """Name of the plain topic or partition."""
     topic_id: int
     start: int
     end: int
     sealed: int
-    """What lies below is in the parts; what lies behind comes from the broker."""
+    """Messages below it are in the parts; those behind come from the broker."""
     parts: tuple[DirectPart, ...]
-    """Those that overlap the range, in the order of their offsets."""
+    """Parts that overlap the range, in the order of their offsets."""
 
 
 class ReadTask(InputPartition):
@@ -83,13 +83,13 @@ class ReadTask(InputPartition):
 
 
 class Source(NamedTuple):
-    """Where the messages of a span are."""
+    """Location of the messages of a span."""
 
     span: Span
     name: str
     topic_id: int
     sealed: int
-    """The end of what is in parts."""
+    """End offset of the parts."""
     parts: Sequence[DirectPart]
 
     def runs(self) -> list[tuple[int, int, float]]:
@@ -109,7 +109,7 @@ class Source(NamedTuple):
         return runs
 
     def cut(self, start: int, end: int) -> Slice:
-        """Return a part of it as something to read."""
+        """Return a slice of it for a task."""
         wanted = tuple(
             part
             for part in self.parts
@@ -123,10 +123,10 @@ class Source(NamedTuple):
 
 
 def check_named(options: ReadOptions, states: Mapping[LogKey, LogState]) -> None:
-    """See that the offsets in options are for logs that are read.
+    """Check that the offsets in options are for logs that are read.
 
     Raises:
-        ConfigurationError: one is for a topic or partition that is not.
+        ConfigurationError: an offset is for another topic or partition.
     """
     topics = list(dict.fromkeys(key.topic for key in states))
     for at in (options.starting, options.ending):
@@ -142,13 +142,13 @@ def check_named(options: ReadOptions, states: Mapping[LogKey, LogState]) -> None
 
 
 def resolve(at: At, states: Mapping[LogKey, LogState], find_time: FindTime, *, default: int) -> dict[LogKey, int]:
-    """Return the offset that a position means in each log.
+    """Return the offset of a position in each log.
 
     Args:
         at: the position.
         states: the logs.
         find_time: finds a time in a log.
-        default: what holds for a log that ``offsets`` do not name: -2 (the first message) or -1 (behind the last).
+        default: offset for logs that ``offsets`` do not name: -2 (the first message) or -1 (behind the last).
     """
     named = at.offsets or {}
     found = {}
@@ -172,9 +172,9 @@ def choose_spans(
     *,
     include_tail: bool = True,
 ) -> tuple[list[Span], list[str]]:
-    """Return what a batch query reads of each log, and a sentence for each range that it asked for in vain.
+    """Return the spans of a batch query, and a sentence for each requested range that is not available.
 
-    A start behind the end gives nothing, and is no loss; nor is an end beyond what is sealed, if the tail is left out.
+    A start behind the end yields nothing, and is no loss; nor is an end behind the sealed part without the tail.
     """
     starts = resolve(starting, states, find_time, default=EARLIEST_OFFSET)
     ends = resolve(ending, states, find_time, default=LATEST_OFFSET)
@@ -216,10 +216,10 @@ def pack(
     Args:
         sources: where the messages are.
         storages: URLs of the storages by name.
-        target_bytes: what a task should read at most, about.
-        min_tasks: least number of tasks, if there are so many messages.
+        target_bytes: approximate maximum of bytes that a task should read.
+        min_tasks: minimum number of tasks, if there are as many messages.
     """
-    # Of a span in a gap nothing is left to read; without such sources a cut's number is its source's place in the list.
+    # A span in a gap has nothing left to read; without such sources a cut's number is its source's place in the list.
     readable = [(source, found) for source in sources if (found := source.runs())]
     runs = [(source, run) for source, found in readable for run in found]
     total = sum((end - start) * weight for _, (start, end, weight) in runs)
@@ -247,7 +247,7 @@ def pack(
 def _cuts(
     runs: Sequence[tuple[Source, tuple[int, int, float]]], marks: Sequence[float], share: float
 ) -> list[tuple[int, int]]:
-    """Return a cut for each mark, which is a number of bytes from the beginning: number of the source, and offset."""
+    """Return the cut for each mark, which is a number of bytes from the beginning: number of the source, and offset."""
     numbers = [0]
     for (before, _), (after, _) in pairwise(runs):
         numbers.append(numbers[-1] + (after is not before))

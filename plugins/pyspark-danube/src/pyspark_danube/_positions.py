@@ -1,15 +1,15 @@
-"""How far a streaming query has come, and how far its next batch goes. Pure: values in, values out.
+"""Positions of a streaming query: checkpoint format, losses, and the end of the next batch. Pure.
 
-A position is what Spark writes into the checkpoint, so it is a format::
+Spark writes a position into the checkpoint, so it is a format::
 
     {"/default/orders": {"0": 1200, "1": 1187}, "ids": {"/default/orders": {"0": 71, "1": 72}}}
 
-For each topic and partition the offset of the first message that is not read yet, and beside it the id of the log that
-the offset belongs to. The id is what tells a topic that was deleted and created again from one that goes on. Topics
-begin with a slash, so ``ids`` is none. Spark compares positions as text: :func:`encode` always writes the same text for
-the same position.
+It has for each topic and partition the offset of the first unread message, and the id of the log of that
+offset. The id tells a topic that was deleted and created again from one that continues. Topics
+begin with a slash, so ``ids`` is not a topic. Spark compares positions as text: :func:`encode` always writes the same
+text for the same position.
 
-What can have happened to a log between two batches is decided in :func:`resume`:
+Changes of a log between two batches are handled in :func:`resume`:
 
 =========================================  =====================================================
 it is not in the position                  it appeared later: read from its first message
@@ -43,10 +43,10 @@ class LogKey(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a query stands in one log."""
+    """Position of a query in one log."""
 
     offset: int
-    """The first message that is not read yet."""
+    """Offset of the first unread message."""
     topic_id: int
     """The log that the offset belongs to."""
 
@@ -55,7 +55,7 @@ Positions = dict[LogKey, Position]
 
 
 class Log(Protocol):
-    """What is asked of :class:`danube.model.query_api.LogState`."""
+    """The fields used of :class:`danube.model.query_api.LogState`."""
 
     topic_id: int
     start_offset: int
@@ -63,7 +63,7 @@ class Log(Protocol):
 
 
 class Span(NamedTuple):
-    """What a batch reads of one log: messages ``[start, end)``."""
+    """Range of a batch in one log: messages ``[start, end)``."""
 
     key: LogKey
     start: int
@@ -72,7 +72,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where reading goes on, and what cannot be read any more."""
+    """Positions where reading continues, and losses."""
 
     positions: Positions
     losses: list[str]
@@ -93,7 +93,7 @@ def decode(saved: Mapping[str, Any]) -> Positions:
     """Read the JSON object of a checkpoint.
 
     Raises:
-        ConfigurationError: it was written by something else.
+        ConfigurationError: it was not written by this source.
     """
     try:
         ids = saved[IDS]
@@ -111,7 +111,7 @@ def decode(saved: Mapping[str, Any]) -> Positions:
 
 
 def resume(start: Mapping[LogKey, Position], logs: Mapping[LogKey, Log]) -> Resumed:
-    """Return where reading goes on after ``start``, with the logs as they are now."""
+    """Return the positions where reading continues after ``start``, for the present logs."""
     positions: Positions = {}
     losses = []
     for key, log in logs.items():
@@ -131,7 +131,7 @@ def resume(start: Mapping[LogKey, Position], logs: Mapping[LogKey, Log]) -> Resu
 
 
 def spans(start: Mapping[LogKey, Position], end: Mapping[LogKey, Position]) -> list[Span]:
-    """Return what the batch between two positions holds, empty spans left out."""
+    """Return the spans of the batch between two positions, without empty ones."""
     found = []
     for key, until in sorted(end.items()):
         at = start.get(key)
@@ -142,7 +142,7 @@ def spans(start: Mapping[LogKey, Position], end: Mapping[LogKey, Position]) -> l
 
 
 def share(waiting: Mapping[LogKey, int], limit: int) -> dict[LogKey, int]:
-    """Divide ``limit`` (messages or bytes) among logs in proportion to what waits in them.
+    """Divide ``limit`` (messages or bytes) among logs in proportion to their waiting messages.
 
     The shares add up to the limit exactly, or to all there is. As long as the limit allows it each log gets at least
     one, so that a busy log never starves a quiet one.
@@ -186,7 +186,7 @@ def advance(runs: Iterable[tuple[int, int, float]], start: int, budget: float) -
 
 
 def weigh(runs: Iterable[tuple[int, int, float]], start: int, end: int) -> float:
-    """Return how many bytes the messages ``[start, end)`` have."""
+    """Return the bytes of the messages ``[start, end)``."""
     return sum(max(0, min(end, until) - max(start, begin)) * weight for begin, until, weight in runs)
 
 
@@ -202,7 +202,7 @@ def admit(
     max_bytes: int | None = None,
     runs: Runs | None = None,
 ) -> Positions:
-    """Return how far the next batch goes: to the end, or as far as the limits allow.
+    """Return the end of the next batch: the end of the logs, or less if the limits require it.
 
     A limit in bytes goes by estimates, and is exceeded by one message of each log at most: every log that has any
     moves on, so that a busy one never starves a quiet one, whose share may have less bytes than its next message.

@@ -1,10 +1,10 @@
-"""What a task does: reads its slices, sealed parts from the storage, the rest from the broker.
+"""Reads the slices of a task on an executor: sealed parts from the storage, the rest from the broker.
 
-The plan is as old as the query. While it runs the broker may have merged parts into other ones, or deleted what has
-expired. A part that is gone is no reason to fail: the task asks where its messages are now and goes on at the next
-offset. The same messages come out, whichever object they are in.
+The plan is as old as the query. In the meantime the broker may have merged parts into other ones, or deleted expired
+ones. A missing part is not an error: the task queries the present location of its messages and continues at the next
+offset. The result has the same messages, whichever object they are in.
 
-Where the parts end the broker takes over, at an exact offset. What was sealed since then it still has, or reads itself.
+Behind the parts the broker takes over, at an exact offset. It still has messages sealed since then, or reads them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["read_task"]
 logger = logging.getLogger("pyspark_danube")
 
 _REPLANS = 5
-"""How often in a row a task asks where its messages are, without reading any, before it believes that they are gone."""
+"""Successive attempts of a task to locate its messages, without reading any, before it considers them lost."""
 
 
 def read_task(task: ReadTask, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -55,7 +55,7 @@ def read_task(task: ReadTask, options: ReadOptions, columns: Columns) -> Iterato
 
 
 class _Reading:
-    """What a task has open: storages and a connection, each from its first use on."""
+    """Open resources of a task: storages and a connection, each opened at first use."""
 
     def __init__(self, task: ReadTask, options: ReadOptions, columns: Columns) -> None:
         self._urls = task.storages
@@ -117,7 +117,7 @@ class _Reading:
             yield from self._tail(wanted, position)
 
     def _tail(self, wanted: Slice, position: int) -> Iterator[RawBatch]:
-        """Read what the broker has; without what was lost since it was planned, if that is no reason to fail."""
+        """Read messages from the broker; skip those lost since planning, if losses are allowed."""
         end = wanted.end
         while position < end:
             try:
@@ -135,7 +135,7 @@ class _Reading:
                 end = left
 
     def _end_now(self, wanted: Slice) -> int:
-        """Return where the broker's log ends that was planned; 0 if it is no more."""
+        """Return the present end of the planned log at the broker; 0 if it no longer exists."""
         try:
             states = self._broker().log_state([wanted.name])
         except TopicNotFoundError:
@@ -152,7 +152,7 @@ class _Reading:
                 yield from self._storage(name).read_all(spans, producers=producers)
 
     def _ask_again(self, wanted: Slice, position: int, sealed: int) -> tuple[int, list[DirectPart]]:
-        """Return where reading goes on, and the parts there are now.
+        """Return the offset where reading continues, and the present parts.
 
         Raises:
             DataLossError, TopicNotFoundError, FailedPreconditionError: the topic is gone, or another one has its name,
@@ -199,9 +199,9 @@ _is_frozen = False
 
 
 def _freeze() -> None:
-    """Take what was imported out of the sight of the garbage collector, once in the life of a worker.
+    """Hide imported objects from the garbage collector, once per worker process.
 
-    Spark collects garbage after each task, which costs 40 ms of looking at modules that never go away.
+    Spark collects garbage after each task, which costs 40 ms of scanning permanent modules.
     """
     global _is_frozen
     if not _is_frozen:

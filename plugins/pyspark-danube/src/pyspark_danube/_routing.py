@@ -1,4 +1,4 @@
-"""Which partition a row goes to: by its key as native producers decide it, or in turn.
+"""Assigns rows to partitions: by key, in the same way as native producers, or in turn.
 
 A key belongs to partition FNV-1a 64 (key) mod N, with Spark as with any producer, so that the order of a key's messages
 means something when both write to a topic. :func:`danube.model.names.route_key` says the same in Python, at a
@@ -25,7 +25,7 @@ _PRIME = np.uint64(0x100000001B3)
 def utf8_bytes(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Return where the values of a string or binary column begin and end, and the bytes they point into.
 
-    Value ``i`` is ``data[bounds[i]:bounds[i + 1]]``; of nulls nothing is promised.
+    Value ``i`` is ``data[bounds[i]:bounds[i + 1]]``; for nulls it is undefined.
     """
     wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     _, positions, data = column.buffers()
@@ -62,8 +62,8 @@ def route_keys(keys: Any, partitions: int, *, without_key: int) -> NDArray[np.in
 
     Args:
         keys: string column; may have nulls.
-        partitions: how many the topic has, at least 1.
-        without_key: where rows go whose key is null.
+        partitions: number of partitions of the topic, at least 1.
+        without_key: partition of rows with a null key.
     """
     if partitions == 1:
         return np.zeros(len(keys), np.int64)

@@ -1,4 +1,4 @@
-"""Rows to messages: which columns the sink takes, and how a column of Arrow becomes a list of messages.
+"""Converts rows to messages: the columns of the sink, and messages from Arrow columns.
 
 ============== ====================== ==============================================================================
 column         type                   meaning
@@ -9,7 +9,7 @@ column         type                   meaning
 ``topic``      STRING                 where the row goes, if there is no option ``topic``
 ============== ====================== ==============================================================================
 
-Rows that have neither key nor attributes become a list of payloads, which the client encodes without an object for each
+Rows with neither key nor attributes become a list of payloads, which the client encodes without an object per
 message.
 """
 
@@ -56,7 +56,7 @@ def check_columns(schema: StructType, *, has_topic: bool) -> None:
                 f" for example df.selectExpr('to_json(struct(*)) AS payload')"
             )
         given = field.dataType.simpleString()
-        # CHAR and VARCHAR are strings to whoever reads them.
+        # CHAR and VARCHAR are strings when read.
         if given.split("(")[0] in ("char", "varchar"):
             given = "string"
         if given not in _COLUMNS[field.name]:

@@ -1,8 +1,8 @@
-"""``session()``: a Spark session with the settings that matter to a Python data source.
+"""``session()``: creates a Spark session with settings for a Python data source.
 
-What Spark does by itself costs a task 75 to 105 ms on a core before it has read a byte, looks for Python under the name
+With Spark's defaults a task costs 75 to 105 ms on a core before it has read a byte; Spark starts Python under the name
 ``python3``, and writes timestamps in the machine's time zone. The settings here were measured one by one; each is
-left alone where the user has set it, and :func:`settings` says which were made, and by whom.
+left unchanged if the user has set it, and :func:`settings` lists them with their origin.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _RUNTIME_OPTIONS: Final = (
 
 
 class Setting(NamedTuple):
-    """One thing that :func:`session` cares for."""
+    """One setting of :func:`session`."""
 
     name: str
     """Environment variable, or Spark option."""
@@ -178,7 +178,7 @@ def session(
 
 
 def _prepare_environments(spark: SparkSession) -> None:
-    """See that a query which starts only replaces entries in the environment of its source, and adds none.
+    """Ensure that starting a query only replaces entries in the environment of its source, and adds none.
 
     All queries of a source share that map, and it has no lock. Two queries that start at once may both add the same
     entry, and it is counted twice; from then on executors cannot read any task of the source (OptionalDataException).
@@ -201,12 +201,12 @@ def _prepare_environments(spark: SparkSession) -> None:
 
 
 def settings() -> list[Setting]:
-    """Return what the last :func:`session` of this process has set, and what it has found set."""
+    """Return the settings of the last :func:`session` of this process, and those found already set."""
     return list(_made)
 
 
 def _defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what ``spark-defaults.conf`` says, which Spark itself reads only after options were chosen."""
+    """Return the contents of ``spark-defaults.conf``, which Spark itself reads only after options were chosen."""
     directory = environment.get("SPARK_CONF_DIR") or os.path.join(environment.get("SPARK_HOME", ""), "conf")
     try:
         lines = Path(directory, "spark-defaults.conf").read_text().splitlines()

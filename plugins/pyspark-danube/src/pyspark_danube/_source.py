@@ -1,7 +1,7 @@
-"""The data source as Spark sees it: which class reads, which one writes.
+"""The data source registered with Spark: creates readers and writers from the user's options.
 
-Spark makes one object of this class in each Python process that has something to do with a query, from the options
-as the user has given them. Everything heavy is imported when it is asked for.
+Spark creates one object of this class in each Python process that takes part in a query, from the options
+given by the user. Large modules are imported on demand.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what is given to ``format(...)``."""
+        """Return the name for ``format(...)``."""
         return "danube"
 
     def schema(self) -> StructType:
         """Return the columns of a topic.
 
         Raises:
-            ConfigurationError: payloads are to be opened, and nobody has said into which columns.
+            ConfigurationError: a payload format without a schema.
         """
         from pyspark_danube._columns import SCHEMA
         from pyspark_danube._payloads import find_format
@@ -48,7 +48,7 @@ class DefaultSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a batch query."""
+        """Return the reader of a batch query."""
         from pyspark_danube._batch import BatchReader, PruningReader
         from pyspark_danube._options import read_options
 
@@ -56,21 +56,21 @@ class DefaultSource(DataSource):
         return (PruningReader if options.pushdown else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """Return what reads topics as a stream."""
+        """Return the reader of a stream."""
         from pyspark_danube._options import read_options
         from pyspark_danube._stream import StreamReader
 
         return StreamReader(read_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return what writes rows to topics."""
+        """Return the writer of a batch."""
         from pyspark_danube._options import write_options
         from pyspark_danube._writer import batch_writer
 
         return batch_writer(write_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
-        """Return what writes a stream to topics."""
+        """Return the writer of a stream."""
         from pyspark_danube._options import write_options
         from pyspark_danube._writer import stream_writer
 

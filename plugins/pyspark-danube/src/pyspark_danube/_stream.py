@@ -1,4 +1,4 @@
-"""Reading topics as a stream: ``spark.readStream.format("danube")``.
+"""Reads topics as a stream: ``spark.readStream.format("danube")``.
 
 Spark asks the source, which lives in one process of the driver for as long as the query runs, how far the next batch
 goes (:meth:`~StreamReader.latestOffset`), writes the answer to its log, and asks which tasks read that batch
@@ -6,11 +6,11 @@ goes (:meth:`~StreamReader.latestOffset`), writes the answer to its log, and ask
 answer may depend on what is there now, and the second one only on its arguments: a batch that is read again is the
 same, for as long as the broker keeps the messages.
 
-A batch is planned and read like a batch query: sealed parts straight from the storage, the tail from the broker. A
-query that begins in the distant past comes to the present without a change.
+A batch is planned and read like a batch query: sealed parts directly from the storage, the tail from the broker. A
+query that begins in the distant past reaches the present in the same way.
 
-Where a query stands and what it has lost is decided in :mod:`pyspark_danube._positions`; what the topics hold is known
-by :mod:`pyspark_danube._watch`.
+Positions and losses of a query are decided in :mod:`pyspark_danube._positions`; the states of the topics are
+provided by :mod:`pyspark_danube._watch`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ logger = logging.getLogger("pyspark_danube")
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The source of one streaming query.
 
-    It is pickled and sent to the executors before it is used, so it connects to the broker when it is first asked.
+    It is pickled and sent to the executors before it is used, so it connects to the broker at first use.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -73,12 +73,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- Where the query stands ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where a query without a checkpoint begins: as its options say.
+        """Return the position where a query without a checkpoint begins, according to its options.
 
         Raises:
-            ConfigurationError: offsets are given for a topic or partition that is not there.
+            ConfigurationError: offsets are given for a topic or partition that does not exist.
             TopicNotFoundError: a topic does not exist, whatever ``failOnDataLoss`` says: nothing of it is lost yet.
-            FailedPreconditionError: a topic keeps nothing.
+            FailedPreconditionError: a topic stores nothing.
             ConnectionLostError: no broker answers.
         """
         watch = self._watching()
@@ -93,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode({key: Position(offset, states[key].topic_id) for key, offset in starts.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a batch; if there are two, the other one is kept, too."""
+        """Return the limit of a batch; if there are two, the other one is enforced, too."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -101,11 +101,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return how far the batch that begins at ``start`` goes; ``start`` itself if there is nothing to read.
+        """Return the end of the batch that begins at ``start``; ``start`` itself if there is nothing to read.
 
         Raises:
-            DataLossError: messages that were to be read next are gone, and ``failOnDataLoss`` is true.
-            DanubeError: the broker has been away for too long.
+            DataLossError: the next messages are gone, and ``failOnDataLoss`` is true.
+            DanubeError: the broker has been unavailable for too long.
         """
         watch = self._watching()
         logs = watch.logs
@@ -115,7 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = self._visible(logs.states, at)
         resumed = resume(at, states)
         if resumed.losses:
-            # Before a loss is believed, the broker is asked.
+            # Query the broker before reporting a loss.
             logs = watch.refresh()
             states = self._visible(logs.states, at)
             resumed = resume(at, states)
@@ -132,14 +132,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._answered[3]
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where the logs end: ``latestOffset`` of a progress event. It is ahead of ``endOffset`` by the lag."""
+        """Return the end of the logs: ``latestOffset`` of a progress event. It is ahead of ``endOffset`` by the lag."""
         logs = self._watching().logs
         if self._reported is None or self._reported[0] != logs.version:
             self._reported = (logs.version, encode(_ends(logs.states)))
         return self._reported[1]
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note where the logs end now: the query ends there."""
+        """Record the present end of the logs: the query ends there."""
         self._target = _ends(self._watching().refresh().states)
 
     # --- What a batch reads ---
@@ -180,7 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what one task was given; runs on an executor."""
+        """Read one task; runs on an executor."""
         assert isinstance(partition, ReadTask)
         return read_task(partition, self._options, self._columns)
 
@@ -192,7 +192,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._watch
 
     def _visible(self, states: Mapping[LogKey, LogState], at: Mapping[LogKey, Position]) -> dict[LogKey, LogState]:
-        """Return the logs as a query sees them that ends where they ended when it began (``availableNow``)."""
+        """Return the logs as visible to a query that ends at the logs' ends when it began (``availableNow``)."""
         if self._target is None:
             return dict(states)
         visible = {}
@@ -208,7 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _locate(
         self, client: Client, wanted: list[Span], states: Mapping[LogKey, LogState]
     ) -> tuple[list[Source], dict[str, str]]:
-        """Return where messages are. Of what is not sealed the broker need not be asked: it has it."""
+        """Locate messages. For unsealed ones no query is needed: the broker has them."""
         tail = [span for span in wanted if span.start >= states[span.key].sealed_offset]
         sealed = [span for span in wanted if span.start < states[span.key].sealed_offset]
         sources, storages = locate(BrokerLogs(client), self._options, sealed, states)

@@ -1,13 +1,13 @@
-"""What a streaming query knows of its topics, kept fresh without asking all the time.
+"""Caches the states of a streaming query's topics, updated by a long poll of the broker.
 
-Spark asks an idle source for its latest offset a hundred times a second. The answer comes from memory. What is in
-memory is kept fresh by a thread that makes one call to the broker after the other: "tell me when a log has grown beyond
-this". The broker answers when something has happened, a few milliseconds after it was acknowledged, and does nothing
+Spark asks an idle source for its latest offset a hundred times a second. The answer comes from memory, which is
+updated by a thread that makes one call to the broker after the other: a long poll that ends when a log has grown beyond
+its known end. The broker answers a few milliseconds after a change was acknowledged, and does nothing
 until then.
 
-Nothing needs to be told when the query ends, which Spark does not reliably do: the thread is a daemon, and so is that
-of the connection. They end with the process. A broker that is away is waited for, for five minutes; then the query
-fails, and goes on from its checkpoint when it is started again.
+No notification of the query's end is needed, which Spark does not send reliably: the thread is a daemon, and so is
+that of the connection. They end with the process. An unavailable broker is waited for, for five minutes; then the query
+fails, and continues from its checkpoint when it is started again.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = ["Logs", "Watch"]
 _POLL_S = 15.0
 """Longest wait of one call: how late retention and a topic's new id are noticed while nothing is published."""
 _PATIENCE_S = 300.0
-"""How long the broker may be away before the query fails."""
+"""How long the broker may be unavailable before the query fails."""
 _PAUSE_S = 1.0
-"""Between two attempts when the broker is away, or a topic is."""
+"""Pause between two attempts when the broker, or a topic, is unavailable."""
 _NEVER: Final = 2**63 - 1
-"""An end that no log reaches: of one that keeps nothing, and so has no news."""
+"""An end that no log reaches: for a log that stores nothing, and so never changes."""
 
 logger = logging.getLogger("pyspark_danube")
 
@@ -50,12 +50,12 @@ class Logs:
     """The logs of a query at one moment."""
 
     version: int
-    """Grows whenever something is different."""
+    """Incremented at each change."""
     states: dict[LogKey, LogState]
 
 
 class Watch:
-    """The logs of one query. Made in the driver's process for the source; all methods may be called from any thread."""
+    """The logs of one query. Created in the driver's process for the source; all methods are thread-safe."""
 
     def __init__(self, options: ReadOptions, *, patience_s: float = _PATIENCE_S) -> None:
         """Connect, and begin to watch.
@@ -63,13 +63,13 @@ class Watch:
         Args:
             options: broker and topics of the query. Unless ``fail_on_data_loss`` is set, a topic may be deleted while
                 the query runs.
-            patience_s: how long the broker may be away before :attr:`logs` raises.
+            patience_s: how long the broker may be unavailable before :attr:`logs` raises.
 
         Raises:
             ConnectionLostError: no broker answers.
             TopicNotFoundError: a topic with a name does not exist, and none may be deleted; a pattern need not match
                 anything yet.
-            FailedPreconditionError: a topic with a name keeps nothing, and none may be deleted.
+            FailedPreconditionError: a topic with a name stores nothing, and none may be deleted.
         """
         self._options = options
         self._topics = list(options.topics)
@@ -79,16 +79,16 @@ class Watch:
         self._lock = threading.Lock()
         self._logs = Logs(0, {})
         self._ends: dict[str, int] = {}
-        """What is known already of each plain topic or partition that the broker has named, also of those that are no
-        logs: what is not in here is news, and is told at once."""
+        """Known end of each plain topic or partition that the broker has named, even of those that store nothing:
+        a missing one counts as a change, and is reported at once."""
         self._failure: DanubeError | None = None
         self._stack = ExitStack()
         self.client: Client = enter_client(
             self._stack, options.servers, reconnect_timeout_s=patience_s, request_timeout_s=min(30.0, patience_s)
         )
-        """The connection, for other questions."""
+        """The connection, also used for other calls."""
         if self._may_vanish:
-            # A query that goes on after its topic was deleted also goes on when it is started again.
+            # A query that continues after its topic was deleted must also continue after a restart.
             self.refresh()
         else:
             self.begin()
@@ -96,10 +96,10 @@ class Watch:
 
     @property
     def logs(self) -> Logs:
-        """What is known.
+        """The known logs.
 
         Raises:
-            DanubeError: why it cannot be known any more.
+            DanubeError: the reason why they are no longer known.
         """
         with self._lock:
             if self._failure is not None:
@@ -107,11 +107,11 @@ class Watch:
             return self._logs
 
     def begin(self) -> Logs:
-        """Ask the broker now, for a query that has read nothing yet: a topic that is not there is a mistake then.
+        """Query the broker now, for a query that has read nothing yet: a missing topic is then an error.
 
         Raises:
             TopicNotFoundError: a topic with a name does not exist; the message has the nearest one.
-            FailedPreconditionError: a topic with a name keeps nothing.
+            FailedPreconditionError: a topic with a name stores nothing.
             DanubeError: the broker does not answer.
         """
         if not self._topics:
@@ -119,7 +119,7 @@ class Watch:
         return self._replace(log_states(BrokerLogs(self.client), self._options).values())
 
     def refresh(self) -> Logs:
-        """Ask the broker now.
+        """Query the broker now.
 
         Raises:
             DanubeError: it does not answer, or a topic is gone.
@@ -146,7 +146,7 @@ class Watch:
                 time.sleep(_PAUSE_S)
 
     def _ask(self, known: dict[str, int] | None = None) -> list[LogState]:
-        """Return the states; with ``known``, when there is something new."""
+        """Return the states; with ``known``, as soon as they have changed."""
         wait_s = 0.0 if known is None else _POLL_S
         try:
             return self.client.log_state(self._topics, pattern=self._pattern, beyond=known, timeout_s=wait_s)
@@ -168,9 +168,9 @@ class Watch:
         return found
 
     def _replace(self, states: Iterable[LogState]) -> Logs:
-        """Take over what the broker has said. A log that keeps nothing is no log.
+        """Store an answer of the broker. A log that stores nothing is left out.
 
-        Two answers may overtake each other; the next one, which comes at once then, puts that right.
+        Two answers may arrive out of order; the next one, which follows at once, corrects that.
         """
         new: dict[LogKey, LogState] = {}
         ends: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""How many bytes the messages of a log have, for limits in bytes: estimates, from sizes that are known anyway.
+"""Estimates the bytes of messages in a log, for limits in bytes, from known sizes.
 
-Of sealed parts the broker knows size and count. Of the tail nothing is known before it is read: it is taken to be like
-the last sealed part, or, in a log without one, like its first batch; where that is not there either, a guess has to do.
+The broker knows size and count of sealed parts. The tail is unknown before it is read: it is assumed to be like
+the last sealed part, or, in a log without one, like its first batch; without that, a default is used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Weights:
         """Bytes per message of the tail, by topic id."""
 
     def runs(self, client: Client, log: LogState, start: int, end: int) -> list[tuple[int, int, float]]:
-        """Return what the messages ``[start, end)`` weigh: ``(start, end, bytes per message)`` in their order.
+        """Return estimates for the messages ``[start, end)``: ``(start, end, bytes per message)`` in their order.
 
         Raises:
             DanubeError: the broker does not answer.
@@ -51,7 +51,7 @@ class Weights:
         try:
             return client.log_parts(log.name, start, end).parts
         except (FailedPreconditionError, TopicNotFoundError) as error:
-            # Deleted since the state was asked for, and perhaps there anew: what that means is decided when it is read.
+            # Deleted since the states were queried, and possibly created again: that is handled when it is read.
             logger.debug("nothing of %s can be weighed in [%d, %d): %s", log.name, start, end, error.message)
             return []
 
@@ -64,8 +64,8 @@ class Weights:
                 logger.debug("nothing of %s can be weighed at offset %d: %s", log.name, at, error.message)
                 batches = []
             if not batches:
-                # Expired, in a gap, or of a topic that is no more: whether that is a loss is decided when it is planned
-                # and read. The guess is not kept, so that the next limit goes by what is there then.
+                # Expired, in a gap, or of a deleted topic: whether that is a loss is decided when it is planned
+                # and read. The default is not cached, so that the next limit uses the state at that time.
                 return GUESSED_MESSAGE_BYTES
             weight = max((STAMP_SIZE + len(batch.part)) / batch.record_count for batch in batches)
             self._tails[log.topic_id] = weight

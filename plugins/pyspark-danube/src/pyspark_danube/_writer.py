@@ -1,26 +1,26 @@
-"""The sink: rows become messages, all of a batch or none, once.
+"""The sink: writes rows as messages, all of a batch or none, exactly once.
 
 Spark runs a write in two places. Its tasks call ``write`` on executors, perhaps several times for the same rows (a task
 failed, was too slow, or lost its executor), and hand small messages to the driver, which calls ``commit``, perhaps
 several times for the same batch (the driver was killed before it had noted the commit in the checkpoint). So:
 
-* a task *stages*: the broker stores its messages out of sight, one stage for each topic or partition that the task has
-  rows for. What the task hands to the driver is the list of its stages;
+* a task *stages*: the broker stores its messages invisibly, one stage for each topic or partition of the task's
+  rows. The task passes the list of its stages to the driver;
 * the driver *commits* the stages that Spark has named, in one call, under (producer id, batch id). The broker does so
-  once: a batch id that is not above the last committed one changes nothing. Stages that nobody has named are dropped.
+  once: a batch id that is not above the last committed one changes nothing. Stages that are not named are dropped.
 
-Who writes a stream is its producer id: the option ``producerId``, else the id of the query, which is kept in the
-checkpoint. The batch id is Spark's. A batch write has an identity only if the user gives it one (``producerId`` and
-``batchId``); without one it is still all or nothing, but written again it is there twice. With a ``producerId`` alone
-it takes the next batch id, and so may another one that runs at the same time: its commit carries a label of its own, so
-that the one that comes second hears that its rows are not there.
+The identity of a stream's writer is its producer id: the option ``producerId``, else the id of the query, which is
+stored in the checkpoint. The batch id is Spark's. A batch write has an identity only if the user gives it one
+(``producerId`` and ``batchId``); without one it is still all or nothing, but a repetition stores it twice. With only a
+``producerId`` it takes the next batch id, and so may a concurrent one: its commit carries a label of its own, so that
+the second one gets an error that its rows are not stored.
 
-Each try of a write has an id of its own, under which its tasks stage. When it fails the driver aborts that id: tasks
-that are still at work then find it aborted, whenever they open or finish their stages. Of a stream the tasks know the
-try (the run of the query) and the driver does not, unless a task has told it; its batch is tried again, and the commit
-drops what was left.
+Each attempt of a write has an id of its own, under which its tasks stage. When it fails the driver aborts that id:
+running tasks are then refused, whenever they open or finish their stages. In a stream the tasks know the
+attempt (the run of the query) and the driver does not, unless a task has reported it; its batch is retried, and the
+commit drops the remaining stages.
 
-Both classes are pickled and sent to the executors, or made anew for each call: they hold options and no connections.
+Both classes are pickled and sent to the executors, or created for each call: they hold options and no connections.
 """
 
 from __future__ import annotations
@@ -95,20 +95,20 @@ def stream_writer(options: WriteOptions, schema: StructType, *, overwrite: bool)
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Message of a task to the driver."""
 
     producer: str
     stages: tuple[StagedBatch, ...]
     query: str = ""
     """Id of the streaming query; a new checkpoint has a new one."""
     write_id: str = ""
-    """That its stages were opened with."""
+    """Id under which its stages were opened."""
 
 
 class BatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame: ``df.write.format("danube")``.
 
-    Made on the driver, and sent to the executors with the name it has made up for itself.
+    Created on the driver, and sent to the executors with its generated write id.
     """
 
     def __init__(self, options: WriteOptions, client: Client) -> None:
@@ -120,7 +120,7 @@ class BatchWriter(DataSourceArrowWriter):
             last = client.last_batch(self._producer)
             self._batch_id = 0 if last is None else last + 1
         self._write_id = f"write-{uuid.uuid4()}"
-        # Whoever gives a batch id wants its repetition, by any writer, to change nothing: that one has no label.
+        # With a batch id, a repetition by any writer must change nothing: no label.
         self._label = "" if options.batch_id is not None else self._write_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -148,11 +148,11 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(self._options, self._producer, self._batch_id, _stages(messages), self._label, taken)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what the tasks of this write have staged, and what those that are still at work are going to stage.
+        """Drop the stages of this write, including future ones of tasks that are still running.
 
-        Not all that is staged for the batch: another write of the producer may be at work on the same one.
+        Not all stages of the batch: another write of the producer may be in progress for the same one.
         """
-        del messages  # a task that has not come to its end has none
+        del messages  # an unfinished task has none
         _abort(self._options, self._producer, self._batch_id, self._write_id)
 
 
@@ -187,10 +187,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _commit(self._options, producer, batchId, _stages(messages), query, taken)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Drop what was staged for a micro-batch, and what tasks that are still at work are going to stage.
+        """Drop the stages of a micro-batch, including future ones of tasks that are still running.
 
-        Without any message of a task nothing says what the query and its run are. What is staged then, if there is
-        anything, is dropped when the batch is tried again.
+        Without any message of a task the query and its run are unknown. Its stages, if any, are
+        then dropped when the batch is retried.
         """
         writes = {(message.producer, message.write_id) for message in messages if isinstance(message, Written)}
         if self._options.producer_id:
@@ -207,7 +207,7 @@ def stage_rows(
     Raises:
         FailedPreconditionError: the write was aborted.
         InvalidArgumentError: a row has no payload or no topic.
-        DanubeError: the broker does not take them; the task has failed, and nothing of it is left behind.
+        DanubeError: the broker refuses them; the task has failed, and leaves nothing behind.
     """
     with ExitStack() as stack:
         staging: _Staging | None = None
@@ -231,7 +231,7 @@ class _Staging:
     write_id: str
     attempt: str = field(default_factory=lambda: _attempt(TaskContext.get()))
     turn: int = field(default_factory=lambda: _partition(TaskContext.get()))
-    """Whose turn it is among the partitions: rows without a key go to one after the other, a batch at a time."""
+    """Next partition: rows without a key go to one partition after the other, a batch at a time."""
     targets: dict[str, list[str]] = field(default_factory=dict)
     """For each topic, the topic itself or its partitions."""
     stages: dict[str, Stage] = field(default_factory=dict)
@@ -282,28 +282,28 @@ def _targets(client: Client, topic: str) -> list[str]:
     try:
         return client.lookup_topic(topic).topics
     except NotFoundError:
-        # The broker may be allowed to create it; if not, it says so.
+        # The broker may be allowed to create it; otherwise it reports an error.
         return [topic]
 
 
 def _commit(
     options: WriteOptions, producer: str, batch_id: int, stages: Sequence[StagedBatch], label: str, taken: str
 ) -> None:
-    """Commit a batch; ``taken`` is what is said if the batch id belongs to somebody with another label."""
+    """Commit a batch; ``taken`` is the error text if the batch id was committed under another label."""
     if not stages:
-        return  # nothing to show, and nothing to remember: written again it is nothing again
+        return  # nothing to commit or record: a repetition is empty, too
     with broker_client(options.servers, patience_s=EXECUTOR_PATIENCE_S) as client:
         outcome = client.commit_stages(producer, batch_id, stages, label=label)
     if outcome.committed:
         return
     if outcome.label != label:
-        # Taken for a repetition, rows of somebody else would vanish without a word.
+        # Treated as a repetition, rows of another write would be lost silently.
         raise FailedPreconditionError(taken)
     logger.warning("batch %d of producer %s was committed before", batch_id, producer)
 
 
 def _abort(options: WriteOptions, producer: str, batch_id: int, write_id: str) -> None:
-    """Drop what one write has staged, or (empty) all of the batch."""
+    """Drop the stages of one write, or (empty) all of the batch."""
     with broker_client(options.servers) as client:
         client.abort_stages(producer, batch_id, write_id=write_id)
 
@@ -329,11 +329,11 @@ def _property(context: TaskContext, name: str) -> str:
 
 
 def _run(context: TaskContext) -> str:
-    """Return the id of a write that is the run of a streaming query; empty if Spark does not tell it."""
+    """Return the id of a streaming query's run as write id; empty if Spark does not provide it."""
     try:
         return f"run-{uuid.UUID(context.getLocalProperty(_JOB_GROUP) or '')}"
     except ValueError:
-        return ""  # its stages are dropped by the next commit of the batch, as any are
+        return ""  # its stages are dropped by the next commit of the batch
 
 
 def _partition(context: TaskContext | None) -> int:
@@ -341,7 +341,7 @@ def _partition(context: TaskContext | None) -> int:
 
 
 def _attempt(context: TaskContext | None) -> str:
-    """Name one attempt of a task for people: stage, partition, attempt."""
+    """Return a name of an attempt of a task for people: stage, partition, attempt."""
     if context is None:
         return ""
     return f"{context.stageId()}.{context.partitionId()}.{context.attemptNumber()}"

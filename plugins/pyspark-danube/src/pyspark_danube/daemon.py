@@ -1,10 +1,10 @@
 """Spark's Python daemon, with everything imported before it forks. Opt-in: ``session(frozen_daemon=True)``.
 
 A worker calls ``gc.collect()`` after each task: 40 ms once NumPy, pandas and PyArrow are loaded. Objects that were
-frozen before the fork are not looked at, nor are their memory pages copied for it.
+frozen before the fork are not scanned, nor are their memory pages copied for it.
 
 Spark itself imports these libraries after the fork, because they may start threads. None of them does so at import
-today; who does not want to rely on it leaves the daemon alone.
+today; users who do not want to rely on that should not use the daemon.
 """
 
 from __future__ import annotations

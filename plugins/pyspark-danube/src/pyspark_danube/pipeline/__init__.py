@@ -3,7 +3,7 @@
 ========================  ==================================================================  ========================
 function                  what it does                                                        exactly once by
 ========================  ==================================================================  ========================
-:func:`export_table`      topics to Parquet, Delta or Iceberg; once or for ever               the table's own log
+:func:`export_table`      topics to Parquet, Delta or Iceberg; once or continuously           the table's own log
 :func:`import_table`      anything that Spark reads, to a topic                               producer id and batch id
 :func:`import_stream`     new files (or another stream) to a topic                            the query's checkpoint
 :func:`transform`         topics to a topic, by SQL                                           the query's checkpoint

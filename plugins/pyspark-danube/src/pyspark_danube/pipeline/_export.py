@@ -1,4 +1,4 @@
-"""Topics to tables: Parquet files by Spark itself, Delta and Iceberg by the writers in this package."""
+"""Exports topics to tables: Parquet files by Spark itself, Delta and Iceberg by the writers in this package."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["TableKind", "export_table"]
 
 
 class TableKind(enum.StrEnum):
-    """What a topic is exported to."""
+    """Kind of the target table."""
 
     PARQUET = "parquet"
-    """A directory of Parquet files. Which of them count is written in its ``_spark_metadata``, which Spark reads."""
+    """A directory of Parquet files. The valid ones are listed in its ``_spark_metadata``, which Spark reads."""
     DELTA = "delta"
     ICEBERG = "iceberg"
 
@@ -47,20 +47,20 @@ def export_table(
     storage: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Export topics to a table: every message once, however often the job is killed and started again.
+    """Export topics to a table: every message once, however often the job is killed and restarted.
 
-    Started again with the same checkpoint it goes on where it was. A new checkpoint begins at ``starting``, and adds to
-    the table what is there from then on.
+    Restarted with the same checkpoint it continues at its position. A new checkpoint begins at ``starting``, and
+    appends messages from there on to the table.
 
     Args:
         session: a Spark session.
         topics: one topic or several.
         target: of Parquet and Delta a directory or URL; of Iceberg ``namespace.table``.
         servers: URL of the broker, ``danube://host:port``.
-        kind: what ``target`` is.
-        checkpoint: where the query notes how far it is; by default a directory inside a local table.
-        once: end when everything that was there at the start is exported; else go on for ever.
-        every_s: seconds from one commit of the table to the next, when it goes on for ever. Each makes new files.
+        kind: kind of ``target``.
+        checkpoint: directory with the query's progress; by default inside a local table.
+        once: end when everything that was there at the start is exported; otherwise continue indefinitely.
+        every_s: seconds between two commits of the table, when it continues indefinitely. Each makes new files.
         starting: ``earliest``, ``latest``, offsets as JSON, or a time, for a new checkpoint.
         schema: payloads are JSON objects with these fields (``"id BIGINT, total DOUBLE"``), which become columns beside
             topic, partition, offset, publish_time and key; empty: payloads stay as they are.

@@ -1,4 +1,4 @@
-"""Anything that Spark reads, to a topic: files, JDBC, and, where their jars are installed, Kafka and others."""
+"""Imports any Spark source into a topic: files, JDBC, and, where their jars are installed, Kafka and others."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def import_table(
 
     Args:
         session: a Spark session.
-        topic: where the messages go.
+        topic: target topic.
         servers: URL of the broker.
-        format: what Spark calls the source: ``parquet``, ``csv``, ``json``, ``orc``, ``jdbc``, ``kafka``, ...
+        format: Spark's name of the source: ``parquet``, ``csv``, ``json``, ``orc``, ``jdbc``, ``kafka``, ...
         path: of files: file, directory or pattern.
         options: of the source, such as ``header`` of CSV or ``url`` and ``dbtable`` of JDBC.
         schema: columns of the source as SQL writes them; by default what Spark finds.
@@ -51,7 +51,7 @@ def import_table(
         batch_id: number of this import among those of ``producer_id``; must grow.
 
     Returns:
-        Rows that Spark has handed over (also if the broker knew the batch already).
+        Number of rows that Spark has passed on (even if the broker knew the batch already).
 
     Raises:
         InvalidArgumentError: a column is missing, or ``batch_id`` comes without ``producer_id``.
@@ -81,12 +81,12 @@ def import_stream(
     once: bool = False,
     every_s: float = 1.0,
 ) -> StreamingQuery:
-    """Write what a source gets from now on into a topic, every row once: files that appear in a directory, for example.
+    """Write new rows of a source into a topic, every row once: for example files that appear in a directory.
 
     Arguments are those of :func:`import_table`, and:
 
     Args:
-        checkpoint: directory where the query notes how far it is.
+        checkpoint: directory with the query's progress.
         producer_id: by default the query's own id. Give one to start with a new checkpoint and still be known.
         once: end when everything that was there at the start is written.
         every_s: seconds from one look at the source to the next.

@@ -1,4 +1,4 @@
-"""Streams into lakehouse tables: what Delta and Iceberg have in common.
+"""Base of the streaming sinks for lakehouse tables, shared by Delta and Iceberg.
 
 ::
 
@@ -49,7 +49,7 @@ _ALWAYS: Final = frozenset({"checkpointlocation", "path"})
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file that no table knows yet."""
+    """A Parquet file that no table refers to yet."""
 
     path: str
     """As the table's log names it: relative to the table for Delta, whole for Iceberg."""
@@ -57,15 +57,15 @@ class DataFile:
     """Bytes."""
     rows: int
     stats: str
-    """What the table's log keeps about the columns, in the form of that log; may be empty."""
+    """Statistics of the columns for the table's log, in the form of that log; may be empty."""
 
 
 class LakeTable(ABC):
-    """A table in a lakehouse, as both sides of an export see it. It is pickled to the executors."""
+    """A table in a lakehouse, for driver and executors. It is pickled to the executors."""
 
     @abstractmethod
     def ensure(self, schema: pa.Schema) -> None:
-        """Create the table if there is none, else check that rows of ``schema`` fit into it (driver).
+        """Create the table if it does not exist, else check that rows of ``schema`` fit into it (driver).
 
         Raises:
             FailedPreconditionError: the table has other columns.
@@ -77,7 +77,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def remove_file(self, path: str) -> None:
-        """Remove a data file that no commit names; one that is not there is no error."""
+        """Remove a data file that no commit names; a missing one is ignored."""
 
     @abstractmethod
     def commit(self, query: str, batch: int, files: Sequence[DataFile]) -> bool:
@@ -88,13 +88,13 @@ class LakeTable(ABC):
         """
 
     def stats(self, metadata: Any) -> str:
-        """Return what the log keeps about a file, from the metadata of its Parquet footer; by default nothing."""
+        """Return statistics of a file for the log, from the metadata of its Parquet footer; by default none."""
         return ""
 
 
 @dataclass
 class _Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Message of a task to the driver."""
 
     query: str
     files: list[DataFile]
@@ -104,7 +104,7 @@ class _LakeWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of one query.
 
     It has no ``abort``: Spark also calls that after a ``commit`` that failed, and a commit whose answer was lost may
-    have happened. A file that nobody needs is better than a table without one of its files.
+    have succeeded. A superfluous file is better than a table without one of its files.
     """
 
     def __init__(self, table: LakeTable, schema: pa.Schema) -> None:
@@ -141,7 +141,7 @@ class _LakeWriter(DataSourceStreamArrowWriter):
 
 
 class _ParquetFile:
-    """One file under way."""
+    """One file being written."""
 
     def __init__(self, table: LakeTable, name: str, schema: pa.Schema) -> None:
         self._table = table
@@ -170,7 +170,7 @@ class _ParquetFile:
         return DataFile(self._path, size, self._rows, self._table.stats(self._writer.writer.metadata))
 
     def drop(self) -> None:
-        """Close and remove; what goes wrong now must not hide why this was called."""
+        """Close and remove the file; errors here must not hide the original one."""
         for step in (self._writer.close, self._stream.close, lambda: self._table.remove_file(self._path)):
             try:
                 step()
@@ -199,7 +199,7 @@ class LakeSource(DataSource):
         raise NotImplementedError
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """Return the writer of a query; the table is created now if there is none.
+        """Return the writer of a query; the table is created now if it does not exist.
 
         Raises:
             InvalidArgumentError: an option is missing or wrong.

@@ -1,4 +1,4 @@
-"""Rows of anything to rows that the sink takes: ``payload``, and perhaps ``key``, ``attributes`` and ``topic``."""
+"""Converts any rows to rows for the sink: ``payload``, and optionally ``key``, ``attributes`` and ``topic``."""
 
 from __future__ import annotations
 
