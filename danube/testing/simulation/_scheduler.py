@@ -1,12 +1,12 @@
-"""Trio with virtual time and a seeded scheduler: the same seed makes the same run.
+"""Runs Trio with virtual time and a seeded scheduler, so that the same seed reproduces the same run.
 
-Trio shuffles the tasks of each pass of its loop, which is good for finding races and bad for finding them again. It
-has a private switch for tests that makes the shuffle follow a known source of chance; it was made for Hypothesis, and
-Trio's own tests guard it. :func:`check_trio` says clearly if a new Trio has moved it.
+Trio shuffles the tasks of each pass of its loop, which helps to find races but not to reproduce them. It
+has a private switch for tests that seeds the shuffle; it was made for Hypothesis, and
+Trio's own tests cover it. :func:`check_trio` raises a clear error if a new Trio has moved it.
 
-What else must hold for a run to repeat: no threads, no real clock or randomness, no order that comes from addresses in
-memory (sets of objects), ``PYTHONHASHSEED`` fixed (sets of texts), and no garbage collector at work, because it decides
-when abandoned generators are closed. :func:`run_seeded` looks after the last one; the meta-test looks after all.
+Further conditions for a reproducible run: no threads, no real clock or randomness, no order that depends on addresses
+in memory (sets of objects), ``PYTHONHASHSEED`` fixed (sets of strings), and no running garbage collector, because it
+decides when abandoned generators are closed. :func:`run_seeded` ensures the last one; the meta-test checks all.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ __all__ = ["MACHINE", "Pauses", "check_trio", "run_seeded"]
 T = TypeVar("T")
 
 MACHINE: ContextVar[str] = ContextVar("MACHINE", default="")
-"""The simulated machine that a task runs on. Tasks inherit it from those that start them."""
+"""The simulated machine that a task runs on. Inherited from the parent task."""
 
 
 class _RunQueue(deque[trio.lowlevel.Task]):
-    """Trio's queue of tasks that can run, in which those of paused machines are set aside."""
+    """Trio's queue of runnable tasks, in which those of paused machines are set aside."""
 
     def __init__(self, paused: dict[str, list[trio.lowlevel.Task]]) -> None:
         super().__init__()
         self._paused = paused
 
     def append(self, task: trio.lowlevel.Task) -> None:
-        """Take a task that can run."""
+        """Add a runnable task."""
         if self._paused:
             aside = self._paused.get(task.context.get(MACHINE, ""))
             if aside is not None:
@@ -50,9 +50,9 @@ class _RunQueue(deque[trio.lowlevel.Task]):
 
 
 class Pauses:
-    """Stops all tasks of a machine and lets them go on, as SIGSTOP and SIGCONT do; what happens to it meanwhile waits.
+    """Stops and resumes all tasks of a machine, as SIGSTOP and SIGCONT do; its events are delayed until it resumes.
 
-    Timeouts that run out meanwhile have run out when it goes on. Make it inside the run.
+    Timeouts that end in the meantime have ended when it resumes. Create it inside the run.
     """
 
     def __init__(self) -> None:
@@ -72,13 +72,13 @@ class Pauses:
             self._paused[machine] = mine
 
     def resume(self, machine: str) -> None:
-        """Let it go on; does nothing if it is not stopped."""
+        """Resume a machine; does nothing if it is not stopped."""
         for task in self._paused.pop(machine, ()):
             trio_run.GLOBAL_RUN_CONTEXT.runner.runq.append(task)
 
 
 def check_trio() -> None:
-    """Raise InternalError if this Trio does not have the switch that the simulation is built on."""
+    """Raise InternalError if this version of Trio lacks the switch required by the simulation."""
     flag = getattr(trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", None)
     queue = getattr(getattr(trio_run, "Runner", None), "runq", None)
     if not isinstance(flag, bool) or not isinstance(getattr(trio_run, "_r", None), Random) or queue is None:
@@ -89,9 +89,9 @@ def check_trio() -> None:
 
 
 def run_seeded(main: Callable[[], Awaitable[T]], seed: int) -> T:
-    """Run ``main`` under Trio, with virtual time from 0 and a scheduler that obeys ``seed``.
+    """Run ``main`` under Trio, with virtual time from 0 and a scheduler seeded with ``seed``.
 
-    Time jumps when everybody waits. Everything that Trio was set to before is set back at the end.
+    Time jumps when all tasks wait. All changed settings of Trio are restored at the end.
     """
     check_trio()
     before = trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r.getstate()

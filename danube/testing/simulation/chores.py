@@ -1,6 +1,6 @@
-"""What operators and onlookers do in a simulated world: they read, seek, change policies, and let topics come and go.
+"""Operators and observers in a simulated world: they read, seek, change policies, and create and delete topics.
 
-Whatever error a call may raise, they go on.
+They continue after any error of a call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HARMLESS: Final[tuple[dict[str, Any], ...]] = (
     {"dispatch_rate": {"messages_per_s": 50.0}},
     {"dispatch_rate": None},
 )
-"""Changes that take nothing from anybody."""
+"""Policy changes without effect on deliveries."""
 
 _TOPIC_RULES: Final[tuple[dict[str, Any], ...]] = (
     {"max_message_bytes": 500},
@@ -43,27 +43,27 @@ _TOPIC_RULES: Final[tuple[dict[str, Any], ...]] = (
     {"publish_rate": {"bytes_per_s": 20_000.0}},
     {"dispatch_rate": {"messages_per_s": 50.0}},
 )
-"""Changes that refuse what is new, or slow it down, as long as they last."""
+"""Policy changes that refuse or slow down new messages while they last."""
 _NO_TOPIC_RULES: Final[dict[str, Any]] = {name: None for rules in _TOPIC_RULES for name in rules}
 _LONGER_S: Final = 8.0
 
 
 class ChorePlan(NamedTuple):
-    """Somebody who does something again and again."""
+    """An actor that repeats one kind of action."""
 
     kind: str
     """``read``, ``seek``, ``change-policy``, ``change-topic`` or ``churn``."""
     name: str
-    """Of the host."""
+    """Name of the host."""
     topic: TopicPlan
     every_s: float
     """Mean pause."""
     consumer: ConsumerPlan | None = None
-    """One of the consumers of the subscription that is concerned."""
+    """One of the consumers of the subscription concerned."""
 
 
 async def do_chore(applications: Applications, plan: ChorePlan, random: Random) -> None:
-    """Do it until all is calm."""
+    """Repeat the action until the faults are over."""
     chores: dict[str, Callable[[Applications, ChorePlan, Client, Random], Awaitable[None]]] = {
         "read": _read,
         "seek": _seek,
@@ -89,7 +89,7 @@ async def do_chore(applications: Applications, plan: ChorePlan, random: Random) 
 
 
 async def _read(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
-    """Read from some place on, for a while: no gap, no repeat, whatever happens to the connection."""
+    """Read from some offset on, for a while: no gap, no repeat, despite faults of the connection."""
     start: int | str = random.choice(("earliest", "latest", 10, 100))
     history, before = applications.history, dict[str, tuple[int, bytes]]()
     async with client.reader(plan.topic.name, start=start, credit_messages=random.choice((5, 1000))) as reader:
@@ -111,7 +111,7 @@ async def _read(applications: Applications, plan: ChorePlan, client: Client, ran
 
 
 async def _seek(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
-    """Set a subscription back, or forward."""
+    """Move a subscription backward or forward."""
     assert plan.consumer is not None
     subscription, target = plan.consumer.subscription, random.choice((0, 10, 100))
     moves = {part: applications.history.moved(part, subscription, target) for part in plan.topic.parts}
@@ -129,7 +129,7 @@ async def _seek(applications: Applications, plan: ChorePlan, client: Client, ran
 
 
 async def _change_policy(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
-    """Change a rule of a live subscription."""
+    """Change a policy of a live subscription."""
     assert plan.consumer is not None
     changes = dict(random.choice(_HARMLESS))
     poisons = sorted(plan.consumer.rules.poisons)
@@ -140,7 +140,7 @@ async def _change_policy(applications: Applications, plan: ChorePlan, client: Cl
 
 
 async def _change_topic(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
-    """Change a rule of a live topic, or take all of them back; make a time to live longer, and as it was again."""
+    """Change a policy of a live topic, or remove all of them; lengthen a time to live, and restore it."""
     changes = dict(random.choice((*_TOPIC_RULES, _NO_TOPIC_RULES, _NO_TOPIC_RULES)))
     if plan.topic.message_ttl_s:
         changes["message_ttl_s"] = random.choice((plan.topic.message_ttl_s, plan.topic.message_ttl_s, _LONGER_S, 0.0))
@@ -149,7 +149,7 @@ async def _change_topic(applications: Applications, plan: ChorePlan, client: Cli
 
 
 class _Churn:
-    """Creates a topic of its own, uses it and deletes it, again and again: each one begins empty."""
+    """Repeatedly creates a topic of its own, uses it and deletes it: each new one must be empty."""
 
     def __init__(self) -> None:
         self._incarnation = 0
@@ -160,7 +160,7 @@ class _Churn:
         self._incarnation += 1
         with suppress(NotFoundError):
             await client.delete_topic(topic)
-        local = (Durability.DISK, Durability.OS) if not applications.moves else ()  # a new machine would lack them
+        local = (Durability.DISK, Durability.OS) if not applications.moves else ()  # a new machine would not have them
         durability = random.choice((*local, plan.topic.durability))
         try:
             await client.create_topic(topic, partitions=random.choice((0, 2)), durability=durability)

@@ -1,7 +1,7 @@
-"""Seeds that were never run before: counted from a base that is made of the date and the commit.
+"""Seeds that were never run before: counted from a base derived from the date and the commit.
 
-A fixed range of seeds says that nothing got worse; what is found is found by new ones. They need no list of what was
-run: another day or another commit begins elsewhere, and a run prints where it began, so that it can be repeated.
+A fixed range of seeds shows that nothing got worse; new bugs are found by new seeds. They need no list of used
+ones: another day or another commit has another base, and a run prints its base, so that it can be repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def present_base() -> int:
 
 
 def fresh_seeds(base: int, minutes: float) -> Iterator[int]:
-    """Yield seeds from a base on, for so many real minutes."""
+    """Yield seeds from a base on, for this many real minutes."""
     end_s = time.monotonic() + minutes * 60
     for seed in count(base):
         if time.monotonic() >= end_s:

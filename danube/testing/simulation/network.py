@@ -1,19 +1,19 @@
-"""A network in memory: hosts, links with latency, and everything that goes wrong between them.
+"""A simulated network in memory: hosts, links with latency, and faults of both.
 
-Connections are byte streams, as TCP gives them: nothing is lost or reordered *within* one, but bytes come late, in
-pieces of any size, or not at all any more. What can happen to a link, or to a host:
+Connections are byte streams, as in TCP: nothing is lost or reordered *within* one, but bytes arrive late, in
+pieces of any size, or not at all any more. Faults of links and hosts:
 
-* **cut**: nothing passes while it lasts. Bytes that were sent wait (as TCP would repeat them), new connections hang.
-  Afterwards everything goes on, late, unless somebody's patience ended before.
-* **reset**: the connections of a link break on both sides; what was on its way is lost.
-* **stops reading**: a host takes no more bytes from its connections of a link, and goes on sending, as an application
-  does that is stuck: what comes fills the window.
-* **half-open**: something on the way forgets a connection. Both sides can send, and hear nothing, for ever.
-* **crash** of a host: its connections are gone. After a kill the kernel says so to the peers; after a power loss nobody
-  does, until the peer sends something to the host that has come back and knows nothing of it.
+* **cut**: nothing passes while it lasts. Sent bytes wait (as TCP would repeat them), new connections hang.
+  Afterwards everything continues, late, unless a timeout has ended it.
+* **reset**: the connections of a link break on both sides; bytes in flight are lost.
+* **stops reading**: a host takes no more bytes from its connections of a link, and continues to send, like a stuck
+  application: arriving bytes fill the window.
+* **half-open**: an intermediary forgets a connection. Both sides can send, but never receive anything.
+* **crash** of a host: its connections are gone. After a kill the kernel notifies the peers; after a power loss there is
+  no notification, until the peer sends data to the restarted host, which does not know the connection.
 
-A stream's window bounds what is on its way, so that a reader that does not read stops its writer. Two faces are put on
-the one :class:`Endpoint`: a Trio stream for the broker, an anyio stream for the client.
+A stream's window bounds the bytes in flight, so that a reader that does not read stops its writer. One
+:class:`Endpoint` is wrapped in two ways: as a Trio stream for the broker, as an anyio stream for the client.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Host:
         self.up = True
         self.listeners: dict[int, Listener] = {}
         self.endpoints: dict[int, Endpoint] = {}
-        """Open connections by number: a dict, because its order is that of their making."""
+        """Open connections by number: a dict, because it keeps the order of creation."""
 
 
 class Link:
-    """The way between two hosts."""
+    """The link between two hosts."""
 
     def __init__(self) -> None:
         self.cut = False
@@ -71,21 +71,21 @@ class Endpoint:
         self._network = network
         self._link = link
         self._arriving: deque[tuple[float, bytes]] = deque()
-        """What the peer has sent: (arrival, bytes); empty bytes are its end."""
+        """Data from the peer: (arrival, bytes); empty bytes are its end."""
         self._on_the_way = 0
         self._last_arrival = 0.0
         self._reset_at = math.inf
         self._closed = False
         self._deaf = False
-        """The peer has forgotten this connection and has not said so."""
+        """The peer has silently forgotten this connection."""
         self._blind = False
-        """What is sent vanishes without an answer."""
+        """Sent data vanishes without an answer."""
         self._reads = True
         self._reader: Task | None = None
         self._writer: Task | None = None
         self._clock = network.clock
 
-    # --- What the owner does
+    # --- Called by the owner
 
     async def receive(self, max_bytes: int) -> bytes:
         """Return some bytes; empty at the end. One task at a time."""
@@ -113,7 +113,7 @@ class Endpoint:
 
     def _take(self, data: bytes, max_bytes: int) -> bytes:
         if not data:
-            return b""  # the end stays
+            return b""  # the end is permanent
         arrival, _ = self._arriving.popleft()
         if len(data) > max_bytes or self._network.random.random() < self._network.short_reads:
             size = self._network.random.randint(1, min(len(data), max_bytes))
@@ -126,7 +126,7 @@ class Endpoint:
         return data
 
     def send_now(self, data: bytes) -> int:
-        """Send what fits into the window, as a socket does that must not wait; return how many bytes that was."""
+        """Send the part that fits into the window, as a non-blocking socket does; return the number of bytes."""
         self._check(self._clock.now)
         room = WINDOW_BYTES - self.peer._on_the_way
         if room <= 0:
@@ -151,8 +151,8 @@ class Endpoint:
             peer._on_the_way += len(data)
             return
         if peer._closed or self._deaf:
-            # The peer knows nothing of this connection (any more): a reset comes back, if anybody is there to send it.
-            # Behind a cut or a dead host the bytes vanish, and repeat themselves until somebody gives up.
+            # The peer does not know this connection (any more): it answers with a reset, if it is reachable.
+            # Behind a cut or a dead host the bytes vanish, and are repeated until a timeout.
             peer._on_the_way += len(data)
             if peer.host.up and not self._link.cut:
                 self.break_at(self._clock.now + 2 * self._network.latency(self._link))
@@ -164,7 +164,7 @@ class Endpoint:
         self._clock.call_at(arrival, peer._wake_reader)
 
     def close(self) -> None:
-        """Close both directions at once; what was sent is still delivered, as the kernel would."""
+        """Close both directions at once; sent bytes are still delivered, as by the kernel."""
         if self._closed:
             return
         self._closed = True
@@ -172,7 +172,7 @@ class Endpoint:
         now = self._clock.now
         if now < self._reset_at and not (self._deaf or self._blind or self.peer._closed):
             if any(arrival <= now and data for arrival, data in self._arriving):
-                # Unread bytes: the kernel says so with a reset, and what was on its way back is lost with it.
+                # Unread bytes: the kernel sends a reset, and data in flight to this side is lost with it.
                 self.peer.break_at(now + self._network.latency(self._link))
             else:
                 self._push(b"")
@@ -185,19 +185,19 @@ class Endpoint:
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
     def as_transport(self) -> Transport | None:
-        """Return this as Danube sees a socket; None if it shall see a stream."""
+        """Return this as a socket transport of Danube; None if a stream is to be used."""
         return _Socket(self) if self._network.like_sockets else None
 
-    # --- What the network does
+    # --- Called by the network
 
     def break_at(self, time_s: float) -> None:
-        """Let this side notice, at a time, that the connection is reset."""
+        """Reset the connection at this side at a given time."""
         if time_s < self._reset_at:
             self._reset_at = time_s
             self._clock.call_at(time_s, self._wake)
 
     def forget(self, *, silently: bool) -> None:
-        """This side is gone with its host, or forgotten; the peer hears of it now, or when it sends, or never."""
+        """Drop this side with its host; the peer is notified now, or when it sends, or never."""
         if self._closed:
             return
         self._closed = True
@@ -224,7 +224,7 @@ class Endpoint:
 
 
 class _Socket:
-    """An endpoint as Danube uses real sockets: see :class:`danube.wire._transport.SocketTransport`."""
+    """An endpoint in the form of a real socket: see :class:`danube.wire._transport.SocketTransport`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -237,7 +237,7 @@ class _Socket:
             raise _lost(error) from error
 
     def send_now(self, data: bytes) -> int:
-        """Send what the window takes."""
+        """Send the part that fits into the window."""
         try:
             return self._endpoint.send_now(data)
         except ConnectionError as error:
@@ -260,7 +260,7 @@ def _lost(error: ConnectionError) -> ConnectionLostError:
 
 
 class Listener(trio.abc.Listener["ServerStream"]):
-    """A port that is listened on."""
+    """A listening port."""
 
     def __init__(self, host: Host, port: int) -> None:
         self._host = host
@@ -272,7 +272,7 @@ class Listener(trio.abc.Listener["ServerStream"]):
         return f"{self._host.name}:{self._port}"
 
     def arrive(self, endpoint: Endpoint) -> None:
-        """Network: a connection comes in."""
+        """Network: deliver an incoming connection."""
         try:
             self._send.send_nowait(endpoint)
         except trio.WouldBlock:
@@ -286,7 +286,7 @@ class Listener(trio.abc.Listener["ServerStream"]):
             raise trio.ClosedResourceError("the listener is closed") from None
 
     async def aclose(self) -> None:
-        """Stop listening; connections that nobody has accepted are reset."""
+        """Stop listening; connections not yet accepted are reset."""
         self.close()
         await trio.lowlevel.checkpoint()
 
@@ -305,11 +305,11 @@ class Listener(trio.abc.Listener["ServerStream"]):
 
 
 class Network:
-    """Hosts and links, made as they are named.
+    """Hosts and links, created when they are first named.
 
     Args:
-        random: the only source of chance.
-        trace: gets faults and the life of connections.
+        random: the only source of randomness.
+        trace: receives faults and the starts and ends of connections.
     """
 
     def __init__(self, random: Random, trace: Trace) -> None:
@@ -319,9 +319,9 @@ class Network:
         self.clock: SimulatedClock = clock
         self.random = random
         self.like_sockets = True
-        """Whether Danube finds sockets here, which take what fits at once; else streams, as those of TLS are."""
+        """Whether Danube sees sockets here, which accept what fits at once; otherwise streams, as with TLS."""
         self.short_reads = 0.0
-        """Probability that a read returns less than there is."""
+        """Probability that a read returns less than is available."""
         self.bytes_delivered = 0
         self._trace = trace
         self._hosts: dict[str, Host] = {}
@@ -333,11 +333,11 @@ class Network:
         return self._hosts.setdefault(name, Host(name))
 
     def link(self, one: str, other: str) -> Link:
-        """Return the way between two hosts."""
+        """Return the link between two hosts."""
         return self._links.setdefault((min(one, other), max(one, other)), Link())
 
     def latency(self, link: Link) -> float:
-        """Return how long the next bytes take."""
+        """Return the delay of the next bytes."""
         return link.latency_s * (0.5 + self.random.random())
 
     # --- Connecting
@@ -355,7 +355,7 @@ class Network:
         return found
 
     async def connect(self, source: str, target: str, port: int) -> ClientStream:
-        """Connect; hangs while the link is cut or the host is down, and raises OSError if nobody listens."""
+        """Connect; hangs while the link is cut or the host is down, and raises OSError if the port is closed."""
         link, host = self.link(source, target), self.host(target)
         while True:
             await sleep(2 * self.latency(link))
@@ -378,7 +378,7 @@ class Network:
     # --- Faults
 
     def set_cut(self, one: str, other: str, cut: bool) -> None:
-        """Cut a link, or mend it."""
+        """Cut a link, or restore it."""
         link = self.link(one, other)
         link.cut = cut
         self._trace("link-cut" if cut else "link-mended", one, other)
@@ -387,27 +387,27 @@ class Network:
             endpoint.peer._wake()
 
     def reset(self, one: str, other: str) -> None:
-        """Break the connections of a link; both sides notice at once."""
+        """Break the connections of a link; both sides are notified at once."""
         for endpoint in self._between(one, other):
             self._trace("reset", one, other, endpoint.number)
             endpoint.break_at(self.clock.now)
             endpoint.peer.break_at(self.clock.now)
 
     def set_reading(self, reader: str, sender: str, reads: bool) -> None:
-        """Let a host stop reading from the connections that it has with another one now, or go on."""
+        """Stop or resume a host's reading from its present connections with another host."""
         for endpoint in self._between(reader, sender):
             self._trace("reads" if reads else "stops-reading", reader, sender, endpoint.number)
             endpoint._reads = reads
             endpoint._wake_reader()
 
     def half_open(self, one: str, other: str) -> None:
-        """Let something on the way forget the connections of a link: whatever is sent on them vanishes, for ever."""
+        """Make an intermediary forget the connections of a link: all data sent on them vanishes."""
         for endpoint in self._between(one, other):
             self._trace("half-open", one, other, endpoint.number)
             endpoint._blind = endpoint.peer._blind = True
 
     def crash(self, name: str, *, silently: bool) -> None:
-        """Take a host away with all its connections and ports; ``silently`` as after a power loss."""
+        """Remove a host with all its connections and ports; ``silently`` as after a power loss."""
         host = self.host(name)
         host.up = False
         for listener in list(host.listeners.values()):
@@ -415,10 +415,10 @@ class Network:
         for endpoint in list(host.endpoints.values()):
             endpoint.forget(silently=silently)
         if not silently:
-            host.up = True  # the machine is there and refuses
+            host.up = True  # the machine is up and refuses
 
     def power_on(self, name: str) -> None:
-        """Bring a host back: it knows nothing of its former connections."""
+        """Restart a host: it does not know its former connections."""
         self.host(name).up = True
 
     def _between(self, one: str, other: str) -> list[Endpoint]:
@@ -426,13 +426,13 @@ class Network:
 
 
 class ServerStream(trio.abc.Stream):
-    """The broker's face of an endpoint."""
+    """An endpoint as a Trio stream for the broker."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
 
     def as_transport(self) -> Transport | None:
-        """Return the endpoint as Danube sees a socket; None where it shall see a stream."""
+        """Return the endpoint as a socket transport; None if a stream is to be used."""
         return self.endpoint.as_transport()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -464,13 +464,13 @@ class ServerStream(trio.abc.Stream):
 
 
 class ClientStream(anyio.abc.ByteStream):
-    """The client's face of an endpoint."""
+    """An endpoint as an anyio stream for the client."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
 
     def as_transport(self) -> Transport | None:
-        """Return the endpoint as Danube sees a socket; None where it shall see a stream."""
+        """Return the endpoint as a socket transport; None if a stream is to be used."""
         return self.endpoint.as_transport()
 
     async def send(self, item: bytes) -> None:

@@ -1,10 +1,10 @@
-"""A broker in a simulated world: the machine that outlives it, and its lives.
+"""A broker in a simulated world: the machine that outlives it, and its successive runs (*lives*).
 
-The machine keeps the disk, the metadata and a place on the network. A *life* is one run of the real
-:class:`~danube.broker.Broker` on them. Everything that a life touches goes through a handle that knows whether this
-life is over: what a dead broker still does in its ``finally`` blocks reaches nothing.
+The machine has the disk, the metadata and a host on the network. A *life* is one run of the real
+:class:`~danube.broker.Broker` on them. A life accesses all of them through handles that check whether it is
+over: actions of a dead broker in its ``finally`` blocks have no effect.
 
-A crash is: mark the life as over, take disk and network away, and only then cancel its tasks.
+A crash marks the life as over, removes disk and network, and only then cancels its tasks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Life:
 
 
 class _KeptStore(MemoryStore):
-    """A life's handle on metadata that outlive it: what was answered is durable, and the dead change nothing."""
+    """A life's handle on metadata that outlive it: answered changes are durable, and a dead broker changes nothing."""
 
     def __init__(self, table: _MemoryTable, limits: Limits, life: Life) -> None:
         super().__init__(limits=limits)
@@ -63,7 +63,7 @@ class _KeptStore(MemoryStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As seen by a life: it all is there in the next one."""
+        """As seen by a life: everything is still there in the next one."""
         return Capabilities(durable=True, linearizable=True, watch_replay=True, leases=True)
 
     async def _call(self, work: Callable[[Machine], T]) -> T:
@@ -82,7 +82,7 @@ class _KeptStore(MemoryStore):
 
 
 class _LifeStorage(FaultyStorage):
-    """A life's handle on a bucket. A put or delete that was on its way when the life ended may still arrive."""
+    """A life's handle on a bucket. A put or delete in flight at the end of the life may still arrive."""
 
     def __init__(self, backend: MemoryBackend, random: Random, life: Life, touched: Callable[[str], None]) -> None:
         super().__init__(backend, random)
@@ -106,7 +106,7 @@ class _LifeStorage(FaultyStorage):
 
 
 class _LifeDisk:
-    """A life's handle on the disk, which tells who lies in wait for its writes. A dead disk fails by itself."""
+    """A life's handle on the disk, which reports its writes for ambushes. A dead disk fails by itself."""
 
     def __init__(self, disk: SimulatedDisk, touched: Callable[[str], None]) -> None:
         self._disk = disk
@@ -143,12 +143,12 @@ class BrokerNode:
         config: of the broker; its storages name spaces of ``buckets``.
         network: where it listens.
         buckets: the storages of the world, by URL.
-        random: the only source of chance.
+        random: the only source of randomness.
         wall_clock_us: the world's clock; the machine's own may be wrong by ``clock_error_us``.
         pauses: stops its tasks.
         trace: gets starts and ends.
-        started: told of each new life.
-        failed: told of an end that nobody wanted: (node, life, error).
+        started: called with each new life.
+        failed: called with an unexpected end: (node, life, error).
     """
 
     def __init__(
@@ -168,27 +168,27 @@ class BrokerNode:
         self.name = name
         self.config = config
         self.disk: SimulatedDisk = SimulatedDisk(Random(random.getrandbits(64)))
-        # Of chance of its own: worlds in which nobody stages stay as they were.
+        # Separate randomness: worlds without staging stay as they were.
         self.stage_disk: SimulatedDisk = SimulatedDisk(Random(f"stages of {name}"), growing=True)
-        """The disk of what is staged; it crashes with the other one."""
+        """The disk of staged data; it crashes with the other one."""
         self.life: Life | None = None
         """The current life, if there is one."""
         self.lives = 0
         self.ready = trio.Event()
         """Set while a broker listens; replaced at its end."""
         self.storage_faults: dict[str, Any] = {}
-        """Attributes of :class:`FaultyStorage` that are set now; change them with :meth:`set_storage_faults`."""
+        """Present attributes of :class:`FaultyStorage`; change them with :meth:`set_storage_faults`."""
         self.metadata_faults: dict[str, float] = {}
-        """Attributes of :class:`FaultyMetadataStore` that are set now; see :meth:`set_metadata_faults`."""
+        """Present attributes of :class:`FaultyMetadataStore`; see :meth:`set_metadata_faults`."""
         self.clock_error_us = 0
         self.retired = False
-        """Whether it is not started again: another machine has taken its place."""
+        """Whether it is not restarted: another machine has taken its place."""
         self.disk_errors = 0
-        """Syncs that were made to fail: a life may end because of them."""
+        """Number of injected sync failures: a life may end because of them."""
         self.on_touch: Callable[[str], None] = lambda what: None
-        """Told what the broker is about to do with disk and storages: where crashes hurt most."""
+        """Called before each access of the broker to disk and storages, where crashes hurt most."""
         self.lost = ""
-        """What the machine has lost while its broker was dead: the next life must refuse to start, and say so."""
+        """Data lost while the broker was dead: the next life must refuse to start with an error."""
         self._restore: Callable[[], None] = lambda: None
         self._network = network
         self._buckets = buckets
@@ -205,7 +205,7 @@ class BrokerNode:
     # --- Lives
 
     async def run(self, *, restart_delay_s: Callable[[], float]) -> None:
-        """Let one life follow the other, until retired: whatever ends, a supervisor starts it again."""
+        """Run one life after the other, until retired: a supervisor restarts the broker after any end."""
         MACHINE.set(self.name)
         while not self.retired:
             await self.live()
@@ -243,7 +243,7 @@ class BrokerNode:
             self._trace("end", self.name, life.number)
 
     def crash(self, *, power_loss: bool) -> None:
-        """Kill the broker, or cut its power, at this very moment. Does nothing while there is none."""
+        """Kill the broker, or cut its power, at this moment. Does nothing while there is none."""
         life = self.life
         if life is None or life.over:
             return
@@ -261,13 +261,13 @@ class BrokerNode:
     # --- Losses
 
     def copy_metadata(self) -> _MemoryTable:
-        """Return a copy of the metadata as they are."""
+        """Return a copy of the present metadata."""
         return deepcopy(self._metadata)
 
     def lose_metadata(self, older: _MemoryTable | None) -> bool:
-        """Kill the broker, and put metadata back that are older (None: empty); return whether anything was lost.
+        """Kill the broker, and restore older metadata (None: empty); return whether anything was lost.
 
-        What was lost must have been on the journal's disk as a revision: of the last change nobody may know yet.
+        The lost revision must have been recorded on the journal's disk: the last change may not be recorded yet.
         """
         life = self.life
         if life is None or life.over or not self.ready.is_set():
@@ -286,7 +286,7 @@ class BrokerNode:
         return True
 
     def lose_journal(self) -> bool:
-        """Kill the broker, and remove the file that it wrote; return whether anything was lost."""
+        """Kill the broker, and remove the journal file being written; return whether anything was lost."""
         life = self.life
         if life is None or life.over or not self.ready.is_set():
             return False
@@ -308,7 +308,7 @@ class BrokerNode:
         return self._metadata.revision, {name: bytes(self.disk.content(name)) for name in self.disk.names()}
 
     def mend(self) -> str:
-        """Put back what was lost, after the broker has refused to start; return what it did not leave as it was."""
+        """Restore lost data, after the broker has refused to start; return what the broker has changed."""
         changed = "" if self._picture() == self._before else f"something was changed although {self.lost} was lost"
         self.lost = ""
         self._restore()
@@ -316,19 +316,19 @@ class BrokerNode:
         return changed
 
     def pause(self) -> None:
-        """Let the process stand still: its connections stay, its timeouts run out."""
+        """Pause the process: its connections stay, its timeouts continue."""
         self._pauses.pause(self.name)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume the process."""
         self._pauses.resume(self.name)
 
     def wall_clock_us(self) -> int:
-        """Microseconds since the epoch, as this machine believes."""
+        """Microseconds since the epoch, by this machine's clock."""
         return self._wall_clock_us() + self.clock_error_us
 
     def drain(self) -> None:
-        """Ask the broker to end well, as SIGTERM does."""
+        """Make the broker shut down gracefully, as SIGTERM does."""
         if self.life is not None and not self.life.over:
             self._trace("drain", self.name, self.life.number)
             self.life.broker.drain()
@@ -348,7 +348,7 @@ class BrokerNode:
                 setattr(self._metadata_store, name, value)
 
     def _note_faults(self) -> None:
-        """Take what the storages of a life have suffered into the world's sums."""
+        """Add the faults of a life's storages to the world's totals."""
         for storage in self._storages:
             self._trace.faults.update(
                 {f"storage-call-{fault}": count for fault, count in storage.faults.items() if count}

@@ -1,4 +1,4 @@
-"""What a world is made of, drawn from its seed: topics, applications, faults and their frequencies."""
+"""The plan of a simulated world, drawn from its seed: topics, applications, faults and their frequencies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Plan(NamedTuple):
 
     seed: int
     configs: dict[str, BrokerConfig]
-    """Of the brokers, by the name of their (first) machine: the *home* of topics."""
+    """Configurations of the brokers, by the name of their (first) machine: the *home* of topics."""
     topics: list[TopicPlan]
     producers: list[ProducerPlan]
     consumers: list[ConsumerPlan]
@@ -37,21 +37,21 @@ class Plan(NamedTuple):
     last_end: str
     """How the brokers end between the two audits: drain, kill, power-loss, or loss of the machine."""
     most_moves: int = 0
-    """How often another machine may take over what is in the bucket."""
+    """Maximum number of takeovers of the bucket by another machine."""
     like_sockets: bool = True
     """Whether Danube sees sockets, or streams as with TLS."""
     upstream: Sequence[UpstreamPlan] = ()
-    """Applications whose producers speak the upstream protocol."""
+    """Applications whose producers use the upstream protocol."""
     losses: bool = False
     """Whether machines lose metadata or journal files while their broker is dead, and run out of descriptors."""
 
     def home_of(self, machine: str) -> str:
-        """Return the home whose place a machine has taken."""
+        """Return the home whose machine was replaced by this one."""
         return next(home for home in self.configs if machine == home or machine.startswith(home + "-"))
 
 
 KINDS = {"single": 10, "several": 3, "moving": 4, "damaged": 2}
-"""Kinds of worlds, and how often they come: one broker; two that share a bucket and nothing else; one that moves from
+"""Kinds of worlds, and their weights: one broker; two that share only a bucket; one that moves from
 machine to machine; one whose stored data is damaged."""
 
 
@@ -83,7 +83,7 @@ def draw_plan(seed: int, *, duration_s: float | None = None, kind: str | None = 
         for number in range(random.choice((1, 2))):
             consumers += _draw_subscription(random, topic, number, len(consumers))
     chores = _draw_chores(random, consumers)
-    # Of chance of its own: what is drawn above stays as it was.
+    # Separate randomness: everything drawn above stays as it was.
     others = Random(f"others {seed}")
     upstream = _draw_upstream(others, topics)
     consumers = [_draw_habits(others, each) for each in consumers]
@@ -136,7 +136,7 @@ def _draw_upstream(random: Random, topics: list[TopicPlan]) -> list[UpstreamPlan
 
 
 def _draw_habits(random: Random, consumer: ConsumerPlan) -> ConsumerPlan:
-    """Let some consumers acknowledge cumulatively, and others speak the upstream protocol."""
+    """Make some consumers acknowledge cumulatively, and others use the upstream protocol."""
     in_line = consumer.kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
     cumulative, upstream = random.random() < 0.4, random.random() < 0.15
     return consumer._replace(cumulative=in_line and cumulative, upstream=upstream)

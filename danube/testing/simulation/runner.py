@@ -1,9 +1,9 @@
-"""Many worlds, on several cores: worker processes that run one seed after the other, and a summary in the end.
+"""Runs many worlds on several cores: worker processes that run one seed after the other, and a summary.
 
 A worker reads seeds from its standard input and writes one line of JSON for each to its standard output. Every world
-has a watchdog of real time: one that does not come to its end prints where it hangs and takes its worker with it; the
-seed is reported, and another worker goes on. Workers run with ``PYTHONHASHSEED=0``, so that a seed is the same world in
-each of them, and are replaced after some worlds, because what a world leaves behind is collected between worlds only.
+has a watchdog of real time: one that hangs prints its stacks and ends its worker; the
+seed is reported, and another worker continues. Workers run with ``PYTHONHASHSEED=0``, so that a seed is the same world
+in each of them, and are replaced after some worlds, because garbage is collected between worlds only.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Trouble(NamedTuple):
     what: list[str]
     """Its violations, or how it broke or hung."""
     duration_s: float | None = None
-    """Of its storm, if that was not left to the seed."""
+    """Duration of its faults, if not drawn from the seed."""
 
     def told(self) -> str:
-        """Say it to a person, with the command that runs the world again."""
+        """Return a description for people, with the command that runs the world again."""
         duration = f" --duration {self.duration_s:g}" if self.duration_s is not None else ""
         again = f"python -m danube.testing.simulation --seed {self.seed}{duration}"
         return "\n  ".join([f"seed {self.seed} FAILED; run it again with: {again}", *self.what])
 
 
 class Summary(msgspec.Struct):
-    """What many worlds came to."""
+    """Totals of many worlds."""
 
     worlds: int = 0
     virtual_s: float = 0.0
@@ -67,7 +67,7 @@ class Summary(msgspec.Struct):
     troubles: list[Trouble] = []
 
     def add(self, report: Report, duration_s: float | None = None) -> None:
-        """Take a world into the sums; ``duration_s``: of its storm, if that was not left to the seed."""
+        """Add the report of a world; ``duration_s``: of its faults, if not drawn from the seed."""
         self.worlds += 1
         self.virtual_s += report.virtual_s
         self.published += report.published

@@ -1,4 +1,4 @@
-"""How fast virtual time passes: a calm world with a known load, measured.
+"""Measures the speed of virtual time: a world without faults, under a known load.
 
 The load: one broker, two producers and two consumers. A producer publishes and a consumer takes 10 operations a second,
 in batches of 10. Both readings of that are measured: ``messages`` counts messages (1 batch of 10 a second for each
@@ -39,7 +39,7 @@ class Speed(NamedTuple):
     load: str
     virtual_s: float
     cpu_s: float
-    """Of the process: other processes on the machine do not count."""
+    """CPU time of the process; other processes do not count."""
     passes: int
     """Of Trio's loop."""
     messages: int
@@ -77,7 +77,7 @@ class _Calm:
         self.world = World(plan, Trace(keep=10))
 
     async def run(self, load: str, virtual_s: float) -> Speed:
-        """Begin to measure when everybody is connected."""
+        """Start the measurement when all clients are connected."""
         world = self.world
         history: History = world.history
         network: Network = world.network

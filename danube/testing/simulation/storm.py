@@ -1,4 +1,4 @@
-"""What goes wrong in a world while it storms: one fault after the other, each for a while, by the plan's weights."""
+"""Injects faults into a world: one after the other, each for a while, by the plan's weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FAULTS", "Storm"]
 
 _MOST_PASSES = 12
-"""An ambush strikes up to so many passes of the scheduler after what it waits for."""
+"""An ambush strikes up to this many passes of the scheduler after its trigger."""
 
 FAULTS = {
     "kill": 2.0,
@@ -40,14 +40,14 @@ FAULTS = {
     "storage-trouble": 2.0,
     "storage-down": 1.0,
 }
-"""What may go wrong, and how often in comparison. ``move`` and ``flip`` are only in worlds that are made for them."""
+"""Faults and their weights. ``move`` and ``flip`` only occur in worlds made for them."""
 
 SLOW_FAULTS = {"slow-reads": 1.0, "unsynced-repeats": 1.5}
-"""The same, in some worlds: what takes a slow disk, so that things happen while it is at work."""
+"""The same, in some worlds: faults that need a slow disk, so that operations overlap with others."""
 
 
 class Storm:
-    """Breaks things, and mends them; each strikes one machine, which is drawn among those that serve."""
+    """Injects and repairs faults; each strikes one of the serving machines, drawn at random."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -56,14 +56,14 @@ class Storm:
         self._trace = world.trace
         self._random = world.random_of("storm")
         self._other_random = world.random_of("other storms")
-        """For what came later: what is drawn from the first one stays as it was."""
+        """For faults added later: the draws from the first source stay as they were."""
         plan = world.plan
         self._hosts = [each.name for each in plan.producers] + [each.name for each in plan.consumers]
         self._hosts += [each.name for each in plan.upstream]
         self._nursery: trio.Nursery
 
     async def rage(self) -> None:
-        """Storm for the plan's duration, then repair everything."""
+        """Inject faults for the plan's duration, then repair everything."""
         plan, random = self._plan, self._random
         names, weights = list(plan.faults), list(plan.faults.values())
         with trio.move_on_after(plan.duration_s):
@@ -98,7 +98,7 @@ class Storm:
                 if network.link(host, node.name).cut:
                     network.set_cut(host, node.name, cut=False)
             if node not in self._world.serving:
-                node.crash(power_loss=False)  # a former owner that does not know yet: somebody turns it off
+                node.crash(power_loss=False)  # a former owner that does not know it yet: turn it off
         network.short_reads = 0.0
 
     async def _strike(self, name: str, node: BrokerNode) -> None:
@@ -187,10 +187,10 @@ class Storm:
             case _:
                 raise AssertionError(name)
 
-    # --- What is lost, and what runs short
+    # --- Losses and shortages
 
     async def _lose(self) -> None:
-        """Now and then take metadata back, remove the journal's file, or let descriptors run out."""
+        """Now and then restore older metadata, remove the journal's file, or use up file descriptors."""
         random = self._world.random_of("losses")
         while True:
             node = random.choice(self._world.serving)
@@ -218,7 +218,7 @@ class Storm:
         self._end_life(node, power_loss=power_loss)
 
     async def _repeat_what_is_not_synced(self, node: BrokerNode) -> None:
-        """Let producers repeat on other connections what the disk is still syncing, and cut the power meanwhile."""
+        """Make producers repeat batches on other connections that the disk is still syncing, and cut the power."""
         random = self._random
         self._trace.fault("unsynced-repeats", node.name)
         node.disk.sync_delay_s = random.choice((4.0, 10.0))
@@ -265,7 +265,7 @@ class Storm:
         node.on_touch = touched
 
     async def _move(self, former: BrokerNode) -> None:
-        """Let a new machine take over the bucket, while the former owner is dead, alive or stands still."""
+        """Let a new machine take over the bucket, while the former owner is dead, alive or paused."""
         world, random = self._world, self._random
         if former not in world.serving or len(world.nodes) >= self._plan.most_moves:
             return
@@ -295,9 +295,9 @@ class Storm:
     # --- Damage
 
     def _flip(self, node: BrokerNode) -> None:
-        """Flip a bit of the journal that was synced long ago: it must be noticed, and by what it concerns alone.
+        """Flip a bit of the journal that was synced long ago: only affected topics may be concerned, with an error.
 
-        Of the last blocks nobody could tell whether a crash has torn them; later blocks say that these were whole.
+        The last blocks could have been torn by a crash; later blocks prove that these were whole.
         """
         if not node.ready.is_set() or node.life is None or node.life.over:
             return
@@ -316,7 +316,7 @@ class Storm:
         name, block, data = random.choice(old)
         entries = list(parse_entries(data, block))
         position = block.position + random.randrange(block.length)
-        # If a header is damaged, nobody can tell for sure whose messages follow.
+        # If a header is damaged, it is uncertain which topic the following messages belong to.
         in_payload = any(entry.start <= position < entry.end for entry in entries)
         concerned = {entry.topic_id for entry in entries} if in_payload else {0}
         self._trace.fault("flip", node.name, name, block.sequence, position)

@@ -1,4 +1,4 @@
-"""What happened in a world, line by line: the digest that two runs of a seed must share, and the story for a person."""
+"""The trace of a world, line by line: a digest that is equal for two runs of a seed, and a readable story."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Trace:
 
     def __init__(self, *, show: Callable[[str], None] | None = None, keep: int = 2_000) -> None:
         self.counts: Counter[str] = Counter()
-        """How often each ``what`` was said."""
+        """Number of lines for each ``what``."""
         self.faults: Counter[str] = Counter()
         """How many faults were injected, by kind."""
         self.lines: deque[str] = deque(maxlen=keep)
@@ -43,5 +43,5 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Of everything so far."""
+        """Return the digest of all lines so far."""
         return self._hash.hexdigest()

@@ -1,12 +1,12 @@
-"""Applications of a simulated world that speak the upstream protocol, as its official clients do.
+"""Applications of a simulated world that use the upstream protocol, as its official clients do.
 
 A producer sends one message in each call, and several of them at a time become composite batches. It has no sequence,
-so nothing is repeated, and what became of a message whose call failed is not known: it goes on under another name, as
-another producer, because a message that is still on its way may be stored behind those that come later.
+so nothing is repeated, and the result of a failed call is unknown: the producer continues under another name, as
+another producer, because a message in flight may be stored behind later ones.
 
-A consumer subscribes, receives on a stream of its own, and acknowledges each message in a call, whose answer says that
-this is durable. Nothing tells it how often a message was delivered before, so the history takes each for a repeat, and
-leaves the order of first attempts to the other consumers.
+A consumer subscribes, receives on a stream of its own, and acknowledges each message in a call, whose answer confirms
+that it is durable. It does not learn how often a message was delivered before, so the history treats each as a repeat,
+and checks the order of first attempts only for other consumers.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _KINDS: Final = {
 }
 _CALL_S: Final = 10.0
 _KEYS: Final = (None, "k0", "k1", "k2", "")
-"""An empty key is no key in a language whose texts are never missing."""
+"""An empty key means no key in languages without missing strings."""
 
 
 class UpstreamPlan(NamedTuple):
-    """An application with producers that send one message after the other, all at a time."""
+    """An application with several producers that each send one message after the other."""
 
     name: str
     topic: TopicPlan
@@ -55,7 +55,7 @@ class UpstreamPlan(NamedTuple):
     pause_s: float
     """Mean time between two messages of one of them; 0: none."""
     crash_after_s: float
-    """Mean time until the application dies and comes back."""
+    """Mean time until the application crashes and restarts."""
 
 
 @asynccontextmanager
@@ -132,7 +132,7 @@ async def _produce(
                 await applications.calm.wait()
     except DanubeError as error:
         applications.trace("send-failed", name, number, shown_error(error))
-        channel.close()  # the others begin anew, too
+        channel.close()  # the others start again, too
 
 
 # --- Consumers
@@ -189,7 +189,7 @@ class _Taker:
                     await self._turn(stream, session)
         except DanubeError as error:
             self._applications.trace("app-error", plan.name, self._topic, shown_error(error))
-            self._channel.close()  # the other partitions begin anew, too
+            self._channel.close()  # the other partitions start again, too
 
     async def _call(self, method: str, request: Any, response_type: Any) -> Any:
         return await self._channel.unary(f"/danube.ConsumerService/{method}", request, response_type, timeout_s=_CALL_S)

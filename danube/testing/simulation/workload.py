@@ -1,8 +1,8 @@
-"""Applications of a simulated world: they use the real client, and tell the history what they do and see.
+"""Applications of a simulated world: they use the real client, and record their actions and observations.
 
-Each lives on a host of its own and has everything that real ones have to deal with: connections that do not come up,
-brokers that go away, and its own crashes. Whatever error a call may raise, it goes on; what may not be, the history
-finds.
+Each runs on a host of its own and has the problems of real ones: connections that fail,
+brokers that disappear, and its own crashes. It continues after any error of a call; violations are found by the
+history.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TopicPlan(NamedTuple):
 
 
 class ProducerPlan(NamedTuple):
-    """A producer name, and how it works."""
+    """A producer name, and its behaviour."""
 
     name: str
     topic: TopicPlan
@@ -72,11 +72,11 @@ class ProducerPlan(NamedTuple):
     """Most bytes of one message."""
     compression: Literal["lz4", "zstd"] | None
     crash_after_s: float
-    """Mean time until the application dies and comes back."""
+    """Mean time until the application crashes and restarts."""
 
 
 class ConsumerPlan(NamedTuple):
-    """A consumer of a subscription, and how it works."""
+    """A consumer of a subscription, and its behaviour."""
 
     name: str
     subscription: str
@@ -85,7 +85,7 @@ class ConsumerPlan(NamedTuple):
     diligence: float
     """Share of messages that it acknowledges; it rejects or forgets the others."""
     leave_after_s: float
-    """Mean time until it leaves or dies, and comes back."""
+    """Mean time until it leaves or crashes, and returns."""
     policy: Mapping[str, Any] = {}
     """What the subscription begins with; the same for all its consumers."""
     poisons: frozenset[PoisonPolicy] = frozenset()
@@ -103,7 +103,7 @@ class ConsumerPlan(NamedTuple):
 
     @property
     def rules(self) -> SubscriptionRules:
-        """What may become of the messages of its subscription."""
+        """Rules for the messages of its subscription."""
         return SubscriptionRules(
             self.kind,
             self.poisons,
@@ -114,7 +114,7 @@ class ConsumerPlan(NamedTuple):
 
 
 class Applications:
-    """What all applications of a world have in common.
+    """State shared by all applications of a world.
 
     Args:
         network, history, trace: the world's.
@@ -139,9 +139,9 @@ class Applications:
         self.moves = any(len(machines) > 1 for machines in routes.values())
         """Whether topics move from machine to machine."""
         self.calm = trio.Event()
-        """Set when the faults are over: producers end what they do, consumers take and acknowledge everything."""
+        """Set when the faults are over: producers finish, consumers take and acknowledge everything."""
         self.finished = trio.Event()
-        """Set when consumers shall leave."""
+        """Set when consumers must leave."""
         self.limits = limits
         self._wall_clock_us = wall_clock_us
 
@@ -385,7 +385,7 @@ class _Taker:
             if fate < 0.5:
                 rejected += message.offset, message.offset + 1
             elif fate < 0.7 or self._plan.renews:
-                self._later.append((message, moment))  # whoever renews leases for ever must come back to it
+                self._later.append((message, moment))  # a consumer that keeps renewing leases must settle it later
         if rejected:
             batch.feed.nack(rejected, random.choice((None, 0.0, 0.1, 1.0)), random.choice(("", "no")), batch.moves)
 
@@ -397,7 +397,7 @@ class _Taker:
         self._feeds[topic] = message._batch.feed
 
     async def _ack_up_to(self, message: Message, moment: Moment) -> None:
-        """Acknowledge a message and everything before it, whoever has it."""
+        """Acknowledge a message and everything before it, including messages of other consumers."""
         topic = message.topic
         self._history.given_up_to(self._session, topic, message.offset, moment)
         spot = self._history.spot(message.offset, message.payload)
@@ -451,7 +451,7 @@ async def read_topic(client: Client, topic: TopicPlan) -> dict[str, tuple[list[A
 
 
 async def read_letters(client: Client, topic: str) -> list[DeadLetter]:
-    """Read a dead-letter topic from its first offset to its present end; there is none if nobody needed it."""
+    """Read a dead-letter topic from its first offset to its present end; empty if the topic was never needed."""
     found: list[DeadLetter] = []
     try:
         async with client.reader(topic, start="earliest") as reader:

@@ -1,4 +1,4 @@
-"""A world from a seed: it storms, it calms down, and then everything must be as it was promised.
+"""Runs a world from a seed: applications under faults, then repair, and a check that all promises were kept.
 
 :func:`run_world` builds what :mod:`danube.testing.simulation.plan` has drawn, lets the applications work while the
 storm breaks one thing after the other, repairs everything, waits until all is settled and caught up, audits the topics,
@@ -131,7 +131,7 @@ class World:
         return EPOCH_US + int(trio.current_time() * 1e6)
 
     def random_of(self, name: str) -> Random:
-        """Return a source of chance of its own for whoever has this name."""
+        """Return a separate source of randomness for a name."""
         return Random(f"{name} {self.plan.seed}")
 
     def crash(self, node: BrokerNode, *, power_loss: bool) -> None:
@@ -291,7 +291,7 @@ class World:
             if self.history.is_damaged(topic.parts):
                 continue
             if PoisonPolicy.BLOCK in plan.poisons:
-                # What blocks it may be acknowledged by nobody any more: let nothing be poison.
+                # Its blocking message may never be acknowledged any more: allow no poison.
                 async with self._client("monitor", topic.home) as monitor:
                     change = partial(
                         monitor.change_subscription_policy, topic.name, subscription, max_redelivery_count=-1
@@ -413,11 +413,11 @@ class World:
 
 
 class StuckError(Exception):
-    """Something does not come to its end."""
+    """Something does not end."""
 
 
 class _SpinWatch(trio.abc.Instrument):
-    """Ends a world whose time stands still because somebody is always busy: in reality, a core at 100 %."""
+    """Ends a world whose time stands still because a task is always busy: in reality, a core at 100 %."""
 
     def __init__(self, world: World) -> None:
         self._world = world
