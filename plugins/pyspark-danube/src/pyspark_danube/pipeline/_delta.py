@@ -1,7 +1,7 @@
-"""Delta tables through delta-rs (the package ``deltalake``): no jar and no Spark catalogue needed.
+"""Delta tables, written with delta-rs (the package ``deltalake``): no jar and no Spark catalogue needed.
 
 The marker of a query is Delta's own: an *application transaction*, which every commit may carry and no clean-up of the
-log forgets. Files are opened through delta-rs too, so that one set of storage options serves the log and the data.
+log removes. Files are opened with delta-rs too, so that one set of storage options serves the log and the data.
 """
 
 from __future__ import annotations
@@ -138,5 +138,5 @@ class _Delta(LakeTable):
 
 
 def _type_name(kind: Any) -> str:
-    """Return a type of Delta as people write it; nested ones as Delta's log has them."""
+    """Return a Delta type in its usual notation; nested ones as in Delta's log."""
     return str(kind.type) if isinstance(kind, PrimitiveType) else str(kind.to_json())

@@ -1,4 +1,4 @@
-"""Iceberg tables through ``pyiceberg``: any of its catalogues, or one in an SQLite file inside the warehouse.
+"""Iceberg tables, written with ``pyiceberg``: any of its catalogues, or one in an SQLite file in the warehouse.
 
 The marker of a query is a *table property*, changed in the same transaction that adds the files. (A property of the
 snapshot would do at first; but snapshots expire, and with them the memory of what was stored.)
@@ -83,7 +83,7 @@ class _Iceberg(LakeTable):
         self._name = name if len(parts) > 1 else f"default.{name}"
         self._properties = properties
         self._data = ""
-        """Where data files go; known once the table is."""
+        """Location of data files; known once the table is."""
 
     def __repr__(self) -> str:
         return f"iceberg table {self._name}"
@@ -102,7 +102,7 @@ class _Iceberg(LakeTable):
         table = catalog.create_table_if_not_exists(self._name, schema)
         self._check(table, schema)
         self._data = f"{table.location().rstrip('/')}/data"
-        # Executors open files with what the catalogue has said about the storage; they do not need the catalogue.
+        # Executors open files with the catalogue's properties of the storage; they do not need the catalogue.
         self._properties |= {name: str(value) for name, value in table.io.properties.items()}
 
     def _check(self, table: Table, schema: pa.Schema) -> None:

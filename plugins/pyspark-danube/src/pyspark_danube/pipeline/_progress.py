@@ -1,4 +1,4 @@
-"""Waiting for a stream: what it has done, how far behind it is, and why it ended."""
+"""Follows a running stream: progress, lag, and the reason of its end."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _POLL_S: Final = 1
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream has done since it was started."""
+    """Progress of a stream since it was started."""
 
     rows: int = 0
     """Messages read."""
     batches: int = 0
-    """Micro-batches that had any."""
+    """Micro-batches that had messages."""
     rows_per_s: float = 0.0
-    """Of the last batch that had any."""
+    """Speed of the last batch that had messages."""
     lag: int = 0
-    """Messages that were in the topics and not read yet, when the last batch was planned."""
+    """Unread messages in the topics, when the last batch was planned."""
     offsets: dict[str, dict[str, int]] = {}
-    """For each topic and partition, the first offset that is not read yet."""
+    """For each topic and partition, the first unread offset."""
 
 
 def follow(query: StreamingQuery, show: Callable[[Progress], object] = lambda _: None) -> Progress:
     """Wait until a query ends; call ``show`` whenever it has made progress.
 
-    Ctrl-C, or any other exception in this thread, stops the query after the batch under way and goes on its way.
+    Ctrl-C, or any other exception in this thread, stops the query after the current batch and is raised.
 
     Returns:
-        The sums of this run.
+        The totals of this run.
 
     Raises:
         DanubeError: the query failed; see :func:`plain_errors`.
@@ -66,7 +66,7 @@ def follow(query: StreamingQuery, show: Callable[[Progress], object] = lambda _:
 
 
 def _add(known: Progress, report: Mapping[str, Any]) -> Progress:
-    """Return what is known after one more report of Spark."""
+    """Return the progress after one more report of Spark."""
     rows = report["numInputRows"]
     offsets: dict[str, dict[str, int]] = {}
     lag = 0
@@ -86,7 +86,7 @@ def _add(known: Progress, report: Mapping[str, Any]) -> Progress:
 
 
 def _positions(offset: Any) -> dict[str, dict[str, int]]:
-    """Return the offsets of topics in a report; other sources have other things there."""
+    """Return the offsets of topics in a report; other sources have other values there."""
     if not isinstance(offset, dict):
         return {}
     return {topic: row for topic, row in offset.items() if topic.startswith("/") and isinstance(row, dict)}
@@ -98,11 +98,11 @@ _NOISE: Final = re.compile(r"\s*SQLSTATE: \w+")
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn errors of Spark into ours: the one that was raised inside a Python worker, if that is what happened.
+    """Convert Spark's errors to Danube's: to the one raised inside a Python worker, if there is one.
 
     Raises:
         InvalidArgumentError: Spark did not understand a query, an option or a schema.
-        DanubeError: anything else that Spark gave up for, or the error of a worker itself.
+        DanubeError: any other failure of Spark, or the error of a worker itself.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -122,7 +122,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def _said(text: str) -> str:
-    """Return the line that says what happened; what follows is a stack, or a plan with all of its options."""
+    """Return the line with the error; it is followed by a stack, or a plan with all of its options."""
     lines = text.strip().splitlines()
     first = lines[0] if lines else "no reason given"
     if first.startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the next line is Java's

@@ -1,4 +1,4 @@
-"""A range of a topic back into a topic, as if it happened again."""
+"""Replays a range of a topic into a topic, as new messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["replay"]
 
-# The names are those that dead letters have for the same things.
+# Dead letters use the same names.
 _ORIGIN = """
     map_concat(
         map_filter(
@@ -46,26 +46,26 @@ def replay(
     batch_id: int | None = None,
     options: Mapping[str, str] | None = None,
 ) -> int:
-    """Write messages of a topic once more, with their payloads, keys and attributes, all of them visible at once.
+    """Write messages of a topic again, with their payloads, keys and attributes, all of them visible at once.
 
-    They get further attributes that say where they are from: ``x-original-topic``, ``x-original-partition``,
+    They get further attributes with their origin: ``x-original-topic``, ``x-original-partition``,
     ``x-original-topic-offset`` and ``x-original-publish-time`` (ISO 8601, UTC). Order per key is kept if the target has
     as many partitions as the source.
 
     Args:
         session: a Spark session.
-        topic: where the messages are.
-        target: where they go; may be the same topic, since what is read is settled before the first is written.
+        topic: source topic.
+        target: target topic; may be the same, since the range is fixed before the first message is written.
         servers: URL of the broker.
         starting: ``earliest``, offsets as JSON, or a time (ISO 8601 with a zone, or milliseconds).
-        ending: ``latest``, offsets as JSON, or a time, exclusive; empty for all that is there now.
+        ending: ``latest``, offsets as JSON, or a time, exclusive; empty for the present end.
         where: SQL condition on the columns of the topic; empty for all.
-        producer_id: name that makes a repetition known; with ``batch_id``, messages are written once.
+        producer_id: name that identifies a repetition; with ``batch_id``, messages are written once.
         batch_id: number of this replay among those of ``producer_id``; must grow.
         options: further options of the data source.
 
     Returns:
-        Messages that were handed over (also if the broker knew the batch already).
+        Number of messages passed on (even if the broker knew the batch already).
     """
     rows = session.read.format("danube").options(**read_options(servers, topic, starting, ending, options)).load()
     if where:

@@ -1,4 +1,4 @@
-"""Topics as streams, and streams into topics: the options that all jobs give in the same way."""
+"""Reads topics as streams, and writes streams to topics: the options shared by all jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["default_checkpoint", "is_offsets_json", "read_options", "start_stream", "stream_topics", "write_stream"]
 
 POSITION = "topic STRING, partition INT, offset BIGINT, publish_time TIMESTAMP, key STRING"
-"""What stands before the columns of typed payloads."""
+"""Columns in front of those of typed payloads."""
 
 
 def read_options(
@@ -27,7 +27,7 @@ def read_options(
         servers: URL of the broker.
         topics: names of topics.
         starting: ``earliest``, ``latest``, offsets as JSON, or a time (ISO 8601 with a zone, or milliseconds).
-        ending: the same for the end of a batch read; empty for what there is now.
+        ending: the same for the end of a batch read; empty for the present end.
         extra: further options of the data source, such as ``storage.options.key``.
     """
     names = [topics] if isinstance(topics, str) else list(topics)
@@ -58,7 +58,7 @@ def stream_topics(
     schema: str = "",
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return a stream of messages; with ``schema``, payloads are JSON, and its columns stand beside the position."""
+    """Return a stream of messages; with ``schema``, payloads are JSON, and its columns follow those of the position."""
     reader = session.readStream.format("danube").options(**read_options(servers, topics, starting, extra=options))
     if schema:
         reader = reader.option("payloadFormat", "json").schema(f"{POSITION}, {schema}")
@@ -72,7 +72,7 @@ def write_stream(frame: DataFrame, servers: str, topic: str, producer_id: str = 
 
 
 def start_stream(writer: DataStreamWriter, checkpoint: str, *, once: bool, every_s: float) -> StreamingQuery:
-    """Start a query: until it has caught up with what there is now (``once``), or for ever, with a batch ``every_s``.
+    """Start a query: until it has caught up with the present end (``once``), or indefinitely, a batch ``every_s``.
 
     Raises:
         InvalidArgumentError: no checkpoint; without one nothing could be resumed.

@@ -1,4 +1,4 @@
-"""Topics to a topic, by SQL: each topic is a view, what the query selects becomes messages."""
+"""Transforms topics to a topic by SQL: each topic is a view, and the query's rows become messages."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ def transform(
 
     Args:
         session: a Spark session.
-        sources: topics by the names of their views; :func:`view_name` gives usual ones.
-        topic: where the results go.
+        sources: topics by the names of their views; :func:`view_name` returns the usual ones.
+        topic: target topic.
         sql: a query over the views.
         servers: URL of the broker.
-        checkpoint: directory where the query notes how far it is.
+        checkpoint: directory with the query's progress.
         schemas: by view: the fields of JSON payloads (``"id BIGINT, total DOUBLE"``), which become columns. A view
             without one has the columns of a topic.
         key: column of the results that becomes the key, if they have no column ``payload``.
         producer_id: by default the query's own id.
-        once: end when everything that was there at the start is done.
-        every_s: seconds from one look at the topics to the next.
+        once: end when everything that was there at the start is processed.
+        every_s: seconds between two reads of the topics.
         starting: ``earliest``, ``latest``, offsets as JSON, or a time, for a new checkpoint. Of topics that the JSON
             does not name everything is read.
         output_mode: ``append``; or ``update``, to get each changed result of an aggregation.
         options: further options of the data source.
 
     Raises:
-        InvalidArgumentError: a schema is for a view that there is not, offsets are for a topic that is not read, or a
+        InvalidArgumentError: a schema is for an unknown view, offsets are for a topic that is not read, or a
             column is missing.
     """
     schemas = schemas or {}
@@ -83,12 +83,12 @@ def transform(
 
 
 def _starts(topics: Set[str], starting: str) -> dict[str, str]:
-    """Return where each topic begins.
+    """Return the starting position of each topic.
 
-    Each is a source of its own, which refuses offsets of what it does not read: of JSON it gets what is about itself.
+    Each is a source of its own, which refuses offsets of other topics: it gets the part of the JSON about itself.
 
     Raises:
-        InvalidArgumentError: offsets are given for a topic that is not read, or the JSON is none.
+        InvalidArgumentError: offsets are given for a topic that is not read, or the JSON is invalid.
     """
     if not is_offsets_json(starting):
         return dict.fromkeys(topics, starting)
@@ -105,5 +105,5 @@ def _starts(topics: Set[str], starting: str) -> dict[str, str]:
 
 
 def view_name(topic: str) -> str:
-    """Return what a topic is called in SQL: the last part of its name, with ``_`` for ``-``."""
+    """Return a topic's name in SQL: the last part of its name, with ``_`` for ``-``."""
     return validate_topic(topic).topic.replace("-", "_")
