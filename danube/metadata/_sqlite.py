@@ -1,4 +1,4 @@
-"""The table of a metadata machine in an SQLite file. Runs on a worker thread only.
+"""The table of the embedded metadata store, in an SQLite file with checksums. Runs on a worker thread only.
 
 SQLite in WAL mode with ``synchronous=FULL`` appends a transaction to ``metadata.db-wal`` and syncs it before COMMIT
 returns; the pages move into ``metadata.db`` at checkpoints. ``locking_mode=EXCLUSIVE`` keeps every other process out

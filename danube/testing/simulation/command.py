@@ -1,9 +1,9 @@
-"""The command line of the simulation: one world, many of them, or how fast they are.
+"""The command line of the simulation: runs one world or many, or measures their speed.
 
-``--seed 7`` runs one world, here; ``--seeds 0-99999`` (or ``--seeds 100``: from 0 on) and ``--minutes 60`` (seeds that
-were never run before, from a base that is made of the date and the commit, or from ``--base``) run many in ``--jobs``
+``--seed 7`` runs one world here; ``--seeds 0-99999`` (or ``--seeds 100``: from 0 on) and ``--minutes 60`` (seeds that
+were never run before, from a base derived from the date and the commit, or from ``--base``) run many in ``--jobs``
 processes and end with a summary; ``--speed`` measures. The exit code is 1 if a world has a violation; each one that
-fails is told with the command that runs it again.
+fails is reported with the command that runs it again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPEED_VIRTUAL_S = 60.0
 
 
 def main() -> int:
-    """Run what the command line asks for; return the exit code."""
+    """Execute the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m danube.testing.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one world")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every line of the trace")

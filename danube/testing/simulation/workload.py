@@ -353,7 +353,7 @@ class _Taker:
         self._later: list[tuple[Message, Moment]] = []
 
     def see(self, batch: Batch) -> Moment:
-        """Tell the history of a batch; return when that was."""
+        """Record a batch in the history; return the moment."""
         self._applications.trace("taken", self._plan.name, batch.topic, batch.ranges, batch.attempt)
         for message in batch:
             self._history.deliver(
@@ -368,7 +368,7 @@ class _Taker:
         return self._history.moment(self._session, batch.topic)
 
     async def answer(self, batch: Batch, moment: Moment) -> None:
-        """Say something about each message, or nothing."""
+        """Acknowledge, reject or ignore each message."""
         random, calm = self._random, self._applications.calm.is_set()
         rejected: list[int] = []
         if self._plan.cumulative and random.random() < (1.0 if calm else 0.5):

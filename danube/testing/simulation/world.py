@@ -1,8 +1,8 @@
 """Runs a world from a seed: applications under faults, then repair, and a check that all promises were kept.
 
 :func:`run_world` builds what :mod:`danube.testing.simulation.plan` has drawn, lets the applications work while the
-storm breaks one thing after the other, repairs everything, waits until all is settled and caught up, audits the topics,
-seals them, ends the broker in one of three ways, audits again, and asks the history whether all of that can be.
+faults are injected one after the other, repairs everything, waits until all is settled and caught up, audits the
+topics, seals them, ends the broker in one of three ways, audits again, and checks the history for violations.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _PATIENCE_S = 300.0
 
 
 class Report(NamedTuple):
-    """What became of a world."""
+    """Result of a world."""
 
     seed: int
     violations: list[str]
@@ -79,7 +79,7 @@ class Report(NamedTuple):
 
 
 class World:
-    """Everything that a seed stands for. Build it inside the run."""
+    """All objects of one simulated world. Create it inside the run."""
 
     def __init__(self, plan: Plan, trace: Trace) -> None:
         self.plan = plan
@@ -135,7 +135,7 @@ class World:
         return Random(f"{name} {self.plan.seed}")
 
     def crash(self, node: BrokerNode, *, power_loss: bool) -> None:
-        """Kill a broker or cut its power, and let the history know."""
+        """Kill a broker or cut its power, and record it in the history."""
         node.crash(power_loss=power_loss)
         if power_loss:
             self.history.power_loss(self.plan.home_of(node.name))
@@ -184,7 +184,7 @@ class World:
     # --- The course of the world
 
     async def run(self) -> None:
-        """From the first start to the last check."""
+        """Run the world from the first start to the last check."""
         async with self.machines():
             try:
                 await self._create_topics()
@@ -211,7 +211,7 @@ class World:
 
     @asynccontextmanager
     async def machines(self) -> AsyncIterator[None]:
-        """Let the brokers run while the block lasts."""
+        """Run the brokers while the block lasts."""
         async with trio.open_nursery() as self._machines:
             for node in self.serving:
                 self._machines.start_soon(self._supervise, node)
@@ -365,7 +365,7 @@ class World:
                 raise StuckError(f"life {life.number} of {node.name} does not end")
 
     async def _nothing_comes_again(self) -> None:
-        """Open every subscription once more: all of it was acknowledged, so nothing may come."""
+        """Open every subscription again: everything was acknowledged, so nothing may be delivered."""
         plans = {(plan.topic.name, plan.subscription): plan for plan in self.plan.consumers}
         for plan in plans.values():
             if self.history.is_damaged(plan.topic.parts):
@@ -443,7 +443,7 @@ class _LogWatch(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record."""
+        """Add a log record to the trace."""
         self._world.trace("log", record.levelname, record.getMessage())
         if record.exc_info is not None:
             error = record.exc_info[1]

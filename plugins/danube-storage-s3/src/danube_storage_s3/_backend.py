@@ -76,7 +76,7 @@ _ANY = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, Aioh
 
 
 class S3Backend(FsspecBackend):
-    """Objects in a bucket. ``fs`` makes one attempt for each request, on ``loop``, and is closed by whoever made it."""
+    """Objects in a bucket. ``fs`` makes one attempt for each request, on ``loop``; its creator closes it."""
 
     tells_range_errors: ClassVar[bool] = True
 

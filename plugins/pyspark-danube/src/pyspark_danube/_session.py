@@ -143,7 +143,7 @@ def session(
         wanted |= _CHECKPOINT_OPTIONS
     if unchecked_arrow:
         for name in _JAVA_OPTIONS:
-            # In front of what is there: nobody's options are lost, and of two that contradict each other theirs count.
+            # Before the user's options: none are lost, and the user's take precedence over contradicting ones.
             theirs = given.pop(name, defaults.pop(name, ""))
             wanted[name] = (f"{_UNCHECKED} {theirs}".strip(), "Java reads Arrow's buffers without checking each access")
     if remote.startswith("sc://"):
