@@ -1138,7 +1138,7 @@ async def test_the_largest_batch_fits_into_a_request() -> None:
     async with world_of() as world:
         limit = world.stages.service()[stage_api.StageMethod.STAGE].max_request_bytes
         assert limit is not None
-        largest = stage_api.StageBatch(bytes(world.broker.config.limits.max_batch_bytes))
+        largest = stage_api.StageBatch(bytes(world.directory.runtime.limits.max_batch_bytes))
         assert len(msgspec.msgpack.encode(largest)) <= limit
 
 
