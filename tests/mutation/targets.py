@@ -15,7 +15,12 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "log": ("danube/log/*.py",),
     "dispatch": ("danube/dispatch/*.py",),
     "history": ("danube/history/*.py", "danube/history/remote/*.py"),
-    "intake": ("danube/broker/intake/intake.py", "danube/broker/intake/composer.py", "danube/broker/stages/*.py"),
+    "intake": (
+        "danube/broker/intake/intake.py",
+        "danube/broker/intake/composer.py",
+        "danube/broker/stages/*.py",
+        "danube/broker/runtime/stage_disk.py",
+    ),
     "client": ("danube/client/_outbox.py", "danube/client/_acks.py", "danube/client/_feed.py"),
     "wire": (
         "danube/wire/connection.py",
