@@ -55,7 +55,7 @@ def test_worlds() -> None:
     assert set(summary.events) >= HABITS, "something was never done"
 
 
-@pytest.mark.extended
+@pytest.mark.long  # and extended, once 5,000 of them in a row show no violation
 @pytest.mark.timeout(900)
 def test_worlds_that_were_never_run_before() -> None:
     """A seed that fails here belongs into a test that stays."""
