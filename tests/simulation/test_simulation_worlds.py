@@ -39,7 +39,7 @@ HABITS = {
 """What applications do now and then, as the trace says it."""
 
 FRESH_MINUTES = 3.0
-"""Real ones, of both cores, in ``tox -e extended``; ``tox -e long`` takes an hour."""
+"""Real ones, of both cores, with the long tests; ``tox -e long`` takes an hour of its own besides."""
 
 
 def test_worlds() -> None:
