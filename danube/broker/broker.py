@@ -155,7 +155,9 @@ class Broker:
         )
         self._checkpoints = Checkpoints(directory)
         self.operations = Operations(directory, self.info)
-        await recover(directory, identity=self._bond.identity, synced=self._bond.synced)
+        await recover(
+            directory, identity=self._bond.identity, synced=self._bond.synced, loss_accepted=self._bond.accepting
+        )
         await self._bond.begin()
         self.stages = Stages(directory, stage_disk)
         await self.stages.load()

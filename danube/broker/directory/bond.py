@@ -199,6 +199,11 @@ class Bond:
         return self
 
     @property
+    def accepting(self) -> bool:
+        """Whether an operator has accepted, for this start, that something is lost."""
+        return self._accepting
+
+    @property
     def told_file(self) -> int:
         """The file of the journal that is noted in the metadata; 0: none."""
         return self._record.file if self._record is not None else 0

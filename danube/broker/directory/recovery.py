@@ -28,12 +28,13 @@ _SNAPSHOTS_PER_TURN: Final = 100
 """A checkpoint lets other tasks run after this many topics."""
 
 
-async def recover(directory: Directory, *, identity: int | None, synced: int) -> None:
+async def recover(directory: Directory, *, identity: int | None, synced: int, loss_accepted: bool) -> None:
     """Build the topics from the catalogue, the snapshots and the journal; topics of ``remote`` come from their buckets.
 
     Args:
         directory: receives the topics.
         identity, synced: of the journal, see :meth:`danube.log.Journal.recover`.
+        loss_accepted: whether an operator has accepted, for this start, that something is lost.
 
     Raises:
         DataLossError: the journal has lost entries that do not belong to a single topic.
@@ -52,12 +53,13 @@ async def recover(directory: Directory, *, identity: int | None, synced: int) ->
     )
     report = await runtime.journal.recover(visitor, identity=identity, synced=synced)
     _tell(report)
-    _check_seeks(visitor.lost_seeks, subscriptions, names, damaged=bool(report.corruptions or report.missing_files))
+    loss_known = loss_accepted or bool(report.corruptions or report.missing_files)
+    _check_seeks(visitor.lost_seeks, subscriptions, names, loss_known=loss_known)
     stopped = report.stopped_topics(
         {topic_id: max(found.start_offset, found.end_offset) for topic_id, found in history.catalogue.topics.items()}
     )
     await history.sweep({topic_id for _, record in catalogue.topics() for topic_id in record.topic_ids})
-    clamped: list[tuple[str, int, bytes]] = []
+    changed: list[tuple[str, int, bytes]] = []
     for name, record in catalogue.topics():
         level = directory.level(record)
         if level.recovers_itself:
@@ -73,10 +75,11 @@ async def recover(directory: Directory, *, identity: int | None, synced: int) ->
             if failure is not None:
                 topic.stop(failure)
                 _log.error("topic %r stops: %s", topic_name, failure)
-            clamped += _restore_subscriptions(topic, subscriptions.get(topic_id, {}), visitor)
+            changed += _restore_subscriptions(topic, subscriptions.get(topic_id, {}), visitor)
             directory.adopt(topic)
-    # Before their offsets are assigned to new messages: after another crash, those would count as acknowledged.
-    await catalogue.snapshots.save(clamped)
+    # Before new messages get offsets that these cursors had acknowledged, and before the damage that explains a lost
+    # seek is recycled: another crash would find neither.
+    await catalogue.snapshots.save(changed)
     for topic_id in report.topics:
         runtime.journal.drop_topic(topic_id)  # deleted topics
 
@@ -98,40 +101,42 @@ def _check_seeks(
     subscriptions: Mapping[int, Mapping[str, SubscriptionRecord]],
     names: Mapping[int, str],
     *,
-    damaged: bool,
+    loss_known: bool,
 ) -> None:
-    """Say which subscriptions have lost a seek with a damaged part of the journal.
+    """Log which subscriptions have lost a seek.
 
     Raises:
-        DataLossError: nothing is damaged, so it is lost for another reason.
+        DataLossError: no part of the journal is damaged or missing, and no loss was accepted.
     """
     for topic_id, records in subscriptions.items():
         for name, record in records.items():
             if record.subscription_id not in lost:
                 continue
             what = f"a seek of subscription {name!r} of topic {names.get(topic_id, f'{topic_id:016x}')!r}"
-            if not damaged:
+            if not loss_known:
                 raise DataLossError(f"{what} is missing in the journal, though entries after it are there")
-            _log.error("%s is lost with a damaged part of the journal: it goes on from where it was; seek again", what)
+            _log.error("%s is lost with a part of the journal: the subscription keeps its position; seek again", what)
 
 
 def _restore_subscriptions(
     topic: Topic, records: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor
 ) -> list[tuple[str, int, bytes]]:
-    """Restore the subscriptions of a topic; return the snapshots of cursors that were beyond the end of their topic."""
-    clamped = []
+    """Restore the subscriptions of a topic; return the snapshots of cursors that differ from their entries."""
+    changed = []
     for name, record in records.items():
         cursor = visitor.cursors[record.subscription_id]
-        if cursor.clamp(topic.end_offset):
+        clamped = cursor.clamp(topic.end_offset)
+        if clamped:
             _log.warning(
                 "subscription %r of topic %r was beyond the recovered end %d and is set back to it",
                 name,
                 topic.name,
                 topic.end_offset,
             )
-            clamped.append(("cursors", record.subscription_id, encode_entry(cursor.snapshot(record.subscription_id))))
+        if clamped or record.subscription_id in visitor.lost_seeks:
+            changed.append(("cursors", record.subscription_id, encode_entry(cursor.snapshot(record.subscription_id))))
         topic.restore_subscription(name, record, cursor)
-    return clamped
+    return changed
 
 
 class Checkpoints:
