@@ -322,7 +322,10 @@ class Life:
         builder.begin(topic_id, self.topic_name(topic_id))
         offset, end = old[0].part.base_offset, old[-1].part.end_offset
         while offset < end:
-            for batch in await self.reader.read(topic_id, offset, 2**20):
+            batches = await self.reader.read(topic_id, offset, 2**20)
+            if not batches:
+                return 0  # deleted in the meantime
+            for batch in batches:
                 builder.add(batch)
                 offset = batch.end_offset
         builder.end({7: "maker"})
