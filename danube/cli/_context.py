@@ -126,7 +126,7 @@ def load_contexts() -> Contexts:
         return msgspec.toml.decode(path.read_bytes(), type=Contexts)
     except FileNotFoundError:
         return Contexts()
-    except (OSError, ValueError) as error:  # msgspec's and tomllib's errors are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's and tomllib's errors are ValueErrors
         raise ConfigurationError(f"{path}: {error}; repair the file or remove it") from error
 
 

@@ -83,6 +83,7 @@ def test_a_file_sets_and_options_win(tmp_path: Path) -> None:
         ("sync_delay_ms = -1.0", "sync_delay_ms"),
         ("drain_timeout_s = -1.0", "drain_timeout_s"),
         ("this is not toml", "not valid TOML"),
+        ("x = " + "[" * 5000, "not valid TOML"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_reason(tmp_path: Path, text: str, said: str) -> None:

@@ -72,7 +72,7 @@ def test_the_address_comes_from_the_nearest_source(monkeypatch):
 def test_a_damaged_file_is_an_error_that_names_it(config_home):
     path = config_home / "danube" / "contexts.toml"
     path.parent.mkdir()
-    for text in ("current = ", "currant = 'x'"):
+    for text in ("current = ", "currant = 'x'", "x = " + "[" * 5000):
         path.write_text(text)
         with pytest.raises(ConfigurationError, match=r"contexts\.toml"):
             load_contexts()

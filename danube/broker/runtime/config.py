@@ -185,7 +185,7 @@ def load_config(path: str | None = None, overrides: dict[str, Any] | None = None
             settings = tomllib.loads(Path(path).read_text("utf-8"))
         except OSError as error:
             raise ConfigurationError(f"configuration file {path!r} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigurationError(f"configuration file {path!r} is not valid TOML: {error}") from error
     limits = settings.get("limits", {})
     if not isinstance(limits, dict):
