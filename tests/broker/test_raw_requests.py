@@ -6,7 +6,6 @@ the native API, so that a method or a field that is added is covered by that.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,13 +15,13 @@ import msgspec
 import pytest
 import trio
 from broker_harness import RunningBroker, raw_consumer, raw_producer, running_broker
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
+from odd_messages import DEEP, OddMessages, acceptable, drawn
 
 from danube.model import api, stage_api
 from danube.model.batch import PART_OVERHEAD, BatchFlags, Codec, Record, check_part, encode_part, read_header, seal_part
-from danube.model.errors import AlreadyExistsError, DanubeError, Status
+from danube.model.errors import AlreadyExistsError, DanubeError
 from danube.model.policies import SubscriptionPolicy, TopicPolicies
 from danube.model.policy_api import ChangePolicies, PolicyMethod, PolicyReport
 from danube.wire.client import Channel, ClientStream
@@ -45,41 +44,8 @@ STREAMS: dict[str, Any] = {
     stage_api.StageMethod.STAGE: stage_api.StageRequest,
 }
 
-NUMBERS = [-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 5, 1000, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1]
-FLOATS = [-1e300, -1.0, -0.0, 5e-324, 1e-9, 0.5, 1e9, 1e18, 1e300, math.nan, math.inf, -math.inf]
-TEXTS = [
-    "",
-    "x",
-    "\x00",
-    "a b",
-    "\u00fc",
-    "u\u0308",
-    "\u200b",
-    "\U0010ffff",
-    "/",
-    "//",
-    "/default/",
-    "../..",
-    "x" * 300,
-]
 NAMES = [TOPIC, PARTS, f"{PARTS}-part-0", f"{PARTS}-part-9", LOSSY, REMOTE, "/other/new", "/default/new", "/no/t"]
-WORDS = ["s", "raw", "job", "default", "other", "earliest", "latest", "disk:///tmp/none", "memory://", *NAMES, *TEXTS]
-
-DEEP = b"\x91" * 3000 + b"\xc0"
-"""So many arrays, one in the other."""
-RAWS = [
-    msgspec.Raw(b"\xa2\xff\xfe"),  # a text that is no UTF-8
-    msgspec.Raw(DEEP),
-    msgspec.Raw(b"\xd4\x05\x00"),  # an extension that nobody knows
-    msgspec.Raw(b"\xd6\xff\x00\x00\x00\x00"),  # a time
-    msgspec.Raw(b"\xdd\xff\xff\xff\xff"),  # 2^32 - 1 elements, and none of them
-    msgspec.Raw(b"\xdb\xff\xff\xff\xff"),
-    msgspec.Raw(b"\xc1"),  # a byte that means nothing
-]
-OTHERS: list[Any] = [None, True, b"", b"\x00" * 60, "x" * 70_000, [], [0], [[]], {}, {"": 0}, {1: 2}]
-ANYTHING = (
-    st.sampled_from([*NUMBERS, *FLOATS, *WORDS, *OTHERS]) | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=4)
-)
+WORDS = ["s", "raw", "job", "default", "other", "earliest", "latest", "disk:///tmp/none", "memory://", *NAMES]
 
 VALID: dict[str, list[Any]] = {
     "access": ["shared", "exclusive"],
@@ -112,75 +78,7 @@ VALID: dict[str, list[Any]] = {
 """What a field has when it is not its turn; the others are of their type."""
 FIELDS = sorted({*SubscriptionPolicy.__struct_fields__, *TopicPolicies.__struct_fields__, "no"})
 
-
-# --- Messages --------------------------------------------------------------------------------------------------------
-
-
-def plausible(kind: inspect.Type) -> st.SearchStrategy[Any]:
-    """Return values of a type, extremes among them."""
-    match kind:
-        case inspect.UnionType(types):
-            return st.one_of([plausible(each) for each in types])
-        case inspect.BoolType():
-            return st.booleans()
-        case inspect.IntType():
-            return st.sampled_from(NUMBERS)
-        case inspect.FloatType():
-            return st.sampled_from([*FLOATS, *NUMBERS])
-        case inspect.StrType():
-            return st.sampled_from(WORDS)
-        case inspect.BytesType():
-            return parts()
-        case inspect.NoneType():
-            return st.none()
-        case inspect.EnumType(cls):
-            return st.sampled_from([each.value for each in cls])
-        case inspect.ListType(item):
-            return st.lists(plausible(item), max_size=3)
-        case inspect.DictType(key, value):
-            names = st.sampled_from(FIELDS) if isinstance(value, inspect.AnyType) else plausible(key)
-            return st.dictionaries(names, plausible(value), max_size=2)
-        case inspect.AnyType():
-            return ANYTHING | st.dictionaries(st.sampled_from(RULES), ANYTHING, max_size=2)
-        case inspect.StructType():
-            return structs(kind)
-    raise AssertionError(f"make up values of {kind}")
-
-
 RULES = ["messages_per_s", "bytes_per_s", "max_age_s", "max_bytes", "acknowledged"]
-
-
-@st.composite
-def structs(draw: st.DrawFn, kind: inspect.StructType) -> Any:
-    """Return a message as plain values; some fields are odd, and often none is."""
-    odd = draw(st.sets(st.integers(0, max(0, len(kind.fields) - 1)), max_size=2))
-    values: dict[str, Any] = {}
-    for index, field in enumerate(kind.fields):
-        if index in odd:
-            values[field.encode_name] = draw(plausible(field.type) | ANYTHING)
-        elif field.name in VALID:
-            values[field.encode_name] = draw(st.sampled_from(VALID[field.name]))
-        elif field.required:
-            values[field.encode_name] = draw(plausible(field.type))
-        else:
-            values[field.encode_name] = default(field)
-    if not kind.array_like:
-        return values
-    found = list(values.values())
-    if kind.tag is not None:
-        found.insert(0, kind.tag)
-    match draw(st.sampled_from("====-+")):  # mostly as many elements as there are fields
-        case "-" if found:
-            found = found[: draw(st.integers(0, len(found) - 1))]
-        case "+":
-            found += draw(st.lists(ANYTHING, min_size=1, max_size=2))
-    return found
-
-
-def default(field: inspect.Field) -> Any:
-    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-    return msgspec.to_builtins(value)
-
 
 OF_SESSION = 2**40
 """A producer id that stands for the one that the stream's answer gives, with its epoch and next sequence."""
@@ -231,71 +129,10 @@ def parts(draw: st.DrawFn) -> bytes:
     return part
 
 
-@st.composite
-def encoded(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> bytes:
-    """Return the bytes of a message, sometimes cut, with a tail, or of something else."""
-    data = msgspec.msgpack.encode(draw(values))
-    match draw(st.sampled_from("========<>?")):
-        case "<":
-            return data[: draw(st.integers(0, len(data)))]
-        case ">":
-            return data + draw(st.binary(min_size=1, max_size=3))
-        case "?":
-            return msgspec.msgpack.encode(draw(ANYTHING))
-    return data
-
-
-@st.composite
-def conversations(draw: st.DrawFn, union: Any) -> list[bytes]:
-    """Return an opening, mostly one that is in order, and what follows it."""
-    opening, *following = inspect.type_info(union).types
-    usual = structs(opening)
-    first = draw(st.sampled_from("=====?"))
-    messages = [draw(encoded(usual if first == "=" else plausible(inspect.type_info(union))))]
-    later = st.one_of([encoded(structs(each)) for each in following])
-    return messages + draw(st.lists(later, max_size=5))
-
-
-def spoilt(kind: inspect.StructType) -> Iterator[bytes]:
-    """Yield messages of a struct with each value that means nothing in the place of each field, and behind them all."""
-    usual = [usual_value(field) for field in kind.fields]
-    head = [] if kind.tag is None else [kind.tag]
-    for index in range(len(usual) + 1):
-        for raw in RAWS:
-            yield msgspec.msgpack.encode([*head, *usual[:index], raw, *usual[index + 1 :]])
-
-
-def usual_value(field: inspect.Field) -> Any:
-    if field.name in VALID:
-        return VALID[field.name][0]
-    return 0 if field.required else default(field)
-
-
-def drawn(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
-    """Return examples; they are gathered first, so that one broker serves for all of them."""
-    found: list[Any] = []
-
-    @settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(strategy)
-    def gather(example: Any) -> None:
-        found.append(example)
-
-    gather()
-    return found
+ODD = OddMessages(VALID, WORDS, parts(), FIELDS, RULES)
 
 
 # --- What comes of them ----------------------------------------------------------------------------------------------
-
-
-def acceptable(error: DanubeError) -> bool:
-    """Whether a peer can make something of an error: it is no bug, and it says what is wrong."""
-    return error.status not in (Status.INTERNAL, Status.UNKNOWN) and bool(error.message)
 
 
 class Session:
@@ -403,7 +240,7 @@ async def test_every_unary_method(tmp_path: Path, count: int) -> None:
         async with running.channel() as channel:
             for path, kind in unary_methods(running):
                 await prepare(running)
-                for data in [*spoilt(kind), *drawn(encoded(plausible(kind)), count)]:
+                for data in [*ODD.spoilt(kind), *drawn(ODD.encoded(ODD.plausible(kind)), count)]:
                     with trio.fail_after(300):
                         await converse(channel.open_stream(path), [data])
                 await check(running, channel)
@@ -420,10 +257,10 @@ async def test_every_message_of_a_stream(tmp_path: Path, count: int) -> None:
             for path, union in STREAMS.items():
                 await prepare(running)
                 opening, *following = inspect.type_info(union).types
-                usual = msgspec.msgpack.encode([opening.tag, *map(usual_value, opening.fields)])
-                planned = [[data] for data in spoilt(opening)]
-                planned += [[usual, data] for each in following for data in spoilt(each)]
-                for messages in [*planned, *drawn(conversations(union), 4 * count)]:
+                usual = msgspec.msgpack.encode([opening.tag, *map(ODD.usual_value, opening.fields)])
+                planned = [[data] for data in ODD.spoilt(opening)]
+                planned += [[usual, data] for each in following for data in ODD.spoilt(each)]
+                for messages in [*planned, *drawn(ODD.conversations(union), 4 * count)]:
                     async with channel.open_stream(path) as stream:
                         with trio.move_on_after(60):  # a rate may have been set that lets nothing through
                             await converse(stream, messages)
