@@ -52,7 +52,7 @@ def ask(run: Run, question: Callable[[Client], Awaitable[T]]) -> T:
 
 def storages_status(run: Run) -> StoragesStatus:
     """What the broker says about its storages and about sealing."""
-    return ask(run, lambda client: client.storages_status())
+    return ask(run, lambda client: client.storages.status())
 
 
 def fill(run: Run, topic: str, count: int) -> Outcome:
@@ -66,7 +66,7 @@ def seal(run: Run, topic: str) -> None:
     Raises:
         CheckError: something of it is still in the journal afterwards.
     """
-    rows = ask(run, lambda client: client.seal_topic(topic, timeout_s=_SEAL_TIMEOUT_S))
+    rows = ask(run, lambda client: client.admin.seal_topic(topic, timeout_s=_SEAL_TIMEOUT_S))
     for row in rows:
         if row.sealed_offset != row.end_offset:
             raise CheckError(f"{row.topic}: sealed up to {row.sealed_offset} of {row.end_offset}")

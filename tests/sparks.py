@@ -96,7 +96,7 @@ def run_python(code: str, *arguments: str, timeout_s: float = 300.0, **environme
 def nothing_staged(client: Client, timeout_s: float = 10.0) -> bool:
     """Whether all stages go in time: the broker drops that of a task that failed when it sees its stream end."""
     give_up_at = time.monotonic() + timeout_s
-    while client.list_stages():
+    while client.stages.describe().stages:
         if time.monotonic() > give_up_at:
             return False
         time.sleep(0.02)

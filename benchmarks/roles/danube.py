@@ -32,7 +32,7 @@ FLUSH_INTERVAL_S = 0.01
 
 async def _ensure_topic(client: Client, topic: str) -> None:
     with contextlib.suppress(AlreadyExistsError):
-        await client.create_topic(topic, durability="disk")
+        await client.admin.create_topic(topic, durability="disk")
 
 
 async def _create(work: Work, control: Control) -> Outcome:
@@ -47,7 +47,7 @@ async def _delete(work: Work, control: Control) -> Outcome:
     """Delete the topic, so that its place in the journal can be used again."""
     async with danube.connect(work.address) as client:
         began = control.ready()
-        await client.delete_topic(work.topic)
+        await client.admin.delete_topic(work.topic)
     return Outcome(started_ns=began, finished_ns=time.monotonic_ns(), count=0)
 
 
@@ -242,7 +242,7 @@ async def _replay_again_and_again(work: Work, control: Control) -> Outcome:
                     await batch.ack()
                     if turn_end >= work.count or trio.current_time() >= until:
                         break
-            await client.delete_subscription(work.topic, name)
+            await client.admin.delete_subscription(work.topic, name)
             if trio.current_time() >= until:
                 return
 

@@ -192,7 +192,7 @@ def _range(work: Work, control: Control) -> Outcome:
     first_us, last_us = int(work.settings["first_us"]), int(work.settings["last_us"])
     with _session(work) as spark, connect(work.address) as client:
         began = control.ready()
-        expected = client.offsets_at(work.topic, last_us) - client.offsets_at(work.topic, first_us)
+        expected = client.logs.offset_at(work.topic, last_us) - client.logs.offset_at(work.topic, first_us)
         everything = _danube(spark, work)
         bounds = {"startingTimestamp": _iso(first_us), "endingTimestamp": _iso(last_us)}
         part = _danube(spark, work, **bounds)
@@ -231,7 +231,7 @@ def _stream(work: Work, control: Control) -> Outcome:
     with _session(work) as spark, connect(work.address) as client:
         began = control.ready()
         with suppress(AlreadyExistsError):
-            client.create_topic(work.topic, partitions=2)
+            client.admin.create_topic(work.topic, partitions=2)
         rows = spark.readStream.format("danube").options(
             servers=work.address, topic=work.topic, startingOffsets="earliest"
         )
@@ -308,7 +308,7 @@ def _sink(work: Work, control: Control) -> Outcome:
 
         def to_topic() -> None:
             topic = f"{work.topic}-{len(topics)}"
-            client.create_topic(topic, durability="disk")
+            client.admin.create_topic(topic, durability="disk")
             topics.append(topic)
             rows.write.format("danube").options(servers=work.address, topic=topic).mode("append").save()
 
@@ -321,7 +321,7 @@ def _sink(work: Work, control: Control) -> Outcome:
         if (found := _sums(reader.load())) != expected:
             raise CheckError(f"{topics[-1]} has (count, sum of CRC-32) {found} instead of {expected}")
         for topic in topics:
-            client.delete_topic(topic)
+            client.admin.delete_topic(topic)
     return _outcome(
         began,
         work.count,
@@ -391,7 +391,7 @@ def _fill(work: Work, control: Control) -> Outcome:
     step = max(1, min(FILL_STEP, work.count // MIN_STEPS))
     value = 0
     with connect(work.address) as client:
-        client.create_topic(work.topic, durability="disk")
+        client.admin.create_topic(work.topic, durability="disk")
         with client.producer(work.topic, name=str(work.settings["name"]), durability="disk") as producer:
             began = control.ready()
             for first in range(0, work.count, step):

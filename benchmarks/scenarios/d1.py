@@ -37,7 +37,7 @@ UNBOUNDED = {"max_unacked_messages": 10_000_000, "max_ack_ranges": 10_000_000}
 def _repeat(run: Run, *, kind: str, stuck: bool) -> Sample:
     keys = KEYS if kind == "key_shared" else 0
     burst = run.topic("-burst")
-    ask(run, lambda client: client.create_topic(burst, durability="disk"))
+    ask(run, lambda client: client.admin.create_topic(burst, durability="disk"))
     with _beside(run, burst, kind, stuck=stuck) as beside:
         sample, _, _ = run.flow(
             [run.work("publish", topic=burst, keys=keys)],
@@ -46,17 +46,17 @@ def _repeat(run: Run, *, kind: str, stuck: bool) -> Sample:
             part=True,
             beside=beside,
         )
-    ask(run, lambda client: client.delete_topic(burst))
+    ask(run, lambda client: client.admin.delete_topic(burst))
 
     paced = run.topic("-paced")
     per_tick = max(1, int(RATE_PER_S * min(1.0, run.scale) * TICK_S))
     ticks = max(40, int((run.seconds + SETTLE_S) / TICK_S))
     work = run.work("publish_at_rate", topic=paced, count=ticks * per_tick, per_tick=per_tick, tick_s=TICK_S, keys=keys)
-    ask(run, lambda client: client.create_topic(paced, durability="disk"))
+    ask(run, lambda client: client.admin.create_topic(paced, durability="disk"))
     with _beside(run, paced, kind, stuck=stuck) as beside:
         group = _group(run, paced, kind, _reached(kind, work.count), repeated=1)
         _, sent, received = run.flow([work], [group], own_topic=False, part=True, beside=beside)
-    ask(run, lambda client: client.delete_topic(paced))
+    ask(run, lambda client: client.admin.delete_topic(paced))
     for kind_of_latency, (outcome,) in {"ack": sent, "flush": received}.items():
         values = outcome.latencies_us[kind_of_latency]
         settled = int(len(values) * SETTLE_S / (run.seconds + SETTLE_S))

@@ -18,7 +18,7 @@ RATE_PER_S = 300_000
 
 def _repeat(run: Run, *, sealed: bool) -> Sample:
     broker, topic = broker_of(run), run.topic()
-    ask(run, lambda client: client.create_topic(topic, durability="disk"))
+    ask(run, lambda client: client.admin.create_topic(topic, durability="disk"))
     with Gauge(broker.process, broker.directory) as gauge:
         sample = paced_flow(run, topic, max(1_000, int(RATE_PER_S * min(1.0, run.scale))))
     sample.values |= gauge.values()
@@ -26,7 +26,7 @@ def _repeat(run: Run, *, sealed: bool) -> Sample:
         status = storages_status(run)
         sample.values["behind_mb"] = status.sealing.unsealed_bytes / 1e6
         sample.values["sealed_mb"] = status.sealing.sealed_bytes / 1e6
-    ask(run, lambda client: client.delete_topic(topic))
+    ask(run, lambda client: client.admin.delete_topic(topic))
     return sample
 
 

@@ -72,14 +72,14 @@ def _first_message(run: Run, subscription: str, start: datetime | int) -> tuple[
     topic = stored_topic(run)
 
     async def read(client: Client) -> tuple[float, Message | None]:
-        await client.info()
+        await client.admin.info()
         before = time.perf_counter()
         message: Message | None = None
         async with client.consumer(topic, subscription=subscription, start=start, credit_messages=1_000) as consumer:
             with trio.move_on_after(_TIMEOUT_S):
                 message = await consumer.receive()
             took = time.perf_counter() - before
-        await client.delete_subscription(topic, subscription)
+        await client.admin.delete_subscription(topic, subscription)
         return took, message
 
     return ask(run, read)

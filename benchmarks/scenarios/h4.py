@@ -27,7 +27,7 @@ def _repeat(run: Run) -> Sample:
     journal_mb = directory_bytes(broker.directory) / 1e6
     watch = CpuWatch()
     ready_s = broker.restart(kill=True)
-    end = ask(run, lambda client: client.describe_topic(topic)).end_offset
+    end = ask(run, lambda client: client.admin.describe_topic(topic)).end_offset
     if end != int(run.memory["count"]):
         raise CheckError(f"{run.memory['count']} messages were acknowledged, the broker came back with {end}")
     resident_mb = resident_bytes(broker.process) / 1e6

@@ -34,7 +34,7 @@ def _append_time_us(run: Run, offset: int) -> int:
         async with client.consumer(topic, subscription="look", start=offset, credit_messages=1) as consumer:
             with trio.fail_after(_TIMEOUT_S):
                 message = await consumer.receive()
-        await client.delete_subscription(topic, "look")
+        await client.admin.delete_subscription(topic, "look")
         if message.offset != offset:
             raise CheckError(f"offset {message.offset} came instead of {offset}")
         return message.append_time_us

@@ -57,12 +57,12 @@ async def _topic(client: Client, plan: Plan) -> AsyncIterator[str]:
         yield plan.topic
         return
     topic = f"/default/bench-{time.time_ns():x}"
-    await client.create_topic(topic, durability=plan.durability)
+    await client.admin.create_topic(topic, durability=plan.durability)
     try:
         yield topic
     finally:
         with trio.move_on_after(5.0, shield=True):
-            await client.delete_topic(topic)
+            await client.admin.delete_topic(topic)
 
 
 def percentiles(samples_s: Sequence[float], name: str) -> dict[str, float]:
@@ -132,7 +132,7 @@ async def consume(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
         async with client.producer(topic) as producer:
             for done in range(0, plan.count, _FILL_RECORDS):
                 await producer.send_many(payloads[: plan.count - done])
-    durability = (await client.describe_topic(topic)).durability
+    durability = (await client.admin.describe_topic(topic)).durability
     subscription = f"bench-{time.time_ns():x}"
     messages = size_bytes = 0
     began = time.perf_counter()
@@ -145,7 +145,7 @@ async def consume(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
         seconds = time.perf_counter() - began
         await consumer.flush_acks()
     if plan.topic is not None:
-        await client.delete_subscription(topic, subscription)
+        await client.admin.delete_subscription(topic, subscription)
     return {
         "bench": "consume",
         "durability": str(durability),
@@ -179,7 +179,7 @@ async def latency(client: Client, plan: Plan, topic: str) -> dict[str, Any]:
             nursery.cancel_scope.deadline = trio.current_time() + _DRAIN_S
         durability = producer.durability
     if plan.topic is not None:
-        await client.delete_subscription(topic, subscription)
+        await client.admin.delete_subscription(topic, subscription)
     return {
         "bench": "latency",
         "durability": str(durability),

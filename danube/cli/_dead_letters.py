@@ -47,7 +47,7 @@ async def collect(
     Raises:
         TopicNotFoundError: the topic does not exist.
     """
-    await client.lookup_topic(topic)
+    await client.admin.lookup_topic(topic)
     rows: list[dict[str, Any]] = []
     async with client.reader(topic, start=start) as reader:
         async for batch in reader.batches(until_caught_up=True):

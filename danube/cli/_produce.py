@@ -172,12 +172,12 @@ class _Job:
     async def _partition_topics(self) -> list[str]:
         plan = self._plan
         try:
-            return (await self._client.lookup_topic(plan.topic)).topics
+            return (await self._client.admin.lookup_topic(plan.topic)).topics
         except TopicNotFoundError:
             if not plan.partitions:
                 return [plan.topic]
-        await self._client.create_topic(plan.topic, partitions=plan.partitions, durability=plan.durability)
-        return (await self._client.lookup_topic(plan.topic)).topics
+        await self._client.admin.create_topic(plan.topic, partitions=plan.partitions, durability=plan.durability)
+        return (await self._client.admin.lookup_topic(plan.topic)).topics
 
     # --- Input -------------------------------------------------------------------------------------------------------
 

@@ -112,9 +112,9 @@ class _Replay:
 
     async def run(self) -> None:
         """Replay the present contents of the dead-letter topic, or as many messages as requested."""
-        await self._client.lookup_topic(self._plan.topic)
+        await self._client.admin.lookup_topic(self._plan.topic)
         if self._plan.to is not None:
-            await self._client.lookup_topic(self._plan.to)
+            await self._client.admin.lookup_topic(self._plan.to)
         async with await self._open() as source, trio.open_nursery() as nursery:
             await nursery.start(self._watch_signals)
             async with AsyncExitStack() as producers:  # innermost: it is entered step by step
@@ -124,7 +124,7 @@ class _Replay:
     async def _open(self) -> AbstractAsyncContextManager[Consumer | Reader]:
         plan = self._plan
         if plan.dry_run:
-            known = await self._client.list_subscriptions(plan.topic)
+            known = await self._client.admin.list_subscriptions(plan.topic)
             if not any(row.subscription == plan.subscription for row in known):
                 return self._client.reader(plan.topic, start=EARLIEST)  # leaves no subscription behind
         return self._client.consumer(
@@ -181,7 +181,7 @@ class _Replay:
         else:
             try:
                 # Opening a producer would create the topic; a deleted one must not be recreated by accident.
-                await self._client.lookup_topic(topic)
+                await self._client.admin.lookup_topic(topic)
             except (NotFoundError, InvalidArgumentError) as error:
                 target = str(error)
             else:

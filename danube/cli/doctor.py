@@ -65,7 +65,7 @@ def _ask_broker(address: str) -> list[Check]:
         )
         async with connecting as client:
             try:
-                return check_broker(await client.storages_status())
+                return check_broker(await client.storages.status())
             except DanubeError as error:
                 detail = f"{address}: a broker answers, but says: {error}"
                 return [Check("broker", False, detail, "see the log of the broker")]

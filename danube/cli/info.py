@@ -13,7 +13,7 @@ __all__ = ["info", "version"]
 
 def info(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show what the broker says about itself."""
-    show_record(to_plain(run_with_client(lambda client: client.info(), url, context)), output)
+    show_record(to_plain(run_with_client(lambda client: client.admin.info(), url, context)), output)
 
 
 def version(output: OutputOption = Output.TABLE) -> None:

@@ -38,7 +38,7 @@ def show(
     A topic's own policies go before its namespace's, and those before the broker's. What nobody says is shown as "-":
     the broker's limits count.
     """
-    _show(run_with_client(lambda client: client.policies(_address(target)), url, context), output)
+    _show(run_with_client(lambda client: client.admin.policies(_address(target)), url, context), output)
 
 
 @policies_app.command("set")
@@ -60,7 +60,7 @@ def set_policies(
     has set.
     """
     plain = parse_changes(changes)
-    _show(run_with_client(lambda client: client.change_policies(_address(target), **plain), url, context), output)
+    _show(run_with_client(lambda client: client.admin.change_policies(_address(target), **plain), url, context), output)
 
 
 @policies_app.command("unset")
@@ -73,7 +73,7 @@ def unset_policies(
 ) -> None:
     """Take policies of a target away: what the level above says counts again."""
     plain = dict.fromkeys(parse_names(names))
-    _show(run_with_client(lambda client: client.change_policies(_address(target), **plain), url, context), output)
+    _show(run_with_client(lambda client: client.admin.change_policies(_address(target), **plain), url, context), output)
 
 
 def _address(target: str) -> str:

@@ -38,7 +38,7 @@ def request(
     timeout_s = parse_duration(timeout)
 
     async def work(client: Client) -> Message:
-        await client.lookup_topic(topic)  # opening a requester would create it, without a responder
+        await client.admin.lookup_topic(topic)  # opening a requester would create it, without a responder
         async with client.requester(topic) as requester:
             return await requester.request(payload.encode("utf-8", "surrogateescape"), key=key, timeout_s=timeout_s)
 

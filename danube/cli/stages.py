@@ -32,7 +32,7 @@ def list_stages(
     A stage is open as long as its task writes, staged when it waits for its commit, and committing once that is
     decided. What nobody commits expires (limit stage_expiry_s).
     """
-    found = run_with_client(lambda client: client.describe_stages(producer), url, context)
+    found = run_with_client(lambda client: client.stages.describe(producer), url, context)
     rows = [
         {
             "stage": f"{one.stage_id:016x}",
@@ -65,6 +65,6 @@ def abort_stages(
     context: ContextOption = None,
 ) -> None:
     """Drop everything that is staged of one batch. A batch that is committed stays so, and the command fails."""
-    if run_with_client(lambda client: client.abort_stages(producer, batch), url, context):
+    if run_with_client(lambda client: client.stages.abort(producer, batch), url, context):
         raise FailedPreconditionError(f"batch {batch} of producer {producer!r} is committed; it cannot be given up")
     print(f"aborted batch {batch} of {producer}")

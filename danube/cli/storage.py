@@ -45,14 +45,14 @@ _DAMAGE_COLUMNS = ["missing", "damaged"]
 @storage_app.command("list")
 def list_storages(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the configured storages: where they are, what they can, and what is in them."""
-    found = run_with_client(lambda client: client.storages_status(), url, context)
+    found = run_with_client(lambda client: client.storages.status(), url, context)
     show_rows([to_plain(row) for row in found.storages], _LIST_COLUMNS, output)
 
 
 @storage_app.command("status")
 def status(url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show how the storages are, what their operations took, and how far sealing is."""
-    found = run_with_client(lambda client: client.storages_status(), url, context)
+    found = run_with_client(lambda client: client.storages.status(), url, context)
     rows = [to_plain(row) for row in found.storages]
     if output is Output.JSON:
         print_json({"sealing": to_plain(found.sealing), "storages": rows})
@@ -105,7 +105,7 @@ def check(
     Compares names and sizes with the broker's catalogue and reads the manifests; changes nothing.
     """
     _show_findings(
-        _for_each(name, lambda client, each: client.check_storage(each, deep=deep), url, context), output, repair=False
+        _for_each(name, lambda client, each: client.storages.check(each, deep=deep), url, context), output, repair=False
     )
 
 
@@ -133,7 +133,7 @@ def repair(
     if adopt and not name:
         raise InvalidArgumentError("--adopt is for one storage: name it")
     _show_findings(
-        _for_each(name, lambda client, each: client.repair_storage(each, adopt=adopt), url, context),
+        _for_each(name, lambda client, each: client.storages.repair(each, adopt=adopt), url, context),
         output,
         repair=True,
     )
@@ -146,7 +146,7 @@ def _for_each(
     context: str | None,
 ) -> list[StorageFindings]:
     async def all_of_them(client: Client) -> list[StorageFindings]:
-        names = [name] if name else [row.storage for row in (await client.storages_status()).storages]
+        names = [name] if name else [row.storage for row in (await client.storages.status()).storages]
         return [await work(client, each) for each in names]
 
     return run_with_client(all_of_them, url, context)

@@ -91,8 +91,8 @@ def policy(
 
     async def work(client: Client) -> list[SubscriptionInfo]:
         if changes:
-            return await client.change_subscription_policy(topic, subscription, **changes)
-        return await client.describe_subscription(topic, subscription)
+            return await client.admin.change_subscription_policy(topic, subscription, **changes)
+        return await client.admin.describe_subscription(topic, subscription)
 
     found = run_with_client(work, url, context)[0].policy  # the same in all partitions
     if output is Output.JSON:

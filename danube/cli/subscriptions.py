@@ -68,7 +68,7 @@ def list_subscriptions(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the subscriptions of a topic, one row for each partition."""
-    found = run_with_client(lambda client: client.list_subscriptions(topic), url, context)
+    found = run_with_client(lambda client: client.admin.list_subscriptions(topic), url, context)
     _show(_rows(found), {**_COLUMNS, "consumers": "connected"}, output)
 
 
@@ -81,7 +81,7 @@ def describe_subscription(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show one subscription with its consumers, one row for each partition."""
-    found = run_with_client(lambda client: client.describe_subscription(topic, subscription), url, context)
+    found = run_with_client(lambda client: client.admin.describe_subscription(topic, subscription), url, context)
     rows = _rows(found)
     _show(rows, _COLUMNS | _MORE_COLUMNS, output)
     consumers = [
@@ -103,7 +103,7 @@ def explain_subscription(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say in one sentence why a subscription moves or does not."""
-    found = run_with_client(lambda client: client.explain_subscription(topic, subscription), url, context)
+    found = run_with_client(lambda client: client.admin.explain_subscription(topic, subscription), url, context)
     if output is Output.TABLE:
         print(found.sentence)
     elif output is Output.JSON:
@@ -124,7 +124,7 @@ def seek_subscription(
 ) -> None:
     """Move a subscription: what lies from there on is delivered (again)."""
     place = parse_position(position)
-    run_with_client(lambda client: client.seek_subscription(topic, subscription, place), url, context)
+    run_with_client(lambda client: client.admin.seek_subscription(topic, subscription, place), url, context)
     print(f"moved {subscription} of {topic} to {position}")
 
 
@@ -133,7 +133,7 @@ def delete_subscription(
     topic: TopicArgument, subscription: _Subscription, url: UrlOption = None, context: ContextOption = None
 ) -> None:
     """Delete a subscription and its cursor; its consumers are disconnected."""
-    run_with_client(lambda client: client.delete_subscription(topic, subscription), url, context)
+    run_with_client(lambda client: client.admin.delete_subscription(topic, subscription), url, context)
     print(f"deleted {subscription} of {topic}")
 
 

@@ -45,14 +45,14 @@ def seal_topic(
 
     Returns when everything that was there is in the storage, verified, and entered in the catalogue.
     """
-    _show_sealed(run_with_client(lambda client: client.seal_topic(topic), url, context), output)
+    _show_sealed(run_with_client(lambda client: client.admin.seal_topic(topic), url, context), output)
 
 
 def unload_topic(
     topic: TopicArgument, url: UrlOption = None, context: ContextOption = None, output: OutputOption = Output.TABLE
 ) -> None:
     """Disconnect everybody from a topic, and seal all of it. Clients come back by themselves."""
-    _show_sealed(run_with_client(lambda client: client.unload_topic(topic), url, context), output)
+    _show_sealed(run_with_client(lambda client: client.admin.unload_topic(topic), url, context), output)
 
 
 def _show_sealed(rows: list[SealedTopic], output: Output) -> None:
@@ -86,7 +86,7 @@ def retention(
     # Without rules and without --now there is nothing to change: only show them.
     only_ask = dry_run or (rules is None and not now)
     found = run_with_client(
-        lambda client: client.change_retention(topic, rules, dry_run=only_ask, now=now), url, context
+        lambda client: client.admin.change_retention(topic, rules, dry_run=only_ask, now=now), url, context
     )
     if output is Output.JSON:
         print_json({**to_plain(found), "changed": rules is not None and not only_ask})
@@ -119,7 +119,7 @@ def restore(
     then the bucket is the new broker's.
     """
     report = run_with_client(
-        lambda client: client.restore_topics(
+        lambda client: client.storages.restore_topics(
             bucket,
             storage=storage,
             topics=topic or [],

@@ -38,7 +38,7 @@ def list_topics(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List topics with their offsets and subscriptions."""
-    found = run_with_client(lambda client: client.list_topics(namespace), url, context)
+    found = run_with_client(lambda client: client.admin.list_topics(namespace), url, context)
     show_rows([_row(topic) for topic in found], _COLUMNS, output)
 
 
@@ -63,7 +63,7 @@ def create_topic(
     rules = read_retention(max_age, max_bytes, delete_acknowledged)
     made = _row(
         run_with_client(
-            lambda client: client.create_topic(
+            lambda client: client.admin.create_topic(
                 topic, partitions=partitions, durability=durability, storage=storage, retention=rules
             ),
             url,
@@ -87,7 +87,7 @@ def describe_topic(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show one topic: offsets, size, producers and subscriptions."""
-    info = run_with_client(lambda client: client.describe_topic(topic), url, context)
+    info = run_with_client(lambda client: client.admin.describe_topic(topic), url, context)
     found = _row(info)
     if output is not Output.TABLE:
         show_record(found, output)
@@ -107,7 +107,7 @@ def delete_topic(topic: TopicArgument, url: UrlOption = None, context: ContextOp
 
     Messages and subscriptions go with it; a partitioned topic goes whole.
     """
-    run_with_client(lambda client: client.delete_topic(topic), url, context)
+    run_with_client(lambda client: client.admin.delete_topic(topic), url, context)
     print(f"deleted {topic}")
 
 

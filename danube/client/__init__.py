@@ -6,24 +6,32 @@
 
 from __future__ import annotations
 
+from danube.client._admin import Admin
 from danube.client._client import Client, connect
 from danube.client._consumer import Consumer
+from danube.client._log_reading import LogReading
+from danube.client._logs import Logs
 from danube.client._message import Batch, Message
 from danube.client._options import ClientOptions, Environment
 from danube.client._producer import Producer
 from danube.client._reader import Reader
 from danube.client._receipt import OffsetRange, Pending, RangeReceipt, Receipt
-from danube.client._requests import Requester, Responder
-from danube.client._stages import Stage
+from danube.client._requests import Handler, Requester, Responder
+from danube.client._stages import Stage, Stages
+from danube.client._storages import Storages
 from danube.client._url import DEFAULT_PORT
 
 __all__ = [
+    "Admin",
     "Batch",
     "Client",
     "ClientOptions",
     "Consumer",
     "DEFAULT_PORT",
     "Environment",
+    "Handler",
+    "LogReading",
+    "Logs",
     "Message",
     "OffsetRange",
     "Pending",
@@ -34,5 +42,7 @@ __all__ = [
     "Requester",
     "Responder",
     "Stage",
+    "Stages",
+    "Storages",
     "connect",
 ]

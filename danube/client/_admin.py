@@ -1,56 +1,39 @@
-"""Client methods that manage topics, namespaces and subscriptions.
+"""Managing topics, namespaces, subscriptions and policies: ``client.admin``.
 
 Calls that only read are repeated when the connection breaks; the others are not, because they may have been executed.
 """
 
 from __future__ import annotations
 
-import enum
-import reprlib
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from danube.client._checks import check_offset
-from danube.client._history_admin import HistoryCalls
-from danube.client._policy_admin import PolicyCalls
+from danube.client._checks import as_durability, check_seconds, plain, start_position
 from danube.client._retry import Retry
-from danube.model import api
-from danube.model.errors import DanubeError, InvalidArgumentError, NotFoundError
-from danube.model.names import partition_name, validate_name, validate_namespace, validate_topic
-from danube.model.policies import EARLIEST, LATEST, Durability, Retention
+from danube.model import api, history_api
+from danube.model.history_api import HistoryMethod
+from danube.model.names import validate_name, validate_namespace, validate_topic
+from danube.model.policies import Durability, Retention
+from danube.model.policy_api import ChangePolicies, ChangeSubscriptionPolicy, PolicyMethod, PolicyReport, ShowPolicies
 
 if TYPE_CHECKING:
     from danube.client._connection import Connection
-    from danube.client._options import ClientOptions
 
-__all__ = ["AdminCalls", "as_durability", "choice", "start_position"]
+__all__ = ["Admin"]
 
-E = TypeVar("E", bound=enum.Enum)
 T = TypeVar("T")
 
 
-def start_position(start: str | int | datetime) -> tuple[str | int, int]:
-    """Return ``(position, time_us)`` for ``"earliest"``, ``"latest"``, an offset, or a date with a time zone.
+class Admin:
+    """Manages topics, namespaces, subscriptions and policies; it is :attr:`Client.admin`.
 
-    Raises:
-        InvalidArgumentError: anything else.
+    ``timeout_s`` of a method bounds the call: DeadlineExceededError is raised then, and the broker stops, too. None
+    waits for as long as the connection lives.
     """
-    if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise InvalidArgumentError(f"start {start} has no time zone; use datetime(..., tzinfo=timezone.utc)")
-        return LATEST, max(1, round(start.timestamp() * 1_000_000))
-    if isinstance(start, str) and start in (EARLIEST, LATEST):
-        return start, 0
-    if type(start) is int and start >= 0:
-        return check_offset("start", start), 0
-    raise InvalidArgumentError(f"start {reprlib.repr(start)} is not 'earliest', 'latest', an offset >= 0 or a datetime")
 
-
-class AdminCalls(HistoryCalls, PolicyCalls):
-    """The part of :class:`Client` for administration."""
-
-    _connection: Connection
-    _options: ClientOptions
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     async def info(self) -> api.BrokerInfo:
         """Return the status of the broker."""
@@ -107,6 +90,48 @@ class AdminCalls(HistoryCalls, PolicyCalls):
         validate_topic(topic)
         return await self._read(api.Method.DESCRIBE_TOPIC, api.DescribeTopic(topic), api.TopicInfo)
 
+    async def seal_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
+        """Seal all messages of a topic, and return when they are in its storage; one row for each partition.
+
+        Raises:
+            StorageError: the storage failed; the broker continues to retry.
+            FailedPreconditionError: the topic stores no messages, or its storage is not durable.
+        """
+        validate_topic(topic)
+        request = history_api.SealTopic(topic)
+        return (await self._long(HistoryMethod.SEAL_TOPIC, request, history_api.SealedTopics, timeout_s)).topics
+
+    async def unload_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
+        """Disconnect all clients from a topic (they reconnect by themselves), and seal all its messages.
+
+        Raises as :meth:`seal_topic`.
+        """
+        validate_topic(topic)
+        request = history_api.UnloadTopic(topic)
+        return (await self._long(HistoryMethod.UNLOAD_TOPIC, request, history_api.SealedTopics, timeout_s)).topics
+
+    async def change_retention(
+        self,
+        topic: str,
+        retention: Retention | None = None,
+        *,
+        dry_run: bool = False,
+        now: bool = False,
+        timeout_s: float | None = None,
+    ) -> history_api.RetentionPlans:
+        """Change the retention rules of a topic, apply them, or report their effect.
+
+        Args:
+            topic: a plain or partitioned topic.
+            retention: the new rules, replacing all; None leaves them unchanged.
+            dry_run: change nothing, only report which messages would be deleted.
+            now: apply the rules before returning; otherwise that happens within a minute.
+            timeout_s: see the class.
+        """
+        validate_topic(topic)
+        request = history_api.ChangeRetention(topic, retention, dry_run, now)
+        return await self._long(HistoryMethod.CHANGE_RETENTION, request, history_api.RetentionPlans, timeout_s)
+
     async def create_namespace(self, namespace: str) -> None:
         """Create a namespace."""
         validate_namespace(namespace)
@@ -150,46 +175,65 @@ class AdminCalls(HistoryCalls, PolicyCalls):
         request = api.DeleteSubscription(topic, subscription)
         await self._change(api.Method.DELETE_SUBSCRIPTION, request, api.Done)
 
-    async def _topics(self, topic: str, partitions: int) -> list[str]:
-        """Return the topics of a name; for a topic that does not exist yet, those that opening will create."""
-        try:
-            return (await self.lookup_topic(topic)).topics
-        except NotFoundError:
-            return [partition_name(topic, index) for index in range(partitions)] or [topic]
+    async def policies(self, target: str = "") -> PolicyReport:
+        """Return the policies of a target: its own, the effective ones, and the level of each.
+
+        Args:
+            target: ``""`` for the broker, ``"ns"`` for a namespace, ``"/ns/topic"`` for a topic. The broker's own
+                policies are those set by command; its configuration comes after them.
+
+        Raises:
+            NamespaceNotFoundError, TopicNotFoundError: the target does not exist.
+        """
+        return await self._change(PolicyMethod.SHOW, ShowPolicies(target), PolicyReport)
+
+    async def change_policies(self, target: str, **changes: Any) -> PolicyReport:
+        """Change policies of a target, and return the new ones. They apply at once, to all topics below it.
+
+        Args:
+            target: see :meth:`policies`. A partition is refused: policies belong to the topic as a whole.
+            changes: fields of :class:`danube.model.TopicPolicies`; None removes the target's own value, so that the
+                next level applies again. Other fields remain unchanged.
+
+        Raises:
+            InvalidArgumentError: an unknown name, or an invalid value.
+            NamespaceNotFoundError, TopicNotFoundError: the target does not exist.
+            FailedPreconditionError: a partition; or history policies of a topic that stores no messages.
+            StorageUnavailableError: the topic has durability ``remote`` and its storage does not answer: the change
+                applies, and may or may not have been stored.
+        """
+        request = ChangePolicies(target, plain("policies", changes))
+        return await self._change(PolicyMethod.CHANGE, request, PolicyReport)
+
+    async def change_subscription_policy(
+        self, topic: str, subscription: str, **changes: Any
+    ) -> list[api.SubscriptionInfo]:
+        """Change the policy of a subscription, in all partitions, and return it. The change applies at once.
+
+        Args:
+            topic: a plain topic, a partition, or a partitioned topic.
+            subscription: of the topic.
+            changes: fields of :class:`danube.model.SubscriptionPolicy`. Other fields remain unchanged.
+
+        Raises:
+            InvalidArgumentError: an unknown name, or an invalid value.
+            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+        """
+        validate_topic(topic)
+        validate_name("subscription", subscription)
+        request = ChangeSubscriptionPolicy(topic, subscription, plain("policies", changes))
+        return (await self._change(PolicyMethod.CHANGE_SUBSCRIPTION, request, api.SubscriptionList)).subscriptions
 
     async def _change(self, path: str, request: Any, kind: type[T]) -> T:
         return await self._connection.unary(path, request, kind, timeout_s=self._connection.options.request_timeout_s)
 
     async def _read(self, path: str, request: Any, kind: type[T]) -> T:
-        retry = Retry(self._connection.options)
-        while True:
-            try:
-                return await self._change(path, request, kind)
-            except DanubeError as error:
-                if not error.retryable or not await retry.wait(error):
-                    raise
+        return await Retry(self._connection.options).repeat(partial(self._change, path, request, kind))
 
-
-def as_durability(name: Durability | str | None) -> Durability | None:
-    """Return the durability of that name; None stays None.
-
-    Raises:
-        InvalidArgumentError: there is no such durability.
-    """
-    return None if name is None else choice(Durability, "durability", name)
-
-
-def choice(kind: type[E], option: str, value: E | str) -> E:
-    """Return the member of ``kind`` for ``value``.
-
-    Raises:
-        InvalidArgumentError: the value is invalid.
-    """
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(repr(one.value) for one in kind)
-        raise InvalidArgumentError(f"{option} {reprlib.repr(value)} is unknown; known are {known}") from None
+    async def _long(self, path: str, request: Any, kind: type[T], timeout_s: float | None) -> T:
+        """Make a call of no fixed duration: no deadline fits writing all of a topic to a storage."""
+        limit_s = None if timeout_s is None else check_seconds("timeout_s", timeout_s)
+        return await self._connection.unary(path, request, kind, timeout_s=limit_s)
 
 
 def _reference(topic: str, subscription: str) -> api.SubscriptionRef:

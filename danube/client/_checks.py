@@ -6,27 +6,35 @@ sent: numbers fit into 64 bits, times are numbers, texts are Unicode.
 
 from __future__ import annotations
 
+import enum
 import operator
 import reprlib
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from danube.model.errors import InvalidArgumentError
+from danube.model.policies import EARLIEST, LATEST, Durability
 
 __all__ = [
     "LARGEST",
     "LONGEST_S",
+    "as_durability",
     "check_count",
     "check_list",
     "check_mapping",
     "check_offset",
     "check_seconds",
     "check_text",
+    "choice",
     "encoded",
     "plain",
+    "start_position",
 ]
+
+E = TypeVar("E", bound=enum.Enum)
 
 LARGEST: Final = 2**63 - 1
 """The largest number, and the largest offset, of all arguments."""
@@ -110,3 +118,42 @@ def encoded(message: Any) -> bytes:
         return _encode(message)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"{type(message).__name__} cannot be sent: {error}") from error
+
+
+def start_position(start: str | int | datetime) -> tuple[str | int, int]:
+    """Return ``(position, time_us)`` for ``"earliest"``, ``"latest"``, an offset, or a date with a time zone.
+
+    Raises:
+        InvalidArgumentError: anything else.
+    """
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidArgumentError(f"start {start} has no time zone; use datetime(..., tzinfo=timezone.utc)")
+        return LATEST, max(1, round(start.timestamp() * 1_000_000))
+    if isinstance(start, str) and start in (EARLIEST, LATEST):
+        return start, 0
+    if type(start) is int and start >= 0:
+        return check_offset("start", start), 0
+    raise InvalidArgumentError(f"start {reprlib.repr(start)} is not 'earliest', 'latest', an offset >= 0 or a datetime")
+
+
+def as_durability(name: Durability | str | None) -> Durability | None:
+    """Return the durability of that name; None stays None.
+
+    Raises:
+        InvalidArgumentError: there is no such durability.
+    """
+    return None if name is None else choice(Durability, "durability", name)
+
+
+def choice(kind: type[E], option: str, value: E | str) -> E:
+    """Return the member of ``kind`` for ``value``.
+
+    Raises:
+        InvalidArgumentError: the value is invalid.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(repr(one.value) for one in kind)
+        raise InvalidArgumentError(f"{option} {reprlib.repr(value)} is unknown; known are {known}") from None

@@ -1,18 +1,44 @@
-"""The client: one connection to a broker, and the producers, consumers and calls that use it."""
+"""The client: one connection to a broker, and the producers, consumers and calls that use it.
+
+:class:`Client` opens producers, consumers, readers, requesters and responders; everything else that a broker does is
+grouped in its attributes ``admin``, ``storages``, ``logs`` and ``stages``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Literal
 
+from danube.client._admin import Admin
+from danube.client._checks import as_durability, check_count, choice, start_position
 from danube.client._connection import Connection
+from danube.client._consumer import Consumer
+from danube.client._consuming import (
+    CREDIT_MESSAGES,
+    READ_AHEAD,
+    check_credit,
+    checked_filters,
+    open_consumer,
+    open_reader,
+    policy_fields,
+)
+from danube.client._logs import Logs
 from danube.client._options import ClientOptions, Environment
-from danube.client._query import QueryCalls
-from danube.client._requests import RequestCalls
-from danube.client._stages import StageCalls
+from danube.client._producer import Producer
+from danube.client._producing import Batching, open_producer
+from danube.client._reader import Reader, Start, start_positions
+from danube.client._requests import Handler, Requester, Responder, open_requester, open_responder
+from danube.client._stages import Stages
+from danube.client._storages import Storages
 from danube.client._tasks import background_tasks
 from danube.client._url import parse_url
-from danube.model.limits import Limits
+from danube.model import api
+from danube.model.errors import NotFoundError
+from danube.model.limits import MIB, Limits
+from danube.model.names import partition_name, validate_name, validate_topic
+from danube.model.policies import LATEST, Durability, ProducerAccess, SubscriptionPolicy, SubscriptionType
 
 __all__ = ["Client", "connect"]
 
@@ -67,14 +93,250 @@ async def connect(
         yield Client(connection)
 
 
-class Client(RequestCalls, StageCalls, QueryCalls):
+class Client:
     """A connection to a broker; made by :func:`connect`. Use it in the event loop in which it was made."""
+
+    admin: Admin
+    """Topics, namespaces, subscriptions and policies."""
+    storages: Storages
+    """Storages of sealed history: their state, checks and repairs, and restoring topics from one."""
+    logs: Logs
+    """Ranges of topics, for query engines: ends of logs, sealed parts, offsets by time, stored batches."""
+    stages: Stages
+    """Staged publishing: messages of many tasks that become visible together."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._options = connection.options
+        self.admin = Admin(connection)
+        self.storages = Storages(connection)
+        self.logs = Logs(connection)
+        self.stages = Stages(connection)
 
     @property
     def connected(self) -> bool:
         """Whether there is a live connection at this moment."""
         return self._connection.connected
+
+    @asynccontextmanager
+    async def producer(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        durability: Durability | str | None = None,
+        access: ProducerAccess | str = ProducerAccess.SHARED,
+        compression: Literal["lz4", "zstd"] | None = None,
+        batch_max_bytes: int = 1 * MIB,
+        batch_max_messages: int = 50_000,
+        max_in_flight_batches: int = 8,
+        max_buffered_bytes: int = 64 * MIB,
+        partitions: int = 0,
+        send_timeout_s: float | None = None,
+    ) -> AsyncIterator[Producer]:
+        """Open a producer: ``async with client.producer("/default/orders") as producer``.
+
+        Leaving the block waits until all messages are settled, at most ``close_timeout_s``, and raises the first
+        failure that was not reported before. Leaving it by an exception abandons unsettled messages.
+
+        Args:
+            topic: ``/namespace/topic``; created if it does not exist and the broker allows that.
+            name: identity for idempotence across runs, with one live session at a time; None generates one.
+            durability: required of the topic (``"none"``, ``"os"``, ``"disk"``, ``"remote"``); None accepts any.
+            access: ``"shared"`` or ``"exclusive"`` (the only producer of the topic).
+            compression: of batches.
+            batch_max_bytes: target size of a batch; a larger message is sent alone.
+            batch_max_messages: maximum number of messages in a batch.
+            max_in_flight_batches: maximum number of unanswered batches of each partition.
+            max_buffered_bytes: limit of accepted and unsettled bytes; beyond it ``send`` waits and ``send_nowait``
+                raises LimitExceededError.
+            partitions: number of partitions if opening creates the topic; 0 makes a plain topic.
+            send_timeout_s: timeout of one ``send`` or ``send_many``; None waits as long as the connection is kept.
+
+        Raises:
+            DurabilityMismatchError, TopicNotFoundError, InvalidNameError, ProducerFencedError, DanubeError: the
+                broker does not open the producer.
+        """
+        validate_topic(topic)
+        if name is not None:
+            validate_name("producer", name)
+        batching = Batching(
+            compression=compression,
+            batch_max_bytes=batch_max_bytes,
+            batch_max_messages=batch_max_messages,
+            max_in_flight_batches=max_in_flight_batches,
+            max_buffered_bytes=max_buffered_bytes,
+            send_timeout_s=send_timeout_s,
+        )
+        check_count("partitions", partitions)
+        request = api.PublishOpen(
+            topic,
+            name or self._connection.options.environment.made_up_name("producer"),
+            anonymous=name is None,
+            access=choice(ProducerAccess, "access", access),
+            durability=as_durability(durability),
+            partitions=partitions,
+        )
+        topics = await self._topics(topic, partitions)
+        async with open_producer(self._connection, request, topics, batching) as producer:
+            yield producer
+
+    @asynccontextmanager
+    async def consumer(
+        self,
+        topic: str,
+        *,
+        subscription: str,
+        type: SubscriptionType | str = SubscriptionType.EXCLUSIVE,  # noqa: A002 - the word of the API
+        start: str | int | datetime = LATEST,
+        name: str | None = None,
+        credit_messages: int | None = None,
+        credit_bytes: int = 16 * MIB,
+        renew_leases: bool = False,
+        key_filters: Sequence[str] = (),
+        policy: SubscriptionPolicy | Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[Consumer]:
+        """Open a consumer: ``async with client.consumer("/default/orders", subscription="billing") as consumer``.
+
+        Leaving the block sends the acknowledgements and waits until they are durable, at most ``close_timeout_s`` (one
+        second if it is left by an exception).
+
+        Args:
+            topic: ``/namespace/topic``; of a partitioned topic, all partitions are consumed.
+            subscription: its name; the broker stores its position in the topic.
+            type: ``"exclusive"``, ``"failover"``, ``"shared"`` or ``"key_shared"``.
+            start: where a new subscription starts: ``"earliest"``, ``"latest"``, an offset, or a date with time zone.
+            name: of this consumer; a consumer that reconnects under its name takes over at once. None generates one.
+            credit_messages: read-ahead of each partition in messages; None means 200,000 for exclusive and failover,
+                2,000 for shared and key_shared.
+            credit_bytes: read-ahead of each partition in bytes.
+            renew_leases: keep messages from timing out for as long as they are neither acknowledged nor refused.
+                Otherwise a message times out unless it is acknowledged within the subscription's ``ack_timeout_s``
+                (and up to a third more) after its hand-out, or :meth:`Message.extend_lease` asks for more time.
+            key_filters: of a key_shared subscription: receive only keys that match one of these (``*`` is any run of
+                characters, ``?`` is one); an empty list matches all.
+            policy: initial policy of a subscription created by this call; a mapping changes some fields of the broker's
+                default. An existing subscription keeps its policy.
+
+        Raises:
+            SubscriptionBusyError: an exclusive subscription has a consumer already.
+            SubscriptionTypeMismatchError, TopicNotFoundError, InvalidNameError, DanubeError: refused by the broker.
+        """
+        options = self._connection.options
+        validate_topic(topic)
+        validate_name("subscription", subscription)
+        kind = choice(SubscriptionType, "type", type)
+        position, time_us = start_position(start)
+        messages = CREDIT_MESSAGES[kind] if credit_messages is None else credit_messages
+        check_credit(messages, credit_bytes)
+        if name is not None:
+            validate_name("consumer", name)
+        filters = checked_filters(key_filters, kind, options.limits)
+        fields = policy_fields(policy)
+        name = name or options.environment.made_up_name("consumer")
+        request = api.ConsumeOpen(topic, subscription, name, kind, position, time_us, filters, fields)
+        topics = await self._topics(topic, 0)
+        async with open_consumer(
+            self._connection,
+            request,
+            topics,
+            renew_leases=renew_leases,
+            credit_messages=messages,
+            credit_bytes=credit_bytes,
+        ) as consumer:
+            yield consumer
+
+    @asynccontextmanager
+    async def reader(
+        self,
+        topic: str,
+        *,
+        start: Start = LATEST,
+        name: str | None = None,
+        credit_messages: int = READ_AHEAD,
+        credit_bytes: int = 16 * MIB,
+    ) -> AsyncIterator[Reader]:
+        """Read a topic without a subscription: ``async with client.reader("/default/orders", start="earliest")``.
+
+        Nothing is acknowledged or stored at the broker; any number of readers may read the same topic.
+
+        Args:
+            topic: ``/namespace/topic``; of a partitioned topic, all partitions are read.
+            start: ``"earliest"``, ``"latest"``, an offset, a date with time zone, or a mapping from partitions to
+                these, such as an earlier :attr:`Reader.position`.
+            name: shown to people; it need not be unique.
+            credit_messages: read-ahead of each partition in messages.
+            credit_bytes: read-ahead of each partition in bytes.
+
+        Raises:
+            TopicNotFoundError, InvalidArgumentError, InvalidNameError, DanubeError: refused by the broker.
+        """
+        validate_topic(topic)
+        check_credit(credit_messages, credit_bytes)
+        if name is not None:
+            validate_name("consumer", name)
+        start_positions(start if not isinstance(start, Mapping) else {}, 1)  # reports invalid values without a broker
+        topics = await self._topics(topic, 0)
+        async with open_reader(
+            self._connection,
+            topic,
+            name or "",
+            topics,
+            start_positions(start, len(topics)),
+            credit_messages=credit_messages,
+            credit_bytes=credit_bytes,
+        ) as reader:
+            yield reader
+
+    @asynccontextmanager
+    async def requester(
+        self, topic: str, *, timeout_s: float = 30.0, max_outstanding: int = 1_000
+    ) -> AsyncIterator[Requester]:
+        """Send requests to the responders of a topic: ``async with client.requester("/default/rpc") as rpc``.
+
+        The topic is created if it does not exist, and so is ``{topic}-replies`` (durability ``none``), which all
+        requesters of a service share.
+
+        Args:
+            topic: ``/namespace/topic``.
+            timeout_s: default timeout of a request.
+            max_outstanding: maximum number of unanswered requests; further ones wait.
+
+        Raises:
+            InvalidArgumentError, DanubeError: as :meth:`producer` and :meth:`reader`.
+        """
+        async with open_requester(self, topic, timeout_s=timeout_s, max_outstanding=max_outstanding) as requester:
+            yield requester
+
+    @asynccontextmanager
+    async def responder(
+        self, topic: str, handler: Handler, *, subscription: str = "rpc", concurrency: int = 16
+    ) -> AsyncIterator[Responder]:
+        """Answer the requests of a topic: ``async with client.responder("/default/rpc", handler)``.
+
+        While the block lasts, requests are passed to ``handler``, an asynchronous function that gets the message and
+        returns the payload of the reply. Its exceptions are raised in the requester as RequestFailedError (type and
+        text). Responders with the same subscription share the requests; requests from before the subscription was
+        created are not answered. A handler may run without a time limit; when the block is left, unfinished requests
+        are given back and delivered again.
+
+        Args:
+            topic: ``/namespace/topic``; created if it does not exist, as its replies' topic is.
+            handler: produces the replies.
+            subscription: name of the shared subscription.
+            concurrency: maximum number of handlers that run at a time.
+
+        Raises:
+            InvalidArgumentError, DanubeError: as :meth:`consumer` and :meth:`producer`; later on into the block if
+                the subscription ends.
+        """
+        async with open_responder(
+            self, topic, handler, subscription=subscription, concurrency=concurrency
+        ) as responder:
+            yield responder
+
+    async def _topics(self, topic: str, partitions: int) -> list[str]:
+        """Return the topics of a name; for a topic that does not exist yet, those that opening will create."""
+        try:
+            return (await self.admin.lookup_topic(topic)).topics
+        except NotFoundError:
+            return [partition_name(topic, index) for index in range(partitions)] or [topic]

@@ -91,6 +91,11 @@ class Connection:
                     raise
             await anyio.sleep(delay_s)
 
+    async def attempt(self, path: str, request: Any, kind: type[T], *, timeout_s: float | None) -> T:
+        """Make a call once; arguments and errors as of :meth:`unary`."""
+        channel = await self.channel()
+        return await channel.unary(path, request, kind, timeout_s=timeout_s)
+
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Connect, and maintain the connection until cancelled. ``started()`` is called at the first success.
 

@@ -31,6 +31,9 @@ class Consumer(Receiver[Feed]):
     they have timed out. Several tasks may take messages from one consumer.
     """
 
+    subscription: str
+    """Name of the subscription."""
+
     def __init__(self, topic: str, subscription: str, name: str, kind: SubscriptionType, max_batch_bytes: int) -> None:
         super().__init__("consumer", topic, name, max_batch_bytes)
         self.subscription = subscription

@@ -40,7 +40,7 @@ _MOST_MESSAGES: Final = 1_000_000
 
 
 class LogReading:
-    """A range of a log being read; made by :meth:`Client.read_log`. Iterate over it, in one task at a time."""
+    """A range of a log being read; made by :meth:`Logs.read`. Iterate over it, in one task at a time."""
 
     def __init__(
         self, connection: Connection, topic: str, topic_id: int, start: int, end: int, credit_bytes: int
@@ -80,7 +80,7 @@ class LogReading:
         self._arrived.clear()
         return batches
 
-    async def aclose(self) -> None:
+    async def _close(self) -> None:
         """Close the stream and notify the broker."""
         self._stream = None
         await self._stack.aclose()

@@ -54,6 +54,11 @@ class Producer:
     it; from then on it is sent even if the caller is cancelled, and a retry never stores it twice.
     """
 
+    topic: str
+    """The topic as requested."""
+    name: str
+    """Name by which the broker identifies it."""
+
     def __init__(
         self,
         topic: str,
@@ -64,9 +69,7 @@ class Producer:
         clock_us: Callable[[], int],
     ) -> None:
         self.topic = topic
-        """The topic as requested."""
         self.name = name
-        """Name by which the broker identifies it."""
         self._lanes = lanes
         self._single: Lane | None = None
         self._sticky = 0
@@ -163,8 +166,8 @@ class Producer:
         it awaits something, and eventually reaches the limit.
 
         Raises:
-            LimitExceededError: ``max_buffered_bytes`` are waiting already; ``await producer.flush()``, or use
-                :meth:`send`, which waits.
+            LimitExceededError: ``max_buffered_bytes`` are waiting already; call :meth:`flush`, or use :meth:`send`,
+                which waits.
             InvalidArgumentError, MessageTooLargeError, DanubeError: as :meth:`send`.
         """
         if self._budget.used >= self._budget.limit:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import anyio.lowlevel
 
-from danube.client._admin import start_position
+from danube.client._checks import start_position
 from danube.client._reader_feed import ReaderFeed
 from danube.client._receiver import Receiver
 from danube.model.errors import InvalidArgumentError

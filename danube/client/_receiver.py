@@ -35,11 +35,14 @@ class Receiver(Generic[F]):
     delivery each. Several tasks may take messages from one receiver.
     """
 
+    topic: str
+    """The topic as requested."""
+    name: str
+    """Name of this consumer within the subscription; a reader may have none."""
+
     def __init__(self, what: str, topic: str, name: str, max_batch_bytes: int) -> None:
         self.topic = topic
-        """The topic as requested."""
         self.name = name
-        """Name of this consumer within the subscription; a reader may have none."""
         self._what = what
         self._feeds: Sequence[F] = ()
         self._max_batch_bytes = max_batch_bytes

@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from danube.client._checks import check_count, check_seconds
-from danube.client._consuming import ConsumeCalls
 from danube.client._payloads import checked_attributes
-from danube.client._producing import ProduceCalls
 from danube.client._tasks import background_tasks, copy_error
 from danube.model.errors import (
     AlreadyExistsError,
@@ -37,13 +35,14 @@ from danube.model.policies import LATEST, Durability, SubscriptionType
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
+    from danube.client._client import Client
     from danube.client._consumer import Consumer
     from danube.client._message import Message
     from danube.client._payloads import BytesLike
     from danube.client._producer import Producer
     from danube.client._reader import Reader
 
-__all__ = ["Handler", "RequestCalls", "Requester", "Responder"]
+__all__ = ["Handler", "Requester", "Responder", "open_requester", "open_responder"]
 
 CORRELATION_ID = "x-correlation-id"
 REPLY_TO = "x-reply-to"
@@ -61,6 +60,9 @@ Handler = Callable[["Message"], Awaitable["BytesLike"]]
 
 class Requester:
     """Sends requests and waits for their replies; made by :meth:`Client.requester`."""
+
+    topic: str
+    """The topic of the requests."""
 
     def __init__(
         self, topic: str, producer: Producer, reader: Reader, identity: str, timeout_s: float, max_outstanding: int
@@ -174,12 +176,17 @@ class _Waiting:
 class Responder:
     """Handles requests while its block lasts; made by :meth:`Client.responder`."""
 
+    topic: str
+    """The topic of the requests."""
+    answered: int
+    """Requests that were answered, failed ones included."""
+    failed: int
+    """Requests whose handler failed."""
+
     def __init__(self, topic: str, consumer: Consumer, producer: Producer, handler: Handler) -> None:
         self.topic = topic
         self.answered = 0
-        """Requests that were answered, failed ones included."""
         self.failed = 0
-        """Requests whose handler failed."""
         self._consumer = consumer
         self._producer = producer
         self._handler = handler
@@ -225,86 +232,56 @@ class Responder:
             _log.warning("a request of topic %r cannot be answered at all: %s", self._producer.topic, again.message)
 
 
-class RequestCalls(ProduceCalls, ConsumeCalls):
-    """The part of :class:`Client` for requests and replies."""
+@asynccontextmanager
+async def open_requester(
+    client: Client, topic: str, *, timeout_s: float, max_outstanding: int
+) -> AsyncIterator[Requester]:
+    """Open a requester; arguments as of :meth:`Client.requester`."""
+    check_seconds("timeout_s", timeout_s)
+    check_count("max_outstanding", max_outstanding, 1)
+    await _create_topics(client, topic)
+    identity = client._connection.options.environment.made_up_name("requester")
+    async with (
+        client.reader(replies_topic(topic), start=LATEST, name=identity) as reader,
+        client.producer(topic) as producer,
+        background_tasks() as group,
+    ):
+        requester = Requester(topic, producer, reader, identity, timeout_s, max_outstanding)
+        await group.start(requester._run)
+        yield requester
 
-    @asynccontextmanager
-    async def requester(
-        self, topic: str, *, timeout_s: float = 30.0, max_outstanding: int = 1_000
-    ) -> AsyncIterator[Requester]:
-        """Send requests to the responders of a topic: ``async with client.requester("/default/rpc") as rpc``.
 
-        The topic is created if it does not exist, and so is ``{topic}-replies`` (durability ``none``), which all
-        requesters of a service share.
+@asynccontextmanager
+async def open_responder(
+    client: Client, topic: str, handler: Handler, *, subscription: str, concurrency: int
+) -> AsyncIterator[Responder]:
+    """Open a responder; arguments as of :meth:`Client.responder`."""
+    check_count("concurrency", concurrency, 1)
+    if not callable(handler):
+        raise InvalidArgumentError(f"handler is an asynchronous function, not {type(handler).__name__}")
+    await _create_topics(client, topic)
+    async with (
+        client.producer(replies_topic(topic)) as producer,
+        client.consumer(
+            topic,
+            subscription=subscription,
+            type=SubscriptionType.SHARED,
+            credit_messages=concurrency,
+            renew_leases=True,
+            policy={"max_redelivery_count": -1},  # the requester's timeout ends it, not the number of attempts
+        ) as consumer,
+        background_tasks() as group,
+    ):
+        responder = Responder(topic, consumer, producer, handler)
+        for _ in range(concurrency):
+            await group.start(responder._run)
+        yield responder
 
-        Args:
-            topic: ``/namespace/topic``.
-            timeout_s: default timeout of a request.
-            max_outstanding: maximum number of unanswered requests; further ones wait.
 
-        Raises:
-            InvalidArgumentError, DanubeError: as :meth:`producer` and :meth:`reader`.
-        """
-        check_seconds("timeout_s", timeout_s)
-        check_count("max_outstanding", max_outstanding, 1)
-        await self._create_topics(topic)
-        identity = self._options.environment.made_up_name("requester")
-        async with (
-            self.reader(replies_topic(topic), start=LATEST, name=identity) as reader,
-            self.producer(topic) as producer,
-            background_tasks() as group,
-        ):
-            requester = Requester(topic, producer, reader, identity, timeout_s, max_outstanding)
-            await group.start(requester._run)
-            yield requester
-
-    @asynccontextmanager
-    async def responder(
-        self, topic: str, handler: Handler, *, subscription: str = "rpc", concurrency: int = 16
-    ) -> AsyncIterator[Responder]:
-        """Answer the requests of a topic: ``async with client.responder("/default/rpc", handler)``.
-
-        While the block lasts, requests are passed to ``handler``, an asynchronous function that gets the message and
-        returns the payload of the reply. Its exceptions are raised in the requester as RequestFailedError (type and
-        text). Responders with the same subscription share the requests; requests from before the subscription was
-        created are not answered. A handler may run without a time limit; when the block is left, unfinished requests
-        are given back and delivered again.
-
-        Args:
-            topic: ``/namespace/topic``; created if it does not exist, as its replies' topic is.
-            handler: produces the replies.
-            subscription: name of the shared subscription.
-            concurrency: maximum number of handlers that run at a time.
-
-        Raises:
-            InvalidArgumentError, DanubeError: as :meth:`consumer` and :meth:`producer`; later on into the block if
-                the subscription ends.
-        """
-        check_count("concurrency", concurrency, 1)
-        if not callable(handler):
-            raise InvalidArgumentError(f"handler is an asynchronous function, not {type(handler).__name__}")
-        await self._create_topics(topic)
-        async with (
-            self.producer(replies_topic(topic)) as producer,
-            self.consumer(
-                topic,
-                subscription=subscription,
-                type=SubscriptionType.SHARED,
-                credit_messages=concurrency,
-                renew_leases=True,
-                policy={"max_redelivery_count": -1},  # the requester's timeout ends it, not the number of attempts
-            ) as consumer,
-            background_tasks() as group,
-        ):
-            responder = Responder(topic, consumer, producer, handler)
-            for _ in range(concurrency):
-                await group.start(responder._run)
-            yield responder
-
-    async def _create_topics(self, topic: str) -> None:
-        for one, durability in ((topic, None), (replies_topic(topic), Durability.NONE)):
-            with suppress(AlreadyExistsError):  # the usual case: all requesters and responders of a service share them
-                await self.create_topic(one, durability=durability)
+async def _create_topics(client: Client, topic: str) -> None:
+    for one, durability in ((topic, None), (replies_topic(topic), Durability.NONE)):
+        with suppress(AlreadyExistsError):  # the usual case: all requesters and responders of a service share them
+            await client.admin.create_topic(one, durability=durability)
 
 
 def replies_topic(topic: str) -> str:

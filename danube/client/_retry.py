@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -75,6 +75,15 @@ class Retry:
             return False
         await anyio.sleep(delay_s)
         return True
+
+    async def repeat(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that may be repeated until it succeeds, fails for good, or has failed for too long."""
+        while True:
+            try:
+                return await call()
+            except DanubeError as error:
+                if not error.retryable or not await self.wait(error):
+                    raise
 
     def refused_delay_s(self) -> float:
         """Return how long to wait after a batch was refused for the time being."""

@@ -2,11 +2,11 @@
 
 Tasks stage, the driver commits::
 
-    async with client.stage("/default/orders-part-0", producer="orders-job", batch_id=7, attempt="3.0") as stage:
+    async with client.stages.open("/default/orders-part-0", producer="orders-job", batch_id=7, attempt="3.0") as stage:
         await stage.add([b"...", b"..."])
         staged = await stage.finish()            # picklable: take it to the driver
     ...
-    outcome = await client.commit_stages("orders-job", 7, [staged, ...])
+    outcome = await client.stages.commit("orders-job", 7, [staged, ...])
 
 A stage is bound to one connection: when that breaks, the stage has failed, and the task stages again. A commit may be
 repeated any number of times, and the client repeats it by itself while the broker is unreachable.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import anyio
@@ -30,7 +31,6 @@ from danube.model import stage_api
 from danube.model.batch import Codec, Record, encode_part
 from danube.model.errors import (
     ClosedError,
-    DanubeError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -39,16 +39,15 @@ from danube.model.errors import (
 )
 from danube.model.limits import MIB
 from danube.model.names import validate_identifier, validate_name, validate_topic
-from danube.model.stage_api import StageCommit, StagedBatch, StageInfo, StageMethod
+from danube.model.stage_api import StageCommit, StagedBatch, StageMethod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from danube.client._connection import Connection
-    from danube.client._options import ClientOptions
     from danube.wire.client import ClientStream
 
-__all__ = ["Stage", "StageCalls"]
+__all__ = ["Stage", "Stages"]
 
 _PART_BYTES: Final = 1 * MIB
 _PART_RECORDS: Final = 50_000
@@ -60,20 +59,27 @@ T = TypeVar("T")
 
 
 class Stage:
-    """Messages being written to the broker's disk, not visible yet; made by :meth:`Client.stage`."""
+    """Messages being written to the broker's disk, not visible yet; made by :meth:`Stages.open`."""
+
+    topic: str
+    """The topic or partition."""
+    stage_id: int
+    """Number by which the broker knows it."""
+    committed: bool
+    """Whether this batch was committed before: then nothing is sent, and another commit has no effect."""
+    records: int
+    """Number of added records."""
+    size_bytes: int
+    """Size of the parts that were sent."""
 
     def __init__(
         self, stream: ClientStream, topic: str, opened: stage_api.StageOpened, codec: Codec, clock_us: Callable[[], int]
     ) -> None:
         self.topic = topic
-        """The topic or partition."""
         self.stage_id = opened.stage_id
         self.committed = opened.committed
-        """Whether this batch was committed before: then nothing is sent, and another commit has no effect."""
         self.records = 0
-        """Number of added records."""
         self.size_bytes = 0
-        """Size of the parts that were sent."""
         self._stream = stream
         self._opened = opened
         self._codec = codec
@@ -166,14 +172,15 @@ class Stage:
         await self._stream.send(frame_batch(part))
 
 
-class StageCalls:
-    """The part of :class:`Client` that stages and commits."""
+class Stages:
+    """Stages messages, and commits them all at once; it is :attr:`Client.stages`."""
 
-    _connection: Connection
-    _options: ClientOptions
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._options = connection.options
 
     @asynccontextmanager
-    async def stage(
+    async def open(
         self,
         topic: str,
         *,
@@ -191,7 +198,7 @@ class StageCalls:
             batch_id: number of the batch, 0 or more; a batch that is not above the last committed one counts as
                 committed (:attr:`Stage.committed`).
             attempt: the attempt of the task, for people.
-            write_id: the attempt of the whole job, a new one for each (:func:`uuid.uuid4`): :meth:`abort_stages` uses
+            write_id: the attempt of the whole job, a new one for each (:func:`uuid.uuid4`): :meth:`abort` uses
                 it to drop its stages, also those of tasks that are still running then. ASCII letters, digits, ``_``,
                 ``-``, ``.``.
             compression: of batches.
@@ -208,10 +215,10 @@ class StageCalls:
         codec = Codec.NONE if compression is None else Codec[compression.upper()]
         channel = await self._connection.channel()
         async with channel.open_stream(StageMethod.STAGE) as stream:
-            opened = await self._open(stream, stage_api.StageOpen(topic, producer, batch_id, attempt, write_id))
+            opened = await self._opened(stream, stage_api.StageOpen(topic, producer, batch_id, attempt, write_id))
             yield Stage(stream, topic, opened, codec, self._options.environment.clock_us)
 
-    async def _open(self, stream: ClientStream, request: stage_api.StageOpen) -> stage_api.StageOpened:
+    async def _opened(self, stream: ClientStream, request: stage_api.StageOpen) -> stage_api.StageOpened:
         limit_s = self._options.request_timeout_s
         with anyio.move_on_after(limit_s):
             await stream.send(encoded(request))
@@ -223,7 +230,7 @@ class StageCalls:
             f"opening a stage of {request.topic}: no answer within request_timeout_s = {limit_s:g} s"
         )
 
-    async def commit_stages(
+    async def commit(
         self, producer: str, batch_id: int, stages: Sequence[StagedBatch], *, label: str = ""
     ) -> StageCommit:
         """Make stages visible: all of them or none, once for this batch of this producer.
@@ -259,7 +266,7 @@ class StageCalls:
         )
         return await self._stage_call(StageMethod.COMMIT, request, StageCommit, patient=True)
 
-    async def abort_stages(
+    async def abort(
         self, producer: str, batch_id: int, stages: Sequence[StagedBatch] = (), *, write_id: str = ""
     ) -> bool:
         """Drop stages (none named: all of the batch), and return whether the batch has been committed already.
@@ -280,7 +287,7 @@ class StageCalls:
         _check_batch(producer, batch_id, write_id)
         stages = _checked_stages(stages)
         if stages and write_id:
-            raise InvalidArgumentError(f"abort_stages takes either stages or the write {write_id!r}, not both")
+            raise InvalidArgumentError(f"abort takes either stages or the write {write_id!r}, not both")
         ids = [stage.stage_id for stage in stages]
         if stages and not any(ids):
             last = await self.last_batch(producer)
@@ -294,12 +301,12 @@ class StageCalls:
         request = stage_api.LastBatch(producer)
         return (await self._stage_call(StageMethod.LAST_BATCH, request, stage_api.LastBatchIs)).batch_id
 
-    async def list_stages(self, producer: str = "") -> list[StageInfo]:
-        """Return the stages, the oldest first; an empty producer means all producers."""
-        return (await self.describe_stages(producer)).stages
+    async def describe(self, producer: str = "") -> stage_api.StageList:
+        """Return the stages of a producer, the oldest first, and the totals of the broker.
 
-    async def describe_stages(self, producer: str = "") -> stage_api.StageList:
-        """Return the stages, with the totals of the broker."""
+        Args:
+            producer: empty for the stages of all producers.
+        """
         return await self._stage_call(StageMethod.LIST, stage_api.ListStages(producer), stage_api.StageList)
 
     async def _stage_call(self, path: str, request: Any, kind: type[T], *, patient: bool = False) -> T:
@@ -307,13 +314,7 @@ class StageCalls:
         retry = Retry(self._options)
         retry.succeeded_once = True  # there was a connection: it may take reconnect_timeout_s to be restored
         limit_s = None if patient else self._options.request_timeout_s
-        while True:
-            try:
-                channel = await self._connection.channel()
-                return await channel.unary(path, request, kind, timeout_s=limit_s)
-            except DanubeError as error:
-                if not error.retryable or not await retry.wait(error):
-                    raise
+        return await retry.repeat(partial(self._connection.attempt, path, request, kind, timeout_s=limit_s))
 
 
 def _measured(records: Sequence[Any]) -> tuple[type, list[int], int]:

@@ -50,7 +50,7 @@ class DirectBucket:
         self._topics = {name: _HEAD.decode(record) for name, record in sorted(bucket.topics.items())}
 
     def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
-        """Return the extent of the logs, as :meth:`danube.client.Client.log_state` does.
+        """Return the extent of the logs, as :meth:`danube.client.Logs.states` does.
 
         Raises:
             TopicNotFoundError: a named topic has no history here.
@@ -62,7 +62,7 @@ class DirectBucket:
         return [self._state(name) for topic in topics for name in self._members(topic)]
 
     def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
-        """Return the parts that hold a range of offsets, as :meth:`danube.client.Client.log_parts` does.
+        """Return the parts that hold a range of offsets, as :meth:`danube.client.Logs.parts` does.
 
         Raises:
             TopicNotFoundError: there is no such topic or partition here.

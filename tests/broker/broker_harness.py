@@ -349,7 +349,7 @@ async def read_all(client: danube.Client, topic: str, subscription: str = "audit
         found: list[bytes] = []
         async for batch in consumer.batches(until_caught_up=True):
             found += batch.payloads()
-    await client.delete_subscription(topic, subscription)
+    await client.admin.delete_subscription(topic, subscription)
     return found
 
 

@@ -38,7 +38,7 @@ async def write(directory: Path, *, crash: bool, rolls: bool = False) -> None:
         running = await start(running_in, nursery)
         async with running.client() as client:
             for topic in TOPICS:
-                await client.create_topic(topic)
+                await client.admin.create_topic(topic)
                 async with client.producer(topic) as producer:
                     await producer.send_many([b"%d" % number for number in range(10)])
                     for _ in range(25 if rolls else 0):
@@ -85,7 +85,7 @@ async def outcome(directory: Path) -> str:
             try:
                 for topic in TOPICS:
                     assert (await read_all(client, topic))[:10] == [b"%d" % number for number in range(10)]
-                (info,) = await client.describe_subscription(TOPICS[0], "s")
+                (info,) = await client.admin.describe_subscription(TOPICS[0], "s")
                 assert info.floor >= 10
             except DataLossError as error:
                 return str(error)
@@ -156,7 +156,7 @@ async def test_metadata_put_back_from_an_old_copy_are_refused(tmp_path: Path) ->
     async with trio.open_nursery() as nursery:
         running = await start(tmp_path / "data", nursery)
         async with running.client() as client:
-            await client.create_topic("/default/three")
+            await client.admin.create_topic("/default/three")
         await running.drain()
     (tmp_path / "data" / "metadata.db").write_bytes(old)
     assert "old copy" in await outcome(tmp_path / "data")
@@ -208,9 +208,9 @@ async def test_a_loss_that_is_accepted_is_accepted_once(tmp_path: Path, lost: st
         running = await start(directory, nursery)
         assert not (directory / ACCEPT_NAME).exists()
         async with running.client() as client:
-            topics = [info.topic for info in await client.list_topics()]
+            topics = [info.topic for info in await client.admin.list_topics()]
             assert topics == ([] if lost == "metadata" else TOPICS)
-            await client.create_topic("/default/new")
+            await client.admin.create_topic("/default/new")
             async with client.producer("/default/new") as producer:
                 await producer.send(b"after")
             await wait_until(lambda: settled(running))
@@ -228,8 +228,8 @@ async def test_a_directory_where_the_journal_alone_is_new_or_the_metadata_forget
         for _ in range(2):
             running = await RunningBroker(config, nursery).start()
             async with running.client() as client:
-                assert await client.list_topics() == []
-                await client.create_topic(TOPICS[0])
+                assert await client.admin.list_topics() == []
+                await client.admin.create_topic(TOPICS[0])
             await running.drain()
         running = await start(tmp_path / "data", nursery)
         await running.drain()

@@ -54,13 +54,13 @@ async def test_a_thousand_topics_with_a_hundred_messages(tmp_path: Path) -> None
             async with trio.open_nursery() as nursery:
                 for first in range(10):
                     nursery.start_soon(publish, first)
-            assert (await client.info()).topics == 1_000
+            assert (await client.admin.info()).topics == 1_000
             loaded = rss_mb(broker)
             broker.kill()
             broker.start()
             recovered = rss_mb(broker)
-            assert (await client.info()).topics == 1_000
-            assert (await client.describe_topic("/default/t999")).end_offset == 100
+            assert (await client.admin.info()).topics == 1_000
+            assert (await client.admin.describe_topic("/default/t999")).end_offset == 100
         print(f"1,000 topics: {loaded:.1f} MB, after recovery {recovered:.1f} MB")  # noqa: T201
         assert loaded <= 120
         assert recovered <= 120

@@ -137,7 +137,7 @@ class World:
 
     async def seek(self, kind: str, offset: int) -> None:
         async with self.running.client() as client:
-            await client.seek_subscription(TOPIC, kind, offset)
+            await client.admin.seek_subscription(TOPIC, kind, offset)
         self.acked[kind] = set(range(min(offset, len(self.stored))))
         self.failures[kind].clear()
         await self.delivered()
@@ -162,7 +162,7 @@ class World:
         async with self.running.client() as client:
             assert await read_all(client, TOPIC) == self.stored
             for kind in KINDS:
-                (info,) = await client.describe_subscription(TOPIC, kind)
+                (info,) = await client.admin.describe_subscription(TOPIC, kind)
                 floor = next(n for n in range(len(self.stored) + 1) if n not in self.acked[kind])
                 assert (info.floor, info.backlog_messages) == (floor, len(self.stored) - len(self.acked[kind])), kind
                 live = self.running.topic(TOPIC).subscriptions[kind].cursor.live(0, len(self.stored))

@@ -66,7 +66,7 @@ async def test_a_lost_answer_blocks_no_name(kind: str) -> None:
 async def test_who_deletes_a_subscription_may_go_away(tmp_path: Path) -> None:
     """Its consumers were left connected to nothing."""
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         topic = running.topic(TOPIC)
         async with client.consumer(TOPIC, subscription="s") as consumer:
             deleting = topic.level.catalogue.delete_subscription
@@ -91,7 +91,7 @@ async def test_who_deletes_a_subscription_may_go_away(tmp_path: Path) -> None:
 
 async def test_a_subscription_that_cannot_be_deleted_is_still_there(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         topic = running.topic(TOPIC)
         async with client.consumer(TOPIC, subscription="s") as consumer:
 

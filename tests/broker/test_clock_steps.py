@@ -41,7 +41,7 @@ async def test_a_clock_that_was_behind_and_is_corrected_holds_nothing_back(
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         clock = WallClock()
         running.broker.runtime.clock_steps._clock_us = clock
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with raw_producer(channel, TOPIC) as producer, raw_consumer(channel, TOPIC, kind=kind) as consumer:
             running.topic(TOPIC).subscriptions["s"]._wall_clock_us = clock
             consumer.credit(100)

@@ -28,7 +28,7 @@ POLICY = {"redelivery_delay_s": 0.0, "max_redelivery_count": 0, "poison": "dead_
 
 
 async def described(client: danube.Client, topic: str = TOPIC) -> api.SubscriptionInfo:
-    (info,) = await client.describe_subscription(topic, "s")
+    (info,) = await client.admin.describe_subscription(topic, "s")
     return info
 
 
@@ -40,15 +40,15 @@ async def letters_of(client: danube.Client, count: int, topic: str = LETTERS) ->
 
 
 async def _exists(client: danube.Client, topic: str) -> bool:
-    return topic in {info.topic for info in await client.list_topics()}
+    return topic in {info.topic for info in await client.admin.list_topics()}
 
 
 async def ends(client: danube.Client, topic: str = LETTERS) -> int:
-    return (await client.describe_topic(topic)).end_offset
+    return (await client.admin.describe_topic(topic)).end_offset
 
 
 async def explained_as(client: danube.Client, state: str) -> bool:
-    return (await client.explain_subscription(TOPIC, "s")).state == state
+    return (await client.admin.explain_subscription(TOPIC, "s")).state == state
 
 
 async def floor_is(client: danube.Client, floor: int) -> bool:
@@ -119,7 +119,7 @@ async def test_a_copy_keeps_everything_and_says_where_it_is_from(tmp_path: Path,
                 "x-delivery-attempt": "1",
                 "x-failure-reason": "cannot read it",
             }
-        created = await client.describe_topic(LETTERS)
+        created = await client.admin.describe_topic(LETTERS)
         assert created.durability is Durability.DISK
         assert created.producers == []  # nothing stays open
 
@@ -127,7 +127,7 @@ async def test_a_copy_keeps_everything_and_says_where_it_is_from(tmp_path: Path,
 async def test_schema_publish_times_and_reasons(tmp_path: Path) -> None:
     policy = {**POLICY, "max_redelivery_count": 1, "ack_timeout_s": 0.2}
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with raw_producer(channel, TOPIC) as producer:
             records = [danube.model.Record(b"%d" % n, publish_delta_us=n * 1_000) for n in range(3)]
             opened = producer.opened
@@ -172,7 +172,7 @@ async def test_letters_of_a_nack_without_a_reason(tmp_path: Path) -> None:
 
 async def test_letters_go_to_partitions_by_key_or_in_turn(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic("/default/letters", partitions=3)
+        await client.admin.create_topic("/default/letters", partitions=3)
         async with client.producer(TOPIC) as producer:
             await producer.send_many([b"%d" % n for n in range(30)], keys=[f"k{n % 10}" for n in range(30)])
             for n in range(3):
@@ -192,7 +192,7 @@ async def test_letters_go_to_partitions_by_key_or_in_turn(tmp_path: Path) -> Non
 
 async def test_letters_of_partitions_share_one_topic(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC, partitions=2)
+        await client.admin.create_topic(TOPIC, partitions=2)
         for part in range(2):
             topic = f"{TOPIC}-part-{part}"
             async with running.channel() as channel, raw_producer(channel, topic) as producer:
@@ -232,7 +232,7 @@ async def test_letters_come_from_history_too(tmp_path: Path) -> None:
             async with client.producer(TOPIC) as producer:
                 for _ in range(5):
                     await producer.send(bytes(50_000))
-            await client.unload_topic(TOPIC)  # sealed, and out of the cache
+            await client.admin.unload_topic(TOPIC)  # sealed, and out of the cache
         assert running.topic(TOPIC).kept.get_cached(0) is None
         async with running.channel() as channel, raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(1)
@@ -246,11 +246,11 @@ async def test_letters_come_from_history_too(tmp_path: Path) -> None:
 async def test_a_new_dead_letter_topic_is_as_durable_as_its_source(tmp_path: Path, durability: str) -> None:
     async with running_broker(tmp_path) as running:
         async with running.client() as client:
-            await client.create_topic(TOPIC, durability=durability)
+            await client.admin.create_topic(TOPIC, durability=durability)
             await fill(client, 3)
             async with refusing(running, [1]):
                 await wait_until(lambda: floor_is(client, 3))
-            assert (await client.describe_topic(LETTERS)).durability == durability
+            assert (await client.admin.describe_topic(LETTERS)).durability == durability
         await running.restart(crash=True)
         async with running.client() as client:
             await wait_until(lambda: floor_is(client, 3))
@@ -259,7 +259,7 @@ async def test_a_new_dead_letter_topic_is_as_durable_as_its_source(tmp_path: Pat
 
 async def test_a_batch_that_does_not_open_is_one_letter(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with raw_producer(channel, TOPIC) as producer:
             opened = producer.opened
             part = pack_part(
@@ -287,7 +287,7 @@ async def test_a_batch_that_does_not_open_is_one_letter(tmp_path: Path) -> None:
 
 async def test_a_record_that_does_not_decode_is_a_letter_as_it_is(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with raw_producer(channel, TOPIC) as producer:
             opened = producer.opened
             producer.send_part(
@@ -318,7 +318,7 @@ async def test_it_waits_until_it_can_copy_and_says_why(tmp_path: Path) -> None:
         policy = {**POLICY, "dead_letter_topic": "/nowhere/letters"}
         async with refusing(running, [2, 5], policy=policy) as consumer:
             await wait_until(lambda: explained_as(client, "dead-lettering"))
-            explanation = await client.explain_subscription(TOPIC, "s")
+            explanation = await client.admin.explain_subscription(TOPIC, "s")
             assert "2 messages wait" in explanation.sentence
             assert "namespace 'nowhere'" in explanation.sentence
             await fill(client, 5)
@@ -327,7 +327,7 @@ async def test_it_waits_until_it_can_copy_and_says_why(tmp_path: Path) -> None:
             consumer.send(api.Ack([5, 6, 10, 15]))  # a late acknowledgement counts
             await consumer.flush()
             assert (await described(client)).poisoned_messages == 1
-            await client.create_namespace("nowhere")
+            await client.admin.create_namespace("nowhere")
             (letter,) = await letters_of(client, 1, "/nowhere/letters")
             assert letter.payload == b"2"
             await wait_until(lambda: floor_is(client, 15))
@@ -347,7 +347,7 @@ async def test_a_change_of_the_policy_counts_at_once(
         async with refusing(running, [1], policy=policy) as consumer:
             await wait_until(lambda: explained_as(client, "dead-lettering"))
             with trio.fail_after(10):
-                await client.change_subscription_policy(TOPIC, "s", **change)
+                await client.admin.change_subscription_policy(TOPIC, "s", **change)
                 if change["poison" if "poison" in change else "dead_letter_topic"] == "block":
                     assert (await consumer.reply_of(api.Delivery)).ranges == [1, 2]
                 else:
@@ -359,10 +359,10 @@ async def test_a_change_of_the_policy_counts_at_once(
 async def test_an_exclusive_producer_of_the_dead_letter_topic_keeps_letters_waiting(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await fill(client, 3)
-        await client.create_topic(LETTERS)
+        await client.admin.create_topic(LETTERS)
         async with raw_producer(channel, LETTERS, "alone", exclusive=True), refusing(running, [1]):
             await wait_until(lambda: explained_as(client, "dead-lettering"))
-            assert "'alone'" in (await client.explain_subscription(TOPIC, "s")).sentence
+            assert "'alone'" in (await client.admin.explain_subscription(TOPIC, "s")).sentence
         await letters_of(client, 1)
         await wait_until(lambda: floor_is(client, 3))
 
@@ -370,17 +370,17 @@ async def test_an_exclusive_producer_of_the_dead_letter_topic_keeps_letters_wait
 async def test_a_topic_that_keeps_nothing_takes_no_letters(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await fill(client, 3)
-        await client.create_topic(LETTERS, durability="none")
+        await client.admin.create_topic(LETTERS, durability="none")
         async with refusing(running, [1]):
             await wait_until(lambda: explained_as(client, "dead-lettering"))
-            assert "keeps nothing" in (await client.explain_subscription(TOPIC, "s")).sentence
+            assert "keeps nothing" in (await client.admin.explain_subscription(TOPIC, "s")).sentence
             assert await floor_is(client, 1)
 
 
 async def test_a_seek_while_a_copy_is_made_is_not_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         await fill(client, 3)
-        await client.create_topic(LETTERS)
+        await client.admin.create_topic(LETTERS)
         held, go_on = trio.Event(), trio.Event()
         topic = running.topic(LETTERS)
         admit = topic.intake.admit
@@ -393,7 +393,7 @@ async def test_a_seek_while_a_copy_is_made_is_not_undone(tmp_path: Path, monkeyp
         monkeypatch.setattr(topic.intake, "admit", slow)
         async with refusing(running, [1]):
             await held.wait()
-            await client.seek_subscription(TOPIC, "s", 0)
+            await client.admin.seek_subscription(TOPIC, "s", 0)
             go_on.set()
             await letters_of(client, 1)
             info = await described(client)
@@ -435,11 +435,11 @@ async def test_with_its_subscription_the_task_ends(tmp_path: Path, gone: str) ->
             await wait_until(lambda: explained_as(client, "dead-lettering"))
         before = len(running.broker.runtime._nursery.child_tasks)
         if gone == "topic":
-            await client.delete_topic(TOPIC)
+            await client.admin.delete_topic(TOPIC)
         else:
-            await client.delete_subscription(TOPIC, "s")
+            await client.admin.delete_subscription(TOPIC, "s")
         await wait_until(lambda: len(running.broker.runtime._nursery.child_tasks) < before)
-        await client.create_namespace("nowhere")
+        await client.admin.create_namespace("nowhere")
         await trio.sleep(0.05)
         assert not await _exists(client, "/nowhere/letters")
 

@@ -49,7 +49,7 @@ async def publish(producer: RawProducer) -> None:
 @pytest.mark.parametrize("kind", TYPES)
 async def test_what_is_not_due_is_overtaken(tmp_path: Path, kind: str) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with raw_producer(channel, TOPIC) as producer, raw_consumer(channel, TOPIC, kind=kind) as consumer:
             consumer.credit(100)
             began = trio.current_time()
@@ -57,15 +57,15 @@ async def test_what_is_not_due_is_overtaken(tmp_path: Path, kind: str) -> None:
             assert await offsets(consumer, 3) == [2, 3, 4]
             consumer.send(api.Ack([2, 5]))
             await consumer.flush()
-            (info,) = await client.describe_subscription(TOPIC, "s")
+            (info,) = await client.admin.describe_subscription(TOPIC, "s")
             assert (info.delayed_messages, info.in_flight_messages, info.floor) == (2, 0, 0)
-            explanation = await client.explain_subscription(TOPIC, "s")
+            explanation = await client.admin.explain_subscription(TOPIC, "s")
             assert explanation.state == "waiting-for-delivery-time"
             assert await offsets(consumer, 2) == [0, 1]
             assert trio.current_time() - began >= LATER_S - 0.05
             consumer.send(api.Ack([0, 2]))
             await consumer.flush()
-            (info,) = await client.describe_subscription(TOPIC, "s")
+            (info,) = await client.admin.describe_subscription(TOPIC, "s")
             assert (info.delayed_messages, info.floor) == (0, 5)
 
 
@@ -73,7 +73,7 @@ async def test_what_is_not_due_is_overtaken(tmp_path: Path, kind: str) -> None:
 async def test_a_restart_forgets_no_delivery_time(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         async with running.client() as client, running.channel() as channel:
-            await client.create_topic(TOPIC)
+            await client.admin.create_topic(TOPIC)
             async with raw_producer(channel, TOPIC) as producer, raw_consumer(channel, TOPIC) as consumer:
                 began = time.time()
                 producer.send(0, b"later", deliver_at_us=in_s(2.0))
@@ -92,7 +92,7 @@ async def test_a_restart_forgets_no_delivery_time(tmp_path: Path) -> None:
 
 async def test_who_connects_later_gets_what_was_due_meanwhile(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with raw_producer(channel, TOPIC) as producer:
             async with raw_consumer(channel, TOPIC) as consumer:
                 consumer.credit(100)
@@ -146,16 +146,16 @@ async def test_what_is_too_old_is_settled_instead_of_delivered(tmp_path: Path) -
         async with client.producer(TOPIC) as producer:
             await producer.send_many([b"old"] * 10)
             await trio.sleep(1.7)
-            await client.change_policies(TOPIC, message_ttl_s=1.5)
+            await client.admin.change_policies(TOPIC, message_ttl_s=1.5)
             await producer.send(b"new")
         async with raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(100)
             assert await offsets(consumer, 1) == [10]
             await consumer.flush()
-            (info,) = await client.describe_subscription(TOPIC, "s")
+            (info,) = await client.admin.describe_subscription(TOPIC, "s")
             assert info.expired_messages == info.floor >= 10
         await running.restart(crash=True)
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert info.floor >= 10
 
 
@@ -172,7 +172,7 @@ async def test_expiry_takes_away_what_was_delivered_too(tmp_path: Path, kind: st
             await consumer.flush()
             running.topic(TOPIC).subscriptions["s"].expire_below(15)
             await consumer.flush()
-            (info,) = await client.describe_subscription(TOPIC, "s")
+            (info,) = await client.admin.describe_subscription(TOPIC, "s")
             assert (info.floor, info.expired_messages, info.in_flight_messages) == (15, 13, 0)
             consumer.credit(100)
             assert await offsets(consumer, 5) == list(range(15, 20))
@@ -180,7 +180,7 @@ async def test_expiry_takes_away_what_was_delivered_too(tmp_path: Path, kind: st
             consumer.send(api.Ack([15, 20]))
             await consumer.flush()
         await running.restart(crash=True)
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert info.floor == 20
 
 
@@ -197,13 +197,13 @@ async def test_a_ttl_ends_poison_that_blocks(tmp_path: Path) -> None:
             await offsets(consumer, 1)
             consumer.send(api.Nack([0, 1]))
             await consumer.flush()
-            await client.change_policies(TOPIC, message_ttl_s=0.2)
+            await client.admin.change_policies(TOPIC, message_ttl_s=0.2)
             await wait_until(lambda: _floor_is(client, 1))
-            await client.change_policies(TOPIC, message_ttl_s=60.0)
+            await client.admin.change_policies(TOPIC, message_ttl_s=60.0)
             await producer.send(b"next")
             assert await offsets(consumer, 1) == [1]
 
 
 async def _floor_is(client: danube.Client, floor: int) -> bool:
-    (info,) = await client.describe_subscription(TOPIC, "s")
+    (info,) = await client.admin.describe_subscription(TOPIC, "s")
     return info.floor == floor

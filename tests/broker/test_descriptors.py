@@ -40,7 +40,7 @@ async def test_connections_leave_descriptors_to_the_journal(tmp_path: Path) -> N
                 idle.enter_context(socket.create_connection(("127.0.0.1", broker.port)))
             for _ in range(5):  # several files of the journal
                 await producer.send_many([bytes(1_000_000)] * 8)
-            assert (await client.describe_topic(TOPIC)).end_offset == 40
+            assert (await client.admin.describe_topic(TOPIC)).end_offset == 40
             await wait_until(lambda: refused(tmp_path)[0] == 400 + 1 - most_connections(200))
         assert broker.poll() is None
     said = (tmp_path / "stderr").read_text()

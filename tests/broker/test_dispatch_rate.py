@@ -44,16 +44,16 @@ async def test_deliveries_keep_to_the_rate(tmp_path: Path, rate: dict[str, float
         await fill(client, 30)
         policy = {"dispatch_rate": rate} if level == "subscription" else {}
         if level == "topic":
-            await client.change_policies(TOPIC, dispatch_rate=rate)
+            await client.admin.change_policies(TOPIC, dispatch_rate=rate)
         async with raw_consumer(channel, TOPIC, policy=policy) as consumer:
             consumer.credit(1_000)
             # A second's worth (ten batches or so) comes at once, then one batch every tenth of a second.
             times = await received(consumer, 150)
             assert 0.35 <= times[-1] < 5
-            assert (await client.explain_subscription(TOPIC, "s")).state == "rate-limited"
+            assert (await client.admin.explain_subscription(TOPIC, "s")).state == "rate-limited"
             consumer.send(api.Ack([0, 150]))
             await consumer.flush()
-            (info,) = await client.describe_subscription(TOPIC, "s")
+            (info,) = await client.admin.describe_subscription(TOPIC, "s")
             assert info.floor == 150
 
 
@@ -66,16 +66,16 @@ async def test_a_changed_rate_counts_at_once(tmp_path: Path) -> None:
             with trio.move_on_after(0.05) as scope:
                 await received(consumer, 10)
             assert scope.cancelled_caught
-            await client.change_subscription_policy(TOPIC, "s", dispatch_rate={"messages_per_s": 1_000})
+            await client.admin.change_subscription_policy(TOPIC, "s", dispatch_rate={"messages_per_s": 1_000})
             assert (await received(consumer, 100))[-1] < 5
-            await client.change_subscription_policy(TOPIC, "s", dispatch_rate={"messages_per_s": 1})
+            await client.admin.change_subscription_policy(TOPIC, "s", dispatch_rate={"messages_per_s": 1})
             await wait_until(lambda: _limited(client))
-            await client.change_subscription_policy(TOPIC, "s", dispatch_rate=None)
+            await client.admin.change_subscription_policy(TOPIC, "s", dispatch_rate=None)
             assert (await received(consumer, 10))[-1] < 5
 
 
 async def _limited(client: danube.Client) -> bool:
-    return (await client.explain_subscription(TOPIC, "s")).state in ("rate-limited", "waiting-for-acks")
+    return (await client.admin.explain_subscription(TOPIC, "s")).state in ("rate-limited", "waiting-for-acks")
 
 
 async def test_a_limited_subscription_does_not_limit_the_others(tmp_path: Path) -> None:
@@ -88,13 +88,13 @@ async def test_a_limited_subscription_does_not_limit_the_others(tmp_path: Path) 
         ):
             for consumer in (slow, own, free):
                 consumer.credit(1_000)
-            await client.change_policies(TOPIC, dispatch_rate={"messages_per_s": 100_000})
+            await client.admin.change_policies(TOPIC, dispatch_rate={"messages_per_s": 100_000})
             assert (await received(free, 200))[-1] < 5
             assert (await received(own, 200))[-1] < 5
             await slow.flush()
             slow.send(api.Ack([0, 10]))
             await slow.flush()  # and its acknowledgements do not wait
-            (info,) = await client.describe_subscription(TOPIC, "slow")
+            (info,) = await client.admin.describe_subscription(TOPIC, "slow")
             assert info.floor == 10
 
 
@@ -114,7 +114,7 @@ async def test_timeouts_are_kept_while_the_rate_is_used_up(tmp_path: Path) -> No
 
 
 async def _dropped(client: danube.Client, count: int) -> bool:
-    (info,) = await client.describe_subscription(TOPIC, "s")
+    (info,) = await client.admin.describe_subscription(TOPIC, "s")
     return info.dropped_messages >= count
 
 

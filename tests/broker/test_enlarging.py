@@ -45,7 +45,7 @@ async def test_partitions_keep_their_ids_when_others_come(tmp_path: Path) -> Non
         last = await ensure(running, part(4))
         assert await ensure(running, part(1)) == second
         assert len({await ensure(running, part(index)) for index in range(5)}) == 5
-        found = await client.lookup_topic(BASE)
+        found = await client.admin.lookup_topic(BASE)
         assert (found.partitions, found.durability) == (5, Durability.DISK)
         await running.restart(crash=True)
         assert await ensure(running, part(4)) == last
@@ -91,7 +91,7 @@ async def test_what_does_not_grow(tmp_path: Path) -> None:
 
 async def test_nothing_is_created_if_that_is_switched_off(tmp_path: Path) -> None:
     async with running_broker(tmp_path, auto_create_topics=False) as running, running.client() as client:
-        await client.create_topic(BASE, partitions=2)
+        await client.admin.create_topic(BASE, partitions=2)
         await ensure(running, part(1))
         for missing in (part(2), "/default/plain"):
             with pytest.raises(TopicNotFoundError):

@@ -31,11 +31,11 @@ async def fill(client: danube.Client, count: int) -> None:
 
 
 async def explained(client: danube.Client, subscription: str = "s") -> api.Explanation:
-    return await client.explain_subscription(TOPIC, subscription)
+    return await client.admin.explain_subscription(TOPIC, subscription)
 
 
 async def described(client: danube.Client, subscription: str = "s") -> api.SubscriptionInfo:
-    (info,) = await client.describe_subscription(TOPIC, subscription)
+    (info,) = await client.admin.describe_subscription(TOPIC, subscription)
     return info
 
 
@@ -70,7 +70,7 @@ async def consuming(
 async def test_the_first_consumer_chooses_the_policy_and_it_is_durable(tmp_path: Path) -> None:
     async with running_broker(tmp_path, subscription_policy={"max_redelivery_count": 9}) as running:
         async with running.client() as client, running.channel() as channel:
-            await client.create_topic(TOPIC)
+            await client.admin.create_topic(TOPIC)
             async with raw_consumer(channel, TOPIC, policy={"ack_timeout_s": 7, "backoff": "fixed"}) as consumer:
                 assert consumer.opened.ack_timeout_s == 7
         await running.restart(crash=True)
@@ -96,14 +96,14 @@ async def test_the_first_consumer_chooses_the_policy_and_it_is_durable(tmp_path:
 )
 async def test_a_policy_that_cannot_be_is_refused(tmp_path: Path, policy: dict[str, Any]) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         with pytest.raises(InvalidArgumentError):
             async with raw_consumer(channel, TOPIC, policy=policy):
                 pass
         assert not running.topic(TOPIC).subscriptions
         async with raw_consumer(channel, TOPIC):
             with pytest.raises(InvalidArgumentError):
-                await client.change_subscription_policy(TOPIC, "s", **policy)
+                await client.admin.change_subscription_policy(TOPIC, "s", **policy)
             assert (await described(client)).policy == SubscriptionPolicy()
 
 
@@ -164,10 +164,10 @@ async def test_poison_blocks_until_somebody_acts(tmp_path: Path, kind: str, reme
         if remedy == "ack":
             consumer.send(api.Ack([3, 4]))
         elif remedy == "policy":
-            await client.change_subscription_policy(TOPIC, "s", max_redelivery_count=1)
+            await client.admin.change_subscription_policy(TOPIC, "s", max_redelivery_count=1)
             assert await deliveries(consumer, 1) == [(3, 2)]
         else:
-            await client.seek_subscription(TOPIC, "s", 10)
+            await client.admin.seek_subscription(TOPIC, "s", 10)
         assert await deliveries(consumer, 5) == [(n, 1) for n in range(10, 15)]
         assert (await described(client)).poisoned_messages == 0
 
@@ -184,7 +184,7 @@ async def test_in_key_shared_poison_blocks_its_key_only(tmp_path: Path) -> None:
         explanation = await explained(client)
         assert explanation.state == "blocked"
         assert "k3" in explanation.sentence
-        await client.change_subscription_policy(TOPIC, "s", poison="drop")
+        await client.admin.change_subscription_policy(TOPIC, "s", poison="drop")
         assert await deliveries(consumer, 1) == [(13, 1)]
 
 
@@ -216,7 +216,7 @@ async def test_a_nack_says_how_long_and_why_within_limits(tmp_path: Path) -> Non
 async def test_a_new_ack_timeout_counts_for_what_is_in_flight_and_is_told(tmp_path: Path) -> None:
     async with consuming(tmp_path, {**AT_ONCE, "ack_timeout_s": 0}) as (_, client, consumer):
         assert consumer.opened.ack_timeout_s == 0
-        (info,) = await client.change_subscription_policy(TOPIC, "s", ack_timeout_s=0.5)
+        (info,) = await client.admin.change_subscription_policy(TOPIC, "s", ack_timeout_s=0.5)
         assert info.policy.ack_timeout_s == 0.5
         assert (await consumer.reply_of(api.LeaseChanged)).ack_timeout_s == 0.5
         began = trio.current_time()
@@ -224,7 +224,7 @@ async def test_a_new_ack_timeout_counts_for_what_is_in_flight_and_is_told(tmp_pa
         assert trio.current_time() - began < 5
         consumer.send(api.Ack([0, 10]))
         await consumer.flush()
-        await client.change_subscription_policy(TOPIC, "s", poison="drop")
+        await client.admin.change_subscription_policy(TOPIC, "s", poison="drop")
         consumer.send(api.FlushAcks(7))
         assert isinstance(await consumer.reply(), api.AcksFlushed)  # nothing is told about other changes
 
@@ -236,7 +236,7 @@ async def test_a_smaller_window_counts_at_once(tmp_path: Path) -> None:
             consumer.credit(1_000)
             await deliveries(consumer, 5)
             await wait_until(lambda: _state_is(client, "window-full"))
-            await client.change_subscription_policy(TOPIC, "s", max_unacked_messages=7)
+            await client.admin.change_subscription_policy(TOPIC, "s", max_unacked_messages=7)
             await deliveries(consumer, 2)
             assert (await explained(client)).state == "window-full"
 
@@ -247,7 +247,7 @@ async def _state_is(client: danube.Client, state: str) -> bool:
 
 async def test_a_changed_policy_is_durable_when_the_call_returns(tmp_path: Path) -> None:
     async with consuming(tmp_path, {}) as (running, client, _):
-        await client.change_subscription_policy(TOPIC, "s", poison="drop", max_redelivery_count=1)
+        await client.admin.change_subscription_policy(TOPIC, "s", poison="drop", max_redelivery_count=1)
         await running.restart(crash=True)
         policy = (await described(client)).policy
         assert (policy.poison, policy.max_redelivery_count) == ("drop", 1)
@@ -289,7 +289,7 @@ async def test_a_failover_consumer_that_lets_messages_time_out_is_passed_over(tm
 async def test_key_filters_are_checked(tmp_path: Path) -> None:
     limits = {"max_key_filters": 2, "max_key_filter_chars": 5}
     async with running_broker(tmp_path, limits=limits) as running, running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         for filters, kind, message in (
             (["a"], "shared", "key-shared"),
             (["a", "b", "c"], "key_shared", "max_key_filters"),
@@ -316,7 +316,7 @@ async def test_a_message_that_no_filter_matches_is_held_or_skipped(tmp_path: Pat
             assert "k0" in explanation.sentence
             (info,) = (await described(client)).consumers
             assert info.key_filters == ["k[0-9]", "k1", "?2"]
-            await client.change_subscription_policy(TOPIC, "s", unmatched="skip")
+            await client.admin.change_subscription_policy(TOPIC, "s", unmatched="skip")
             await consumer.flush()
             assert (await described(client)).floor == 10
             await running.restart(crash=True)
@@ -349,7 +349,7 @@ async def bad_batch(channel: Channel, topic: str = TOPIC) -> None:
 async def test_a_batch_that_does_not_open_goes_the_way_of_poison(tmp_path: Path) -> None:
     policy = {**AT_ONCE, "max_redelivery_count": 2, "poison": "drop"}
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         await bad_batch(channel)
         async with raw_consumer(channel, TOPIC, kind="key_shared", policy=policy) as consumer:
             consumer.credit(9)  # what was not sent costs nothing
@@ -363,7 +363,7 @@ async def test_a_batch_that_does_not_open_goes_the_way_of_poison(tmp_path: Path)
 async def test_a_batch_that_does_not_open_in_a_shared_subscription(tmp_path: Path) -> None:
     policy = {**AT_ONCE, "max_redelivery_count": 1, "poison": "drop"}
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         await bad_batch(channel)
         async with raw_consumer(channel, TOPIC, kind="shared", policy=policy) as consumer:
             found = []

@@ -39,7 +39,7 @@ async def test_what_was_said_about_earlier_deliveries_is_void(tmp_path: Path, ki
             assert consumer.opened.generation == 0
             consumer.credit(100)
             await next_delivery(consumer)
-            await client.seek_subscription(TOPIC, "s", 0)
+            await client.admin.seek_subscription(TOPIC, "s", 0)
             assert (await consumer.reply_of(api.Sought)).generation == 1
             assert (await next_delivery(consumer)).attempt == 1
             ordered = kind in ("exclusive", "failover")
@@ -65,7 +65,7 @@ async def test_an_old_lease_moves_no_new_deadline(tmp_path: Path) -> None:
             await producer.send(b"x")
         async with raw_consumer(channel, TOPIC, policy=policy) as consumer:
             consumer.credit(100)
-            await client.seek_subscription(TOPIC, "s", 0)
+            await client.admin.seek_subscription(TOPIC, "s", 0)
             await consumer.reply_of(api.Sought)
             assert (await next_delivery(consumer)).attempt == 1
             consumer.send(api.ExtendLease([0, 1], 60_000))
@@ -108,7 +108,7 @@ async def test_after_restart_and_seek_only_what_was_delivered_since_can_be_ackno
         async with running.channel() as channel, raw_consumer(channel, TOPIC) as consumer:
             consumer.credit(100)
             await next_delivery(consumer)
-        await client.seek_subscription(TOPIC, "s", 0)
+        await client.admin.seek_subscription(TOPIC, "s", 0)
         await running.restart(crash=True)
         subscription = running.topic(TOPIC).subscriptions["s"]
         async with running.channel() as channel, raw_consumer(channel, TOPIC) as consumer:
@@ -118,7 +118,7 @@ async def test_after_restart_and_seek_only_what_was_delivered_since_can_be_ackno
             consumer.send(api.Ack([0, 3], 1))  # delivered and acknowledged before the restart, which cut the answer off
             await consumer.flush(1)
             assert subscription.cursor.floor == 3
-            await client.seek_subscription(TOPIC, "s", 0)
+            await client.admin.seek_subscription(TOPIC, "s", 0)
             await consumer.reply_of(api.Sought)
             consumer.send(api.Ack([0, 10], 1))
             consumer.send(api.Ack([4, 5], 2))  # there was no credit, hence no delivery

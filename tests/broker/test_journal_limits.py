@@ -43,7 +43,7 @@ async def test_a_full_journal_stops_publishes_and_lets_acks_through(
         running.client() as client,
         running.channel() as channel,
     ):
-        await client.create_topic("/default/other")
+        await client.admin.create_topic("/default/other")
         async with raw_producer(channel, TOPIC) as producer:
             acknowledged = 0
             with caplog.at_level(logging.WARNING, "danube.journal"):
@@ -69,10 +69,10 @@ async def test_a_full_journal_stops_publishes_and_lets_acks_through(
             for message in await take(consumer, acknowledged):
                 await message.ack()
                 await consumer.flush_acks()
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert info.floor == acknowledged
         await running.restart(crash=True)
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert info.floor == info.end_offset == acknowledged
 
 
@@ -85,13 +85,13 @@ async def test_deleting_a_topic_frees_its_space(tmp_path: Path) -> None:
                 await waste.send(PAYLOAD)
         async with client.producer(TOPIC) as producer:
             count = await fill_up(producer)
-            used = (await client.info()).journal_used_bytes
+            used = (await client.admin.info()).journal_used_bytes
             # What was given up above is still in line, and goes through once there is space.
-            await client.delete_topic("/default/waste")
+            await client.admin.delete_topic("/default/waste")
             with trio.fail_after(10):
                 receipt = await producer.send(b"after")
             assert receipt.offset == count + 1
-        assert (await client.info()).journal_used_bytes < used
+        assert (await client.admin.info()).journal_used_bytes < used
         assert len(await read_all(client, TOPIC)) == count + 2
         await running.restart(crash=True)
         payloads = await read_all(client, TOPIC)
@@ -106,7 +106,7 @@ async def test_a_topic_that_is_deleted_under_load_leaves_no_space_taken(tmp_path
                 for sequence in range(30):
                     producer.send(sequence, PAYLOAD)
                 await producer.acked(1)
-                await client.delete_topic(TOPIC)
+                await client.admin.delete_topic(TOPIC)
         assert running.broker.runtime.journal.usage().live_bytes == 0
 
 
@@ -129,7 +129,7 @@ async def test_acks_alone_never_fill_the_journal(tmp_path: Path) -> None:
                 consumer.send(api.Ack(ranges, seeks))
                 await consumer.flush(written)
                 written += 3 * len(ranges)
-                await client.seek_subscription(TOPIC, "s", 0)
+                await client.admin.seek_subscription(TOPIC, "s", 0)
                 seeks += 1
                 await consumer.reply_of(api.Delivery)
                 recycled += journal.usage().used_bytes < used
@@ -138,11 +138,11 @@ async def test_acks_alone_never_fill_the_journal(tmp_path: Path) -> None:
             assert recycled >= 2
             consumer.send(api.Ack(ranges, seeks))
             await consumer.flush()
-            (kept,) = await client.describe_subscription(TOPIC, "s")
+            (kept,) = await client.admin.describe_subscription(TOPIC, "s")
             assert (kept.floor, kept.acked_ranges) == (0, 9_000)
         for crash in (True, False):
             await running.restart(crash=crash)
-            (info,) = await client.describe_subscription(TOPIC, "s")
+            (info,) = await client.admin.describe_subscription(TOPIC, "s")
             assert (info.floor, info.acked_ranges, info.backlog_messages) == (0, 9_000, 9_000)
             async with running.channel() as channel, raw_producer(channel, TOPIC, "p") as raw:
                 assert raw.opened.next_sequence == 18_000
@@ -188,5 +188,5 @@ async def test_a_full_disk_stops_publishes_until_space_is_freed(small_disk: Path
         await running.restart(crash=True)
         payloads = await read_all(client, TOPIC)
         assert [payload[:6] for payload in payloads[:-1]] == [b"%06d" % n for n in range(count + 1)]
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert info.floor == count

@@ -50,7 +50,7 @@ async def test_what_is_extended_does_not_time_out(tmp_path: Path) -> None:
                 assert scope.cancelled_caught, kind
                 consumer.send(api.Ack([2, 4]))
                 await consumer.flush()
-            (info,) = await client.describe_subscription(TOPIC, kind)
+            (info,) = await client.admin.describe_subscription(TOPIC, kind)
             assert info.floor == 6, kind
 
         async with trio.open_nursery() as nursery:
@@ -119,7 +119,7 @@ async def test_a_slow_handler_that_renews_is_not_punished(tmp_path: Path) -> Non
                 await trio.sleep(3.0 if renews else 0.8)
                 await message.ack()
                 await consumer.flush_acks()
-            (info,) = await client.describe_subscription(TOPIC, name)
+            (info,) = await client.admin.describe_subscription(TOPIC, name)
             assert (info.redelivered_messages == 0) is renews
 
 
@@ -141,7 +141,7 @@ async def test_a_stuck_application_gives_back_what_it_has_not_seen(tmp_path: Pat
                         await message.ack()
                 assert first.offset in seen
                 await other.flush_acks()
-            (info,) = await client.describe_subscription(TOPIC, "s")
+            (info,) = await client.admin.describe_subscription(TOPIC, "s")
             assert (info.floor, info.poisoned_messages) == (50, 0)
             await fill(client, 3)
             with trio.fail_after(10):

@@ -75,19 +75,19 @@ def test_the_nearest_level_that_says_something_counts(
 
 async def test_every_policy_at_every_level(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_namespace("shop")
-        await client.create_topic(TOPIC)
+        await client.admin.create_namespace("shop")
+        await client.admin.create_topic(TOPIC)
         topic = running.topic(TOPIC)
         for level in ("broker", "namespace", "topic"):
             for name, value in EVERYTHING.items():
-                report = await client.change_policies(TARGETS[level], **{name: value})
+                report = await client.admin.change_policies(TARGETS[level], **{name: value})
                 assert getattr(report.own, name) == getattr(report.effective, name) == value
                 assert report.sources == {name: level}
-                shown = await client.policies(TOPIC)
+                shown = await client.admin.policies(TOPIC)
                 assert getattr(shown.effective, name) == value
                 assert shown.sources == {name: level}
                 assert getattr(topic.policies.values, name) == value
-                report = await client.change_policies(TARGETS[level], **{name: None})
+                report = await client.admin.change_policies(TARGETS[level], **{name: None})
                 assert (report.own, report.effective, report.sources) == (TopicPolicies(), TopicPolicies(), {})
                 assert topic.policies.values == TopicPolicies()
 
@@ -95,21 +95,23 @@ async def test_every_policy_at_every_level(tmp_path: Path) -> None:
 async def test_nearer_levels_win_and_can_be_taken_away(tmp_path: Path) -> None:
     config = {"policies": {"max_producers": 1, "max_consumers": 1}}
     async with running_broker(tmp_path, **config) as running, running.client() as client:
-        await client.create_namespace("shop")
-        await client.create_topic(TOPIC)
-        await client.create_topic("/default/other")
+        await client.admin.create_namespace("shop")
+        await client.admin.create_topic(TOPIC)
+        await client.admin.create_topic("/default/other")
 
         async def counts(target: str = TOPIC) -> tuple[int | None, str]:
-            report = await client.policies(target)
+            report = await client.admin.policies(target)
             return report.effective.max_producers, report.sources["max_producers"]
 
         assert await counts() == (1, "broker")
-        assert (await client.policies()).own == TopicPolicies()  # the configuration is not what was set by command
-        await client.change_policies("", max_producers=2)
-        assert (await client.policies()).own == TopicPolicies(max_producers=2)
+        assert (
+            await client.admin.policies()
+        ).own == TopicPolicies()  # the configuration is not what was set by command
+        await client.admin.change_policies("", max_producers=2)
+        assert (await client.admin.policies()).own == TopicPolicies(max_producers=2)
         assert await counts() == await counts("") == (2, "broker")
-        await client.change_policies("shop", max_producers=3)
-        await client.change_policies(TOPIC, max_producers=4)
+        await client.admin.change_policies("shop", max_producers=3)
+        await client.admin.change_policies(TOPIC, max_producers=4)
         assert [await counts(), await counts("shop"), await counts("/default/other")] == [
             (4, "topic"),
             (3, "namespace"),
@@ -117,67 +119,67 @@ async def test_nearer_levels_win_and_can_be_taken_away(tmp_path: Path) -> None:
         ]
         await running.restart(crash=True)
         assert await counts() == (4, "topic")
-        assert (await client.policies(TOPIC)).sources == {"max_producers": "topic", "max_consumers": "broker"}
-        await client.change_policies(TOPIC, max_producers=None)
+        assert (await client.admin.policies(TOPIC)).sources == {"max_producers": "topic", "max_consumers": "broker"}
+        await client.admin.change_policies(TOPIC, max_producers=None)
         assert await counts() == (3, "namespace")
         await running.restart()
-        await client.change_policies("shop", max_producers=None)
+        await client.admin.change_policies("shop", max_producers=None)
         assert await counts() == (2, "broker")
-        await client.change_policies("", max_producers=None)
+        await client.admin.change_policies("", max_producers=None)
         await running.restart()
         assert await counts() == (1, "broker")
 
 
 async def test_a_change_names_what_it_changes_and_nothing_else(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_namespace("shop")
-        await client.create_topic(TOPIC, retention=Retention(max_bytes=10**6))
-        assert (await client.policies(TOPIC)).own == TopicPolicies(retention=Retention(max_bytes=10**6))
+        await client.admin.create_namespace("shop")
+        await client.admin.create_topic(TOPIC, retention=Retention(max_bytes=10**6))
+        assert (await client.admin.policies(TOPIC)).own == TopicPolicies(retention=Retention(max_bytes=10**6))
         async with trio.open_nursery() as nursery:
             for name, value in EVERYTHING.items():
-                nursery.start_soon(lambda name=name, value=value: client.change_policies(TOPIC, **{name: value}))
-        assert (await client.policies(TOPIC)).own == TopicPolicies(**EVERYTHING)
+                nursery.start_soon(lambda name=name, value=value: client.admin.change_policies(TOPIC, **{name: value}))
+        assert (await client.admin.policies(TOPIC)).own == TopicPolicies(**EVERYTHING)
         # The command for retention is the same thing.
-        await client.change_retention(TOPIC, Retention(acknowledged=True))
-        assert (await client.policies(TOPIC)).own.retention == Retention(acknowledged=True)
-        await client.change_policies(TOPIC, retention={"max_age_s": 5})
-        assert (await client.describe_topic(TOPIC)).retention == Retention(max_age_s=5)
+        await client.admin.change_retention(TOPIC, Retention(acknowledged=True))
+        assert (await client.admin.policies(TOPIC)).own.retention == Retention(acknowledged=True)
+        await client.admin.change_policies(TOPIC, retention={"max_age_s": 5})
+        assert (await client.admin.describe_topic(TOPIC)).retention == Retention(max_age_s=5)
 
 
 async def test_what_a_topic_says_of_retention_goes_before_its_namespace(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_namespace("shop")
-        await client.change_policies("shop", retention=Retention(max_bytes=5))
-        await client.create_topic(TOPIC, retention=Retention())  # no rules say nothing
+        await client.admin.create_namespace("shop")
+        await client.admin.change_policies("shop", retention=Retention(max_bytes=5))
+        await client.admin.create_topic(TOPIC, retention=Retention())  # no rules say nothing
         topic = running.topic(TOPIC)
         assert topic.retention == Retention(max_bytes=5)
-        await client.change_retention(TOPIC, Retention())  # said in so many words: everything is kept
+        await client.admin.change_retention(TOPIC, Retention())  # said in so many words: everything is kept
         assert topic.retention == Retention()
-        await client.change_policies(TOPIC, retention=None)
+        await client.admin.change_policies(TOPIC, retention=None)
         assert topic.retention == Retention(max_bytes=5)
 
 
 async def test_retention_of_a_namespace_takes_messages(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
-        await client.create_namespace("shop")
+        await client.admin.create_namespace("shop")
         await publish(client, TOPIC, 100)
-        await client.seal_topic(TOPIC)
+        await client.admin.seal_topic(TOPIC)
         await publish(client, TOPIC, 10)
-        await client.change_policies("shop", retention=Retention(max_bytes=1))
+        await client.admin.change_policies("shop", retention=Retention(max_bytes=1))
         await wait_until(lambda: running.topic(TOPIC).start_offset >= 100)  # what was sealed is gone
 
 
 async def test_partitions_have_the_policies_of_their_topic(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic("/default/p", partitions=3)
-        await client.change_policies("/default/p", max_producers=2)
+        await client.admin.create_topic("/default/p", partitions=3)
+        await client.admin.change_policies("/default/p", max_producers=2)
         parts = [running.topic(f"/default/p-part-{index}") for index in range(3)]
         assert [part.policies.values.max_producers for part in parts] == [2, 2, 2]
-        shown = await client.policies("/default/p-part-1")
+        shown = await client.admin.policies("/default/p-part-1")
         assert (shown.own.max_producers, shown.sources) == (2, {"max_producers": "topic"})
         with pytest.raises(FailedPreconditionError, match="is a partition"):
-            await client.change_policies("/default/p-part-1", max_producers=1)
+            await client.admin.change_policies("/default/p-part-1", max_producers=1)
         async with running.channel() as channel, AsyncExitStack() as producers:
             for name in ("a", "b"):
                 await producers.enter_async_context(raw_producer(channel, "/default/p-part-1", name))
@@ -192,7 +194,7 @@ async def test_partitions_have_the_policies_of_their_topic(tmp_path: Path) -> No
 
 async def test_a_topic_that_comes_later_has_what_its_namespace_says(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.change_policies("default", max_producers=1)
+        await client.admin.change_policies("default", max_producers=1)
         async with running.channel() as channel, raw_producer(channel, "/default/new", "a"):
             with pytest.raises(LimitExceededError, match=r"policy max_producers = 1 \(set for the namespace\)"):
                 async with raw_producer(channel, "/default/new", "b"):
@@ -215,14 +217,14 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 
 async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_namespace("shop")
-        await client.create_topic(TOPIC)
+        await client.admin.create_namespace("shop")
+        await client.admin.create_topic(TOPIC)
         for target in TARGETS.values():
-            await client.change_policies(target, max_consumers=3)
+            await client.admin.change_policies(target, max_consumers=3)
             for changes, said in IMPOSSIBLE:
                 with pytest.raises(InvalidArgumentError, match=said):
-                    await client.change_policies(target, **{"max_subscriptions": 3} | changes)
-            assert (await client.policies(target)).own == TopicPolicies(max_consumers=3)
+                    await client.admin.change_policies(target, **{"max_subscriptions": 3} | changes)
+            assert (await client.admin.policies(target)).own == TopicPolicies(max_consumers=3)
 
 
 async def test_targets_that_are_not_there(tmp_path: Path) -> None:
@@ -235,19 +237,19 @@ async def test_targets_that_are_not_there(tmp_path: Path) -> None:
         ]
         for target, error in cases:
             with pytest.raises(error):
-                await client.policies(target)
+                await client.admin.policies(target)
             with pytest.raises(error):
-                await client.change_policies(target, max_producers=1)
+                await client.admin.change_policies(target, max_producers=1)
 
 
 async def test_a_topic_that_keeps_nothing_has_no_history_to_rule(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic("/default/none", durability="none")
+        await client.admin.create_topic("/default/none", durability="none")
         for changes in ({"retention": Retention(max_bytes=1)}, {"message_ttl_s": 1.0}):
             with pytest.raises(FailedPreconditionError, match="durability 'none'"):
-                await client.change_policies("/default/none", **changes)
-        await client.change_policies("/default/none", max_producers=1, retention=None)
-        await client.change_policies("default", message_ttl_s=1.0)  # inherited, it does nothing
+                await client.admin.change_policies("/default/none", **changes)
+        await client.admin.change_policies("/default/none", max_producers=1, retention=None)
+        await client.admin.change_policies("default", message_ttl_s=1.0)  # inherited, it does nothing
         assert running.topic("/default/none").message_ttl_s == 0
 
 
@@ -273,24 +275,24 @@ async def refused(entering: Any, said: str) -> None:
 
 async def test_how_many_producers(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_namespace("shop")
-        await client.create_topic(TOPIC)
+        await client.admin.create_namespace("shop")
+        await client.admin.create_topic(TOPIC)
         async with raw_producer(channel, TOPIC, "a") as first, raw_producer(channel, TOPIC, "b"):
-            await client.change_policies(TOPIC, max_producers=1)
+            await client.admin.change_policies(TOPIC, max_producers=1)
             await refused(raw_producer(channel, TOPIC, "c"), r"policy max_producers = 1 \(set for the topic\)")
             # Nobody is cut off, and whoever comes back under its name takes its own place.
             first.send(0, b"x")
             await first.acked()
             async with raw_producer(channel, TOPIC, "a") as again:
                 assert again.opened.next_sequence == 1
-            await client.change_policies(TOPIC, max_producers=3)
+            await client.admin.change_policies(TOPIC, max_producers=3)
             async with raw_producer(channel, TOPIC, "c"):
                 pass
         await wait_until(lambda: not running.topic(TOPIC).intake.infos())
-        await client.change_policies(TOPIC, max_producers=0)
+        await client.admin.change_policies(TOPIC, max_producers=0)
         await refused(raw_producer(channel, TOPIC, "a"), "max_producers = 0")
         # Those who come at the same time count, too, while their sessions are on their way to the disk.
-        await client.change_policies(TOPIC, max_producers=3)
+        await client.admin.change_policies(TOPIC, max_producers=3)
         outcomes: list[str] = []
         leave = trio.Event()
 
@@ -312,9 +314,11 @@ async def test_how_many_producers(tmp_path: Path) -> None:
 
 async def test_how_many_subscriptions_and_consumers(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_namespace("shop")
-        await client.create_topic(TOPIC)
-        await client.change_policies("shop", max_subscriptions=2, max_consumers=3, max_consumers_per_subscription=2)
+        await client.admin.create_namespace("shop")
+        await client.admin.create_topic(TOPIC)
+        await client.admin.change_policies(
+            "shop", max_subscriptions=2, max_consumers=3, max_consumers_per_subscription=2
+        )
 
         def consumer(subscription: str, name: str) -> Any:
             return raw_consumer(channel, TOPIC, subscription, name, "shared")
@@ -325,7 +329,7 @@ async def test_how_many_subscriptions_and_consumers(tmp_path: Path) -> None:
             await refused(consumer("two", "d"), r"policy max_consumers = 3 \(set for the namespace\)")
             async with consumer("two", "c") as again:  # its own place
                 assert again.opened.consumer_id
-            await client.change_policies("shop", max_subscriptions=None, max_consumers=4)
+            await client.admin.change_policies("shop", max_subscriptions=None, max_consumers=4)
             async with consumer("three", "d"):
                 pass
         assert running.topic(TOPIC).subscriptions.keys() == {"one", "two", "three"}
@@ -334,7 +338,7 @@ async def test_how_many_subscriptions_and_consumers(tmp_path: Path) -> None:
 async def test_a_policy_cannot_lift_the_limits_of_the_broker(tmp_path: Path) -> None:
     limits = {"max_producers_per_topic": 1, "max_subscriptions_per_topic": 1, "max_consumers_per_subscription": 1}
     async with running_broker(tmp_path, limits=limits) as running, running.client() as client:
-        await client.change_policies(
+        await client.admin.change_policies(
             "",
             max_producers=9,
             max_subscriptions=9,
@@ -357,8 +361,8 @@ async def test_a_policy_cannot_lift_the_limits_of_the_broker(tmp_path: Path) -> 
 
 async def test_how_large_a_message_may_be(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic("/default/t")
-        await client.change_policies("default", max_message_bytes=1000)
+        await client.admin.create_topic("/default/t")
+        await client.admin.change_policies("default", max_message_bytes=1000)
         async with raw_producer(channel, "/default/t") as producer:
             assert producer.opened.max_message_bytes == 1000
             producer.send(0, bytes(1000))
@@ -370,7 +374,7 @@ async def test_how_large_a_message_may_be(tmp_path: Path) -> None:
                     refusal = await producer.refused()
                     assert refusal.code == MessageTooLargeError.code
                     assert "policy max_message_bytes = 1000 (set for the namespace)" in refusal.message
-            await client.change_policies("/default/t", max_message_bytes=1200)
+            await client.admin.change_policies("/default/t", max_message_bytes=1200)
             producer.send(51, b"small", bytes(1100), b"small")
             assert await producer.acked() == [(51, 51, 3)]
         # A batch that has to be opened for that and does not open is nobody's trouble but its producer's.
@@ -385,8 +389,8 @@ async def test_how_large_a_message_may_be(tmp_path: Path) -> None:
 
 async def test_a_client_is_told_how_large(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic("/default/t")
-        await client.change_policies("/default/t", max_message_bytes=100)
+        await client.admin.create_topic("/default/t")
+        await client.admin.change_policies("/default/t", max_message_bytes=100)
         async with client.producer("/default/t") as producer:
             with pytest.raises(MessageTooLargeError, match="100"):
                 await producer.send(bytes(500))
@@ -419,60 +423,60 @@ async def test_how_far_ahead_a_message_may_be_scheduled(tmp_path: Path) -> None:
 
 
 async def subscription_of(client: danube.Client, topic: str, name: str = "s") -> SubscriptionPolicy:
-    (info,) = await client.describe_subscription(topic, name)
+    (info,) = await client.admin.describe_subscription(topic, name)
     return info.policy
 
 
 async def test_the_policy_of_a_subscription_is_durable(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic("/default/t")
+        await client.admin.create_topic("/default/t")
         async with raw_consumer(channel, "/default/t"):
             pass
         assert await subscription_of(client, "/default/t") == SubscriptionPolicy()
-        (info,) = await client.change_subscription_policy("/default/t", "s", poison="drop", ack_timeout_s=5)
+        (info,) = await client.admin.change_subscription_policy("/default/t", "s", poison="drop", ack_timeout_s=5)
         expected = SubscriptionPolicy(poison=danube.model.PoisonPolicy.DROP, ack_timeout_s=5.0)
         assert info.policy == expected
-        (info,) = await client.change_subscription_policy("/default/t", "s", dispatch_rate=Rate(5.0))
+        (info,) = await client.admin.change_subscription_policy("/default/t", "s", dispatch_rate=Rate(5.0))
         await running.restart(crash=True)
         assert await subscription_of(client, "/default/t") == info.policy
         with pytest.raises(InvalidArgumentError, match="ack_timeout_s = -1"):
-            await client.change_subscription_policy("/default/t", "s", ack_timeout_s=-1)
+            await client.admin.change_subscription_policy("/default/t", "s", ack_timeout_s=-1)
         with pytest.raises(InvalidArgumentError, match="known names are max_redelivery_count"):
-            await client.change_subscription_policy("/default/t", "s", colour="red")
+            await client.admin.change_subscription_policy("/default/t", "s", colour="red")
         with pytest.raises(SubscriptionNotFoundError):
-            await client.change_subscription_policy("/default/t", "nobody", poison="drop")
+            await client.admin.change_subscription_policy("/default/t", "nobody", poison="drop")
         assert await subscription_of(client, "/default/t") == info.policy
         # Deleted and made again, it is another one.
-        await client.delete_subscription("/default/t", "s")
+        await client.admin.delete_subscription("/default/t", "s")
         async with running.channel() as channel, raw_consumer(channel, "/default/t"):
             assert await subscription_of(client, "/default/t") == SubscriptionPolicy()
 
 
 async def test_the_policy_of_a_subscription_in_all_partitions(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic("/default/p", partitions=3)
+        await client.admin.create_topic("/default/p", partitions=3)
         for index in range(3):
             async with raw_consumer(channel, f"/default/p-part-{index}"):
                 pass
-        infos = await client.change_subscription_policy("/default/p", "s", max_redelivery_count=2)
+        infos = await client.admin.change_subscription_policy("/default/p", "s", max_redelivery_count=2)
         assert [info.policy.max_redelivery_count for info in infos] == [2, 2, 2]
-        await client.change_subscription_policy("/default/p-part-1", "s", max_redelivery_count=1)
+        await client.admin.change_subscription_policy("/default/p-part-1", "s", max_redelivery_count=1)
         await running.restart()
-        infos = await client.describe_subscription("/default/p", "s")
+        infos = await client.admin.describe_subscription("/default/p", "s")
         assert [info.policy.max_redelivery_count for info in infos] == [2, 1, 2]
 
 
 async def test_the_policy_of_a_subscription_that_is_kept_nowhere(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic("/default/none", durability="none")
+        await client.admin.create_topic("/default/none", durability="none")
         async with raw_consumer(channel, "/default/none", kind="shared"):
-            (info,) = await client.change_subscription_policy("/default/none", "s", max_unacked_messages=5)
+            (info,) = await client.admin.change_subscription_policy("/default/none", "s", max_unacked_messages=5)
             assert info.policy.max_unacked_messages == 5
 
 
 async def test_a_change_goes_on_when_its_client_goes_away(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic("/default/t")
+        await client.admin.create_topic("/default/t")
         changing = trio.CancelScope()
         release = trio.Event()
         catalogue = running.broker.directory.catalogue
@@ -485,9 +489,9 @@ async def test_a_change_goes_on_when_its_client_goes_away(tmp_path: Path) -> Non
 
         catalogue.change_topic_policies = slow  # type: ignore[method-assign]
         with changing:
-            await client.change_policies("/default/t", max_producers=5)
+            await client.admin.change_policies("/default/t", max_producers=5)
         assert changing.cancelled_caught
-        assert (await client.policies("/default/t")).own == TopicPolicies()
+        assert (await client.admin.policies("/default/t")).own == TopicPolicies()
         release.set()
         await wait_until(lambda: running.topic("/default/t").policies.values.max_producers == 5)
 
@@ -499,9 +503,9 @@ def level_of(running: RunningBroker, topic: str, policy: str) -> str:
 async def test_many_topics_hear_of_a_change(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         for number in range(30):
-            await client.create_topic(f"/default/t{number}")
-        await client.create_namespace("shop")
-        await client.create_topic(TOPIC)
-        await client.change_policies("default", max_producers=3)
+            await client.admin.create_topic(f"/default/t{number}")
+        await client.admin.create_namespace("shop")
+        await client.admin.create_topic(TOPIC)
+        await client.admin.change_policies("default", max_producers=3)
         assert {level_of(running, f"/default/t{number}", "max_producers") for number in range(30)} == {"namespace"}
         assert not running.topic(TOPIC).policies.sources

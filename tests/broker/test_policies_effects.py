@@ -39,9 +39,9 @@ async def publish_timed(channel: Any, name: str, count: int, batch: int = 1, top
 async def test_a_publish_rate_delays_and_drops_nothing(tmp_path: Path) -> None:
     """50 a second: of 100 messages a burst of 50 goes at once, and the others in about a second."""
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         assert await publish_timed(channel, "free", 100) < 5
-        await client.change_policies("default", publish_rate=Rate(messages_per_s=50))
+        await client.admin.change_policies("default", publish_rate=Rate(messages_per_s=50))
         took = await publish_timed(channel, "p", 100)
         assert 0.9 <= took < 8
         assert running.topic(TOPIC).end_offset == 200
@@ -49,9 +49,9 @@ async def test_a_publish_rate_delays_and_drops_nothing(tmp_path: Path) -> None:
 
 async def test_all_producers_of_a_topic_share_its_rate_and_none_starves(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
-        await client.create_topic("/default/other")
-        await client.change_policies(TOPIC, publish_rate=Rate(messages_per_s=400))
+        await client.admin.create_topic(TOPIC)
+        await client.admin.create_topic("/default/other")
+        await client.admin.change_policies(TOPIC, publish_rate=Rate(messages_per_s=400))
         await publish_timed(channel, "burst", 1, 400)
         took: dict[str, float] = {}
 
@@ -70,8 +70,8 @@ async def test_all_producers_of_a_topic_share_its_rate_and_none_starves(tmp_path
 
 async def test_the_rate_in_bytes(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
-        await client.change_policies(TOPIC, publish_rate=Rate(bytes_per_s=20_000))
+        await client.admin.create_topic(TOPIC)
+        await client.admin.change_policies(TOPIC, publish_rate=Rate(bytes_per_s=20_000))
         async with raw_producer(channel, TOPIC) as producer:
             started = trio.current_time()
             producer.send(0, bytes(40_000))  # one second more than there is
@@ -82,9 +82,9 @@ async def test_the_rate_in_bytes(tmp_path: Path) -> None:
 
 async def test_another_rate_counts_at_once(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
-        await client.create_topic("/default/other")
-        await client.change_policies(TOPIC, publish_rate=Rate(messages_per_s=0.01))
+        await client.admin.create_topic(TOPIC)
+        await client.admin.create_topic("/default/other")
+        await client.admin.change_policies(TOPIC, publish_rate=Rate(messages_per_s=0.01))
         async with raw_producer(channel, TOPIC) as producer:
             producer.send(0, b"overdraws")
             producer.send(1, b"would wait for 100 s")
@@ -95,13 +95,13 @@ async def test_another_rate_counts_at_once(tmp_path: Path) -> None:
             assert patience.cancelled_caught
             with trio.fail_after(10):  # no other topic waits with it
                 await publish_timed(channel, "e", 20, 10, "/default/other")
-            await client.change_policies(TOPIC, publish_rate=Rate(messages_per_s=10_000))
+            await client.admin.change_policies(TOPIC, publish_rate=Rate(messages_per_s=10_000))
             assert await producer.acked(2) == [(1, 1, 1), (2, 2, 1)]
-            await client.change_policies(TOPIC, publish_rate=Rate(messages_per_s=0.01))
+            await client.admin.change_policies(TOPIC, publish_rate=Rate(messages_per_s=0.01))
             producer.send(3, *[b"overdraws"] * 20_000)
             producer.send(4 + 19_999, b"waits")
             await producer.acked()
-            await client.change_policies(TOPIC, publish_rate=None)
+            await client.admin.change_policies(TOPIC, publish_rate=None)
             await producer.acked()
 
 
@@ -109,8 +109,8 @@ async def test_whoever_waits_for_a_rate_can_go(tmp_path: Path) -> None:
     """A drain, the deletion of the topic and a producer that goes away do not wait for a rate; nothing is half sent."""
     async with running_broker(tmp_path) as running, running.client() as client:
         async with running.channel() as channel:
-            await client.create_topic(TOPIC)
-            await client.change_policies("default", publish_rate=Rate(messages_per_s=0.001))
+            await client.admin.create_topic(TOPIC)
+            await client.admin.change_policies("default", publish_rate=Rate(messages_per_s=0.001))
             async with raw_producer(channel, TOPIC, "a") as producer:
                 producer.send(0, b"goes")
                 await producer.acked()
@@ -123,10 +123,10 @@ async def test_whoever_waits_for_a_rate_can_go(tmp_path: Path) -> None:
             async with raw_producer(channel, TOPIC, "a") as producer:
                 producer.send(1, b"waits")
                 await trio.sleep(0.05)
-                await client.delete_topic(TOPIC)
+                await client.admin.delete_topic(TOPIC)
                 with pytest.raises(TopicNotFoundError):
                     await producer.reply()
-            await client.create_topic(TOPIC)
+            await client.admin.create_topic(TOPIC)
             async with raw_producer(channel, TOPIC, "a") as producer:
                 producer.send(0, b"goes")
                 await producer.acked()
@@ -142,8 +142,8 @@ async def test_whoever_waits_for_a_rate_can_go(tmp_path: Path) -> None:
 async def test_a_client_waits_and_loses_nothing(tmp_path: Path) -> None:
     """The client batches what gathers meanwhile; everything arrives once, in order."""
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC)
-        await client.change_policies(TOPIC, publish_rate=Rate(messages_per_s=200))
+        await client.admin.create_topic(TOPIC)
+        await client.admin.change_policies(TOPIC, publish_rate=Rate(messages_per_s=200))
         started = trio.current_time()
         async with client.producer(TOPIC) as producer:
             for number in range(40):
@@ -178,23 +178,23 @@ async def test_pace_serves_in_order_under_a_virtual_clock(autojump_clock: trio.t
 
 
 async def backlog(client: danube.Client, subscription: str = "s") -> tuple[int, int]:
-    (info,) = await client.describe_subscription(TOPIC, subscription)
+    (info,) = await client.admin.describe_subscription(TOPIC, subscription)
     return info.floor, info.expired_messages
 
 
 async def test_what_nobody_has_acknowledged_in_time_is_settled(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with raw_consumer(channel, TOPIC, "s"), raw_consumer(channel, TOPIC, "in-flight") as holder:
             await publish(client, TOPIC, 10)
             holder.credit(5)
             await holder.reply_of(api.Delivery)
             assert await backlog(client) == (0, 0)
-            await client.change_policies("default", message_ttl_s=0.5)
+            await client.admin.change_policies("default", message_ttl_s=0.5)
             for name in ("s", "in-flight"):
                 await wait_until(lambda name=name: settled(running, name) == 10)
                 assert await backlog(client, name) == (10, 10)
-            await client.change_policies("default", message_ttl_s=None)
+            await client.admin.change_policies("default", message_ttl_s=None)
             await publish(client, TOPIC, 1)
             await trio.sleep(0.6)
             assert (await backlog(client))[0] == 10
@@ -209,15 +209,15 @@ def settled(running: RunningBroker, subscription: str) -> int:
 async def test_what_is_sealed_and_what_is_younger(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with client.consumer(TOPIC, subscription="s", start="earliest"):
             pass
         await publish(client, TOPIC, 20)
-        await client.seal_topic(TOPIC)
+        await client.admin.seal_topic(TOPIC)
         await trio.sleep(1.2)
         await publish(client, TOPIC, 5)
         # A day has passed for the first, one second has not for the last.
-        await client.change_policies(TOPIC, message_ttl_s=1.0)
+        await client.admin.change_policies(TOPIC, message_ttl_s=1.0)
         await wait_until(lambda: settled(running, "s") >= 20)
         assert settled(running, "s") == 20
 
@@ -284,13 +284,13 @@ def lose_machine(directory: Path) -> None:
 async def test_remote_topics_bring_their_policies_along(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url, patience_s=20) as running, running.client() as client:
-        await client.create_topic(TOPIC, durability="remote", retention=Retention(max_bytes=10**9))
-        await client.create_topic("/default/p", durability="remote", partitions=2)
+        await client.admin.create_topic(TOPIC, durability="remote", retention=Retention(max_bytes=10**9))
+        await client.admin.create_topic("/default/p", durability="remote", partitions=2)
         async with client.consumer(TOPIC, subscription="s", start="earliest"):
             pass
-        await client.change_policies(TOPIC, max_producers=1, message_ttl_s=1e6)
-        await client.change_policies("/default/p", max_consumers=3)
-        await client.change_subscription_policy(TOPIC, "s", poison="drop", max_redelivery_count=0)
+        await client.admin.change_policies(TOPIC, max_producers=1, message_ttl_s=1e6)
+        await client.admin.change_policies("/default/p", max_consumers=3)
+        await client.admin.change_subscription_policy(TOPIC, "s", poison="drop", max_redelivery_count=0)
         expected = TopicPolicies(max_producers=1, message_ttl_s=1e6, retention=Retention(max_bytes=10**9))
         assert running.topic(TOPIC).policies.values == expected
         for lost in (False, True):
@@ -298,9 +298,9 @@ async def test_remote_topics_bring_their_policies_along(tmp_path: Path) -> None:
             if lost:
                 lose_machine(tmp_path)
             await running.start()
-            assert (await client.policies(TOPIC)).own == running.topic(TOPIC).policies.values == expected
+            assert (await client.admin.policies(TOPIC)).own == running.topic(TOPIC).policies.values == expected
             assert running.topic("/default/p-part-1").policies.values == TopicPolicies(max_consumers=3)
-            (info,) = await client.describe_subscription(TOPIC, "s")
+            (info,) = await client.admin.describe_subscription(TOPIC, "s")
             assert (info.policy.poison, info.policy.max_redelivery_count) == (PoisonPolicy.DROP, 0)
 
 
@@ -308,11 +308,11 @@ async def test_what_the_bucket_says_of_a_remote_topic_counts(tmp_path: Path) -> 
     """A change that reached the metadata and not the bucket was never promised; both say the same afterwards."""
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
-        await client.create_topic(TOPIC, durability="remote")
-        await client.change_policies(TOPIC, max_producers=5)
+        await client.admin.create_topic(TOPIC, durability="remote")
+        await client.admin.change_policies(TOPIC, max_producers=5)
         await running.broker.directory.catalogue.change_topic_policies(TOPIC, {"max_producers": 9})
         await running.restart(crash=True)
-        assert (await client.policies(TOPIC)).own == TopicPolicies(max_producers=5)
+        assert (await client.admin.policies(TOPIC)).own == TopicPolicies(max_producers=5)
         assert running.topic(TOPIC).policies.values.max_producers == 5
 
 
@@ -321,25 +321,27 @@ async def test_policies_come_back_from_a_bucket(tmp_path: Path) -> None:
     """They are in it soon after a change, even if nothing is sealed after that."""
     url, _ = bucket()
     async with running_broker(tmp_path / "lost", storage=url) as first, first.client() as client:
-        await client.create_topic(TOPIC)
-        await client.create_topic("/default/p", partitions=2)
+        await client.admin.create_topic(TOPIC)
+        await client.admin.create_topic("/default/p", partitions=2)
         async with client.consumer(TOPIC, subscription="s", start="earliest"):
             pass
-        await client.change_subscription_policy(TOPIC, "s", max_redelivery_count=9)
+        await client.admin.change_subscription_policy(TOPIC, "s", max_redelivery_count=9)
         await publish(client, TOPIC, 10)
         await publish(client, "/default/p-part-1", 10)
-        await client.seal_topic(TOPIC)
-        await client.seal_topic("/default/p")
-        await client.change_policies(TOPIC, max_producers=3, publish_rate=Rate(1000.0))
-        await client.change_policies("/default/p", retention=Retention(max_age_s=1e6))
+        await client.admin.seal_topic(TOPIC)
+        await client.admin.seal_topic("/default/p")
+        await client.admin.change_policies(TOPIC, max_producers=3, publish_rate=Rate(1000.0))
+        await client.admin.change_policies("/default/p", retention=Retention(max_age_s=1e6))
         manifests = first.broker.directory.history.manifests["default"]
         await wait_until(lambda: not manifests.pending)
         await manifests.flush()  # after the one that is being written
         await first.crash()
     async with running_broker(tmp_path / "new", storage=url) as second, second.client() as client:
-        await client.restore_topics(url)
+        await client.storages.restore_topics(url)
         restored = TopicPolicies(max_producers=3, publish_rate=Rate(1000.0))
-        assert (await client.policies(TOPIC)).own == second.broker.directory.find(TOPIC).policies.values == restored
+        assert (
+            (await client.admin.policies(TOPIC)).own == second.broker.directory.find(TOPIC).policies.values == restored
+        )
         assert second.broker.directory.find("/default/p-part-0").retention == Retention(max_age_s=1e6)
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert info.policy.max_redelivery_count == 9

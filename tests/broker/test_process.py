@@ -156,8 +156,8 @@ async def test_flushed_acks_are_exact_after_kill_9(tmp_path: Path) -> None:
             broker.kill()
         await trio.to_thread.run_sync(broker.start)
         async with danube.connect(broker.url) as client, connect_channel("127.0.0.1", broker.port) as channel:
-            (ordered_info,) = await client.describe_subscription(TOPIC, "ordered")
-            (ranges_info,) = await client.describe_subscription(TOPIC, "ranges")
+            (ordered_info,) = await client.admin.describe_subscription(TOPIC, "ordered")
+            (ranges_info,) = await client.admin.describe_subscription(TOPIC, "ranges")
             assert ordered_info.floor == 42
             assert (ranges_info.floor, ranges_info.acked_ranges) == (10, 3)
             assert ranges_info.backlog_messages == 100 - 31

@@ -50,7 +50,7 @@ async def test_offsets_are_dense_with_many_batches_in_flight(tmp_path: Path) -> 
         assert [ack[2] for ack in acks] == sizes
         assert [ack[0] for ack in acks] == [ack[1] for ack in acks]
         assert await read_all(client, TOPIC) == [b"%d" % number for number in range(sequence)]
-        info = await client.info()
+        info = await client.admin.info()
         assert info.commits < len(sizes), "batches that are in flight together share commits"
 
 
@@ -270,7 +270,7 @@ async def test_a_drain_settles_what_was_taken_before_it_closes_the_call(tmp_path
 
 async def test_topics_without_durability_acknowledge_and_keep_nothing(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC, durability="none")
+        await client.admin.create_topic(TOPIC, durability="none")
         async with running.channel() as channel, raw_producer(channel, TOPIC, "p") as producer:
             producer.send(0, b"a", b"b")
             producer.send(2, b"c")
@@ -278,10 +278,10 @@ async def test_topics_without_durability_acknowledge_and_keep_nothing(tmp_path: 
             assert sorted(await producer.acked(3)) == [(0, 0, 2), (0, 0, 2), (2, 2, 1)]
         journal = running.broker.runtime.journal
         await wait_until(lambda: journal.told_revision == journal.noted_revision)  # that the topic was created
-        commits = (await client.info()).commits
+        commits = (await client.admin.info()).commits
         async with client.producer(TOPIC) as other:
             assert (await other.send(b"d")).offset == 3
-        assert (await client.info()).commits == commits
+        assert (await client.admin.info()).commits == commits
         assert await read_all(client, TOPIC) == []
         await running.restart()
         async with client.producer(TOPIC) as other:
@@ -320,7 +320,7 @@ async def test_a_damaged_batch_ends_its_call_and_nothing_else(tmp_path: Path) ->
 @pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\x93\x01\x02", b"garbage", msgspec.msgpack.encode([7, "x"])])
 async def test_garbage_on_a_stream_is_an_invalid_argument(tmp_path: Path, garbage: bytes) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         for path in (api.Method.PUBLISH, api.Method.CONSUME):
             async with channel.open_stream(path) as stream:
                 stream.send_nowait(garbage)

@@ -50,7 +50,7 @@ async def fill(client: danube.Client, topic: str, pieces: int = 4) -> list[bytes
     sent: list[bytes] = []
     for piece in range(pieces):
         sent += await publish(client, topic, 10, seed=piece)
-        await client.seal_topic(topic)
+        await client.admin.seal_topic(topic)
     return sent
 
 
@@ -58,17 +58,17 @@ async def test_history_and_tail_meet_at_an_exact_offset(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         sent = await fill(client, T)
         sent += await publish(client, T, 7, seed=99)
-        (state,) = await client.log_state([T])
+        (state,) = await client.logs.states([T])
         assert state.storage_url == f"disk://{tmp_path}/storage"
-        found = await client.log_parts(T)
+        found = await client.logs.parts(T)
         assert (found.end, state.sealed_offset, state.end_offset) == (40, 40, 47)
         history = await in_thread(read_directly, found)
-        async with client.read_log(T, found.end, state.end_offset) as batches:
+        async with client.logs.read(T, found.end, state.end_offset) as batches:
             tail = [batch async for batch in batches]
         assert payloads(history) + payloads(tail) == sent
         assert history[-1].end_offset == tail[0].base_offset == 40
         # The broker and the storage say the same of each batch.
-        async with client.read_log(T, 0, 40) as batches:
+        async with client.logs.read(T, 0, 40) as batches:
             assert [batch async for batch in batches] == history
         # Without the broker, the same comes out of the bucket.
         assert await in_thread(from_bucket, state.storage_url, T) == history
@@ -82,11 +82,11 @@ def from_bucket(url: str, topic: str) -> list[RawBatch]:
 async def test_a_remote_topic_is_read_from_its_commits(tmp_path: Path) -> None:
     options = {"storage": f"disk://{tmp_path}/remote"}
     async with running_broker(tmp_path / "data", **options) as running, running.client() as client:
-        await client.create_topic(T, durability="remote")
+        await client.admin.create_topic(T, durability="remote")
         sent = []
         for piece in range(3):
             sent += await publish(client, T, 10, seed=piece)
-        found = await client.log_parts(T)
+        found = await client.logs.parts(T)
         assert payloads(await in_thread(read_directly, found)) == sent
 
 
@@ -94,9 +94,9 @@ async def test_a_query_goes_on_when_its_parts_are_merged(tmp_path: Path) -> None
     limits = {"segment_merge_parts": 2}
     async with running_broker(tmp_path, limits=limits) as running, running.client() as client:
         sent = await fill(client, T)
-        before = await client.log_parts(T)
+        before = await client.logs.parts(T)
         await running.broker.directory.history.keep()
-        after = await client.log_parts(T)
+        after = await client.logs.parts(T)
         assert len(before.parts) == 4
         assert len(after.parts) == 1
         for found in (before, after):  # the old objects have their grace
@@ -106,8 +106,8 @@ async def test_a_query_goes_on_when_its_parts_are_merged(tmp_path: Path) -> None
 async def test_the_bucket_tells_what_the_broker_tells(tmp_path: Path) -> None:
     url = f"disk://{tmp_path}/bucket"
     async with running_broker(tmp_path / "data", storage=url) as running, running.client() as client:
-        await client.create_topic("/default/p", partitions=2)
-        await client.create_topic("/default/empty")
+        await client.admin.create_topic("/default/p", partitions=2)
+        await client.admin.create_topic("/default/empty")
         sent = await fill(client, T)
         await fill(client, "/default/p", 2)
         topic = running.topic(T)
@@ -115,9 +115,9 @@ async def test_the_bucket_tells_what_the_broker_tells(tmp_path: Path) -> None:
         topic.log.expire(15)
         await running.broker.directory.history.keep()
         names = [T, "/default/p"]
-        states = await client.log_state(names)
-        parts = [await client.log_parts(state.name, 0) for state in states]
-        some = await client.log_parts(T, 22, 23)
+        states = await client.logs.states(names)
+        parts = [await client.logs.parts(state.name, 0) for state in states]
+        some = await client.logs.parts(T, 22, 23)
 
         def look() -> None:
             with open_direct(url) as storage:
@@ -185,7 +185,7 @@ async def test_s3_through_the_same_plugin(tmp_path: Path, moto: MotoServer) -> N
     storage = {"url": place, "options": options}
     async with running_broker(tmp_path, patience_s=30, storage=storage) as running, running.client() as client:
         sent = await fill(client, T, 2)
-        found = await client.log_parts(T)
+        found = await client.logs.parts(T)
         (url,) = found.storages.values()
     # The URL has what another process needs but for the secrets, which it brings along.
     assert url.startswith(f"{place}?")

@@ -11,7 +11,7 @@ from broker_harness import running_broker, wait_until
 from sealed_topics import bucket, publish
 
 import danube
-from danube.client._query import join_parts
+from danube.client._logs import join_parts
 from danube.model import Durability
 from danube.model.batch import BatchFlags, CompositeRecord, open_records, read_header
 from danube.model.errors import (
@@ -44,12 +44,12 @@ async def seal_in_pieces(client: danube.Client, topic: str, pieces: int, count: 
     sent = []
     for piece in range(pieces):
         sent += await publish(client, topic, count, seed=piece)
-        await client.seal_topic(topic)
+        await client.admin.seal_topic(topic)
     return sent
 
 
 async def read(client: danube.Client, topic: str, start: int, end: int, **options: Any) -> list[RawBatch]:
-    async with client.read_log(topic, start, end, **options) as batches:
+    async with client.logs.read(topic, start, end, **options) as batches:
         return [batch async for batch in batches]
 
 
@@ -66,47 +66,47 @@ def payloads(batches: list[RawBatch]) -> list[bytes]:
 async def test_states_of_plain_and_partitioned_topics(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
-        await client.create_topic("/default/p", partitions=2)
-        await client.create_topic("/default/none", durability="none")
+        await client.admin.create_topic("/default/p", partitions=2)
+        await client.admin.create_topic("/default/none", durability="none")
         await publish(client, T, 10)
-        await client.seal_topic(T)
+        await client.admin.seal_topic(T)
         await publish(client, T, 5)
-        (state,) = await client.log_state([T])
+        (state,) = await client.logs.states([T])
         assert (state.topic, state.partition, state.name, state.storage) == (T, 0, T, "default")
         assert (state.start_offset, state.sealed_offset, state.end_offset) == (0, 10, 15)
-        assert state.topic_id == (await client.describe_topic(T)).topic_id
+        assert state.topic_id == (await client.admin.describe_topic(T)).topic_id
         assert state.storage_url == url
-        both = await client.log_state(["/default/p", T])
+        both = await client.logs.states(["/default/p", T])
         assert [(row.topic, row.partition, row.name) for row in both] == [
             ("/default/p", 0, "/default/p-part-0"),
             ("/default/p", 1, "/default/p-part-1"),
             (T, 0, T),
         ]
-        assert [row.name for row in await client.log_state(["/default/p-part-1"])] == ["/default/p-part-1"]
-        assert [row.topic for row in await client.log_state()] == ["/default/none", "/default/p", "/default/p", T]
-        assert [row.name for row in await client.log_state(pattern="/default/(t|x.*)")] == [T]
-        assert await client.log_state(pattern="/default/") == []  # the whole name has to match
-        (none,) = await client.log_state(["/default/none"])
+        assert [row.name for row in await client.logs.states(["/default/p-part-1"])] == ["/default/p-part-1"]
+        assert [row.topic for row in await client.logs.states()] == ["/default/none", "/default/p", "/default/p", T]
+        assert [row.name for row in await client.logs.states(pattern="/default/(t|x.*)")] == [T]
+        assert await client.logs.states(pattern="/default/") == []  # the whole name has to match
+        (none,) = await client.logs.states(["/default/none"])
         assert none.durability is Durability.NONE
         with pytest.raises(TopicNotFoundError):
-            await client.log_state([T, "/default/missing"])
+            await client.logs.states([T, "/default/missing"])
         with pytest.raises(InvalidNameError):
-            await client.log_state(["missing"])
+            await client.logs.states(["missing"])
         with pytest.raises(InvalidArgumentError, match="exclude each other"):
-            await client.log_state([T], pattern=".*")
+            await client.logs.states([T], pattern=".*")
         with pytest.raises(InvalidArgumentError, match="not a regular expression"):
-            await client.log_state(pattern="(")
+            await client.logs.states(pattern="(")
         with pytest.raises(InvalidArgumentError, match="not a list of names"):
-            await client.log_state(T)
+            await client.logs.states(T)
 
 
 async def test_too_many_states_are_refused(tmp_path: Path) -> None:
     async with running_broker(tmp_path, limits={"max_log_states": 3}) as running, running.client() as client:
-        await client.create_topic("/default/p", partitions=3)
-        await client.create_topic(T)
-        assert len(await client.log_state(["/default/p"])) == 3
+        await client.admin.create_topic("/default/p", partitions=3)
+        await client.admin.create_topic(T)
+        assert len(await client.logs.states(["/default/p"])) == 3
         with pytest.raises(LimitExceededError, match="max_log_states = 3"):
-            await client.log_state()
+            await client.logs.states()
 
 
 async def test_where_the_storage_is_for_other_processes(tmp_path: Path) -> None:
@@ -116,11 +116,11 @@ async def test_where_the_storage_is_for_other_processes(tmp_path: Path) -> None:
     }
     storages["s"].pop("options")
     async with running_broker(tmp_path / "a", storages=storages) as running, running.client() as client:
-        await client.create_topic(T)
-        await client.create_topic("/default/d", storage="d")
-        (state,) = await client.log_state([T])
+        await client.admin.create_topic(T)
+        await client.admin.create_topic("/default/d", storage="d")
+        (state,) = await client.logs.states([T])
         assert state.storage_url == f"disk://{tmp_path}/a/storage"
-        (state,) = await client.log_state(["/default/d"])
+        (state,) = await client.logs.states(["/default/d"])
         assert state.storage_url == f"disk://{tmp_path}/elsewhere"
 
 
@@ -128,7 +128,7 @@ async def test_where_the_storage_is_for_other_processes(tmp_path: Path) -> None:
 
 
 async def beyond(client: danube.Client, **options: Any) -> dict[str, int]:
-    return {state.name: state.end_offset for state in await client.log_state(**options)}
+    return {state.name: state.end_offset for state in await client.logs.states(**options)}
 
 
 async def test_a_long_poll_is_answered_when_a_log_grows(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_a_long_poll_is_answered_when_a_log_grows(tmp_path: Path) -> None:
         found: list[dict[str, int]] = []
 
         async def poll() -> None:
-            found.append({row.name: row.end_offset for row in await client.log_state([T], beyond=known, timeout_s=5)})
+            found.append({row.name: row.end_offset for row in await client.logs.states([T], beyond=known, timeout_s=5)})
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll)
@@ -154,9 +154,9 @@ async def test_a_long_poll_is_answered_when_a_log_grows(tmp_path: Path) -> None:
         assert not running.topic(T).watchers
         assert not running.broker.directory.watchers
         # What is known already is not waited for; time limits hold.
-        assert await client.log_state([T], beyond=known, timeout_s=5)
+        assert await client.logs.states([T], beyond=known, timeout_s=5)
         began = trio.current_time()
-        (state,) = await client.log_state([T], beyond={T: 5}, timeout_s=0.1)
+        (state,) = await client.logs.states([T], beyond={T: 5}, timeout_s=0.1)
         assert state.end_offset == 5
         assert 0.1 <= trio.current_time() - began < 4
 
@@ -172,7 +172,7 @@ async def test_a_long_poll_goes_on_beyond_the_longest_wait_of_the_broker(tmp_pat
                 await publish(client, T, 1)
 
             nursery.start_soon(later)
-            (state,) = await client.log_state([T], beyond={T: 1}, timeout_s=5)
+            (state,) = await client.logs.states([T], beyond={T: 1}, timeout_s=5)
         assert state.end_offset == 2
         assert trio.current_time() - began >= 0.2
 
@@ -180,22 +180,22 @@ async def test_a_long_poll_goes_on_beyond_the_longest_wait_of_the_broker(tmp_pat
 @pytest.mark.parametrize("how", ["topic", "partition"])
 async def test_a_long_poll_is_answered_when_a_topic_or_partition_comes(tmp_path: Path, how: str) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic("/default/p", partitions=1)
+        await client.admin.create_topic("/default/p", partitions=1)
         found: list[str] = []
 
         async def poll() -> None:
             options: dict[str, Any] = {"pattern": "/default/[pq]"} if how == "topic" else {"topics": ["/default/p"]}
-            states = await client.log_state(**options, beyond={"/default/p-part-0": 0}, timeout_s=5)
+            states = await client.logs.states(**options, beyond={"/default/p-part-0": 0}, timeout_s=5)
             found.extend(state.name for state in states)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll)
             await wait_until(lambda: running.broker.directory.watchers)
-            await client.create_topic("/default/unwanted")
+            await client.admin.create_topic("/default/unwanted")
             await trio.sleep(0.02)
             assert not found
             if how == "topic":
-                await client.create_topic("/default/q")
+                await client.admin.create_topic("/default/q")
             else:
                 await running.broker.directory.catalogue.enlarge_topic("/default/p", 2)
                 record = running.broker.directory.catalogue.find("/default/p")
@@ -215,7 +215,7 @@ async def test_a_long_poll_ends_with_its_topic_its_caller_and_its_broker(tmp_pat
 
         async def poll(caller: danube.Client) -> None:
             try:
-                await caller.log_state([T], beyond={T: 1}, timeout_s=30)
+                await caller.logs.states([T], beyond={T: 1}, timeout_s=30)
             except Exception as error:  # noqa: BLE001 - the test looks at it
                 failures.append(error)
 
@@ -223,7 +223,7 @@ async def test_a_long_poll_ends_with_its_topic_its_caller_and_its_broker(tmp_pat
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll, client)
             await wait_until(watched)
-            await client.delete_topic(T)
+            await client.admin.delete_topic(T)
         assert isinstance(failures[0], TopicNotFoundError)
         await publish(client, T, 1)
         async with trio.open_nursery() as nursery:
@@ -246,7 +246,7 @@ async def test_a_long_poll_survives_a_restart_of_the_broker(tmp_path: Path) -> N
         found = []
 
         async def poll() -> None:
-            found.extend(await client.log_state(pattern=".*", beyond={T: 1}, timeout_s=30))
+            found.extend(await client.logs.states(pattern=".*", beyond={T: 1}, timeout_s=30))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll)
@@ -265,7 +265,7 @@ async def test_parts_of_a_range(tmp_path: Path) -> None:
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
         await seal_in_pieces(client, T, 4)
         await publish(client, T, 3)
-        whole = await client.log_parts(T)
+        whole = await client.logs.parts(T)
         assert (whole.topic, whole.start, whole.end, whole.sealed_offset, whole.end_offset) == (T, 0, 40, 40, 43)
         assert [(part.base_offset, part.end_offset) for part in whole.parts] == [(0, 10), (10, 20), (20, 30), (30, 40)]
         assert whole.gaps == []
@@ -286,17 +286,17 @@ async def test_parts_of_a_range(tmp_path: Path) -> None:
             (5, 31, 0, 40),
             (39, 99, 30, 40),
         ):
-            found = await client.log_parts(T, start, end)
+            found = await client.logs.parts(T, start, end)
             assert (found.parts[0].base_offset, found.parts[-1].end_offset) == (first, last)
             assert (found.start, found.end, found.gaps) == (start, min(end, 40), [])
         for start, end in ((7, 7), (40, 43), (50, 60)):
-            found = await client.log_parts(T, start, end)
+            found = await client.logs.parts(T, start, end)
             assert (found.parts, found.gaps) == ([], [])
             assert found.start == found.end
         with pytest.raises(InvalidArgumentError, match="not a range"):
-            await client.log_parts(T, 7, 3)
+            await client.logs.parts(T, 7, 3)
         with pytest.raises(TopicNotFoundError):
-            await client.log_parts("/default/missing")
+            await client.logs.parts("/default/missing")
 
 
 async def test_parts_come_in_pages_and_what_retention_took_is_not_among_them(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ async def test_parts_come_in_pages_and_what_retention_took_is_not_among_them(tmp
     limits = {"max_log_parts": 2}
     async with running_broker(tmp_path, storage=url, limits=limits) as running, running.client() as client:
         await seal_in_pieces(client, T, 5)
-        found = await client.log_parts(T, 3)
+        found = await client.logs.parts(T, 3)
         assert [part.base_offset for part in found.parts] == [0, 10, 20, 30, 40]
         async with running.channel() as channel:
             page = await channel.unary(QueryMethod.PARTS, GetLogParts(T, 12, 45), LogPartsPage)
@@ -313,17 +313,17 @@ async def test_parts_come_in_pages_and_what_retention_took_is_not_among_them(tmp
         topic = running.topic(T)
         await catalogue.expire(topic.topic_id, 15, 1)
         topic.log.expire(15)
-        found = await client.log_parts(T)
+        found = await client.logs.parts(T)
         assert (found.start_offset, found.start, found.end) == (15, 15, 50)
         assert [part.base_offset for part in found.parts] == [10, 20, 30, 40]
         assert found.gaps == []
         # A hole in the catalogue (after a loss of power, say) is told.
         topic_history = catalogue.topics[topic.topic_id]
         topic_history.remove([topic_history.parts[1]])
-        found = await client.log_parts(T, 0, 45)
+        found = await client.logs.parts(T, 0, 45)
         assert found.gaps == [(20, 30)]
         topic_history.remove(topic_history.parts[-1:])
-        found = await client.log_parts(T, 0, 45)
+        found = await client.logs.parts(T, 0, 45)
         assert (found.end, found.gaps) == (40, [(20, 30)])
 
 
@@ -343,10 +343,10 @@ def test_parts_that_were_merged_between_two_pages_count_once() -> None:
 async def test_parts_of_a_remote_topic_are_its_commits(tmp_path: Path) -> None:
     url, _ = bucket()
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
-        await client.create_topic(T, durability="remote")
+        await client.admin.create_topic(T, durability="remote")
         for piece in range(3):
             await publish(client, T, 10, seed=piece)
-        found = await client.log_parts(T)
+        found = await client.logs.parts(T)
         assert (found.start, found.end, found.gaps) == (0, 30, [])
         assert all(part.object.startswith("wal/") and part.object_bytes for part in found.parts)
 
@@ -364,16 +364,16 @@ async def test_offsets_by_time(tmp_path: Path) -> None:
             assert batch is not None
             times.append(batch.append_time_us)
             if piece == 1:
-                await client.seal_topic(T)
+                await client.admin.seal_topic(T)
         for piece, time_us in enumerate(times):
-            assert await client.offsets_at(T, time_us) == 10 * piece
-            assert await client.offsets_at(T, time_us + 1) == 10 * piece + 10
-        assert await client.offsets_at(T, 0) == 0
+            assert await client.logs.offset_at(T, time_us) == 10 * piece
+            assert await client.logs.offset_at(T, time_us + 1) == 10 * piece + 10
+        assert await client.logs.offset_at(T, 0) == 0
         with pytest.raises(InvalidArgumentError, match="at least 0"):
-            await client.offsets_at(T, -1)
-        await client.create_topic("/default/none", durability="none")
+            await client.logs.offset_at(T, -1)
+        await client.admin.create_topic("/default/none", durability="none")
         with pytest.raises(FailedPreconditionError, match="keeps nothing"):
-            await client.offsets_at("/default/none", 0)
+            await client.logs.offset_at("/default/none", 0)
 
 
 # --- Batches ---
@@ -407,7 +407,7 @@ async def test_raw_batches_ignore_expiry_and_delays(tmp_path: Path) -> None:
             await producer.send(b"now")
             await producer.send(b"later", deliver_after_s=3600)
             await producer.send(b"last")
-        await client.change_policies(T, message_ttl_s=0.01)
+        await client.admin.change_policies(T, message_ttl_s=0.01)
         await trio.sleep(0.02)
         assert payloads(await read(client, T, 0, 3)) == [b"now", b"later", b"last"]
 
@@ -416,7 +416,7 @@ async def test_a_slow_reader_gets_only_its_credit(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         for piece in range(20):
             await publish(client, T, 10, size=1000, seed=piece)
-        async with client.read_log(T, 0, 200, credit_bytes=15_000) as batches:
+        async with client.logs.read(T, 0, 200, credit_bytes=15_000) as batches:
             first = await anext(batches)
             assert first.base_offset == 0
             await trio.sleep(0.05)
@@ -430,10 +430,10 @@ async def test_it_stops_at_the_end_and_leaves_nobody_behind(tmp_path: Path) -> N
     async with running_broker(tmp_path) as running, running.client() as client:
         for piece in range(10):
             await publish(client, T, 10, seed=piece)
-        async with client.read_log(T, 0, 100) as batches:
+        async with client.logs.read(T, 0, 100) as batches:
             await anext(batches)  # left half-way
         await wait_until(lambda: not running.topic(T).readers)
-        async with client.read_log(T, 15, 32) as batches:
+        async with client.logs.read(T, 15, 32) as batches:
             offsets = [batch.base_offset async for batch in batches]
             assert offsets == [10, 20, 30]
             (reader,) = running.topic(T).readers
@@ -450,13 +450,13 @@ async def test_what_is_gone_shows_as_a_gap(tmp_path: Path) -> None:
             await running.broker.directory.history.catalogue.expire(topic.topic_id, offset, 1)
             topic.log.expire(offset)
 
-        async with client.read_log(T, 0, 30, credit_bytes=100) as batches:
+        async with client.logs.read(T, 0, 30, credit_bytes=100) as batches:
             assert (await anext(batches)).base_offset == 0
             await expire(20)
             assert [batch.base_offset async for batch in batches][-1] == 20
         assert [batch.base_offset for batch in await read(client, T, 5, 30)] == [20]
         assert await read(client, T, 5, 15) == []
-        async with client.read_log(T, 20, 30) as batches:
+        async with client.logs.read(T, 20, 30) as batches:
             await expire(30)  # before it has begun
             assert [batch async for batch in batches] == []
 
@@ -466,7 +466,7 @@ async def test_everything_expires_under_a_reader(tmp_path: Path) -> None:
     async with running_broker(tmp_path, storage=url) as running, running.client() as client:
         await seal_in_pieces(client, T, 4)
         topic = running.topic(T)
-        async with client.read_log(T, 0, 40, credit_bytes=100) as batches:
+        async with client.logs.read(T, 0, 40, credit_bytes=100) as batches:
             assert (await anext(batches)).base_offset == 0
             await running.broker.directory.history.catalogue.expire(topic.topic_id, 40, 1)
             topic.log.expire(40)
@@ -484,7 +484,7 @@ async def test_the_end_of_the_log_is_not_waited_for(tmp_path: Path) -> None:
             await read(client, T, 5, 1)
         with pytest.raises(TopicNotFoundError):
             await read(client, "/default/missing", 0, 1)
-        await client.create_topic("/default/none", durability="none")
+        await client.admin.create_topic("/default/none", durability="none")
         with pytest.raises(FailedPreconditionError, match="keeps nothing"):
             await read(client, "/default/none", 0, 1)
 
@@ -494,7 +494,7 @@ async def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
         sent = []
         for piece in range(10):
             sent += await publish(client, T, 10, size=1000, seed=piece)
-        async with client.read_log(T, 5, 95, credit_bytes=12_000) as batches:
+        async with client.logs.read(T, 5, 95, credit_bytes=12_000) as batches:
             found = [await anext(batches), await anext(batches)]
             await running.restart(crash=True)
             found += [batch async for batch in batches]
@@ -506,11 +506,11 @@ async def test_another_incarnation_is_not_read(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         for piece in range(10):
             await publish(client, T, 10, seed=piece)
-        (state,) = await client.log_state([T])
+        (state,) = await client.logs.states([T])
         assert len(await read(client, T, 0, 20, topic_id=state.topic_id)) == 2
-        async with client.read_log(T, 0, 100, credit_bytes=100) as batches:
+        async with client.logs.read(T, 0, 100, credit_bytes=100) as batches:
             await anext(batches)
-            await client.delete_topic(T)
+            await client.admin.delete_topic(T)
             for piece in range(10):
                 await publish(client, T, 10, seed=piece)
             with pytest.raises((FailedPreconditionError, TopicNotFoundError)):
@@ -521,7 +521,7 @@ async def test_another_incarnation_is_not_read(tmp_path: Path) -> None:
 
 async def test_composite_batches_come_as_they_are(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(T)
+        await client.admin.create_topic(T)
         composer = running.broker.composing.of(running.topic(T))
         told: list[object] = []
         for name in ("one", "two"):

@@ -22,19 +22,19 @@ TOPIC = "/default/t"
 async def test_a_topic_that_is_created_again_while_the_old_one_ends_lives(tmp_path: Path) -> None:
     """Its partitions were ended by name, one after the other, whoever had the name by then."""
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC, partitions=3)
+        await client.admin.create_topic(TOPIC, partitions=3)
         async with raw_producer(channel, f"{TOPIC}-part-0") as producer:
             running.broker.runtime.journal._disk._sync_delay_s = 0.2  # type: ignore[attr-defined]
             producer.send(0, b"on its way")
             await wait_until(lambda: bool(running.topic(f"{TOPIC}-part-0").intake._pending))
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.delete_topic, TOPIC)
+                nursery.start_soon(client.admin.delete_topic, TOPIC)
                 await wait_until(lambda: running.broker.directory.catalogue.find(TOPIC) is None)
                 await running.broker.directory.create(TOPIC, None, 3)
         running.broker.runtime.journal._disk._sync_delay_s = 0.0  # type: ignore[attr-defined]
         async with client.producer(TOPIC) as sender:
             await sender.send_many([b"%d" % number for number in range(30)], keys=[str(n) for n in range(30)])
-        (info,) = await client.list_topics()
+        (info,) = await client.admin.list_topics()
         assert (info.partitions, info.end_offset) == (3, 30)
 
 
@@ -86,20 +86,20 @@ async def test_a_busy_subscription_can_be_moved(tmp_path: Path) -> None:
                 nursery.start_soon(acknowledge)
                 await trio.sleep(0.1)
                 with trio.fail_after(8):
-                    await client.seek_subscription(TOPIC, "s", 17_000)
+                    await client.admin.seek_subscription(TOPIC, "s", 17_000)
                 nursery.cancel_scope.cancel()
             await consumer.flush()
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert info.floor == 17_000
         await running.restart(crash=True)
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert info.floor == 17_000
 
 
 async def test_topics_are_listed_while_one_is_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC)
-        await client.create_topic("/default/away", partitions=2)
+        await client.admin.create_topic(TOPIC)
+        await client.admin.create_topic("/default/away", partitions=2)
         async with client.producer(TOPIC) as producer:
             await producer.send(b"one")
         reach = running.broker.directory.find
@@ -110,7 +110,7 @@ async def test_topics_are_listed_while_one_is_out_of_reach(tmp_path: Path, monke
             return reach(name)
 
         monkeypatch.setattr(running.broker.directory, "find", topic)
-        away, here = await client.list_topics()
+        away, here = await client.admin.list_topics()
         assert (away.topic, away.partitions, here.topic, here.end_offset) == ("/default/away", 2, TOPIC, 1)
 
 
@@ -132,14 +132,14 @@ async def test_a_cursor_that_was_set_back_stays_there(tmp_path: Path) -> None:
         async with client.producer(TOPIC) as producer:
             await producer.send_many([b"%d" % number for number in range(80, 120)])
         await running.restart(crash=True)
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert info.floor == 80
         assert info.backlog_messages == 40
 
 
 async def test_nobody_joins_what_is_deleted(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         topic = running.topic(TOPIC)
         subscribe = topic.subscribe
 

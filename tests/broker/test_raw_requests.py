@@ -189,10 +189,10 @@ async def prepare(running: RunningBroker) -> None:
     """Make topics that the requests are about, with messages and a subscription, as far as they are not there."""
     async with running.client() as client:
         with suppress(AlreadyExistsError):
-            await client.create_namespace("other")
+            await client.admin.create_namespace("other")
         for topic, options in TOPICS.items():
             with suppress(AlreadyExistsError):
-                await client.create_topic(topic, **options)
+                await client.admin.create_topic(topic, **options)
                 async with client.consumer(topic, subscription="s", start="earliest"), client.producer(topic) as filler:
                     await filler.send_many([b"%d" % number for number in range(10)])
 
@@ -210,7 +210,7 @@ async def check(running: RunningBroker, channel: Channel) -> None:
         assert message.payload == b"on"
         await message.ack()
         await consumer.flush_acks()
-        await client.list_topics()
+        await client.admin.list_topics()
 
 
 def unary_methods(running: RunningBroker) -> Iterator[tuple[str, inspect.Type]]:
@@ -302,7 +302,7 @@ async def test_whatever_batches_hold_nobody_else_suffers(tmp_path: Path, kind: s
 async def consume_spoilt(running: RunningBroker, topic: str, kind: str, body: bytes, flags: int) -> None:
     """Publish a batch with a body while a consumer waits for it; have it refused until it is put aside."""
     async with running.client() as client, running.channel() as producing, trio.open_nursery() as nursery:
-        await client.create_topic(topic)
+        await client.admin.create_topic(topic)
         await nursery.start(take_spoilt, running, topic, kind)
         async with raw_producer(producing, topic) as producer:
             part = producer.part(0, [b"x", b"y"])

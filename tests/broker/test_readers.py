@@ -66,9 +66,9 @@ async def test_it_reads_from_any_place_and_leaves_nothing_behind(tmp_path: Path)
                     assert await offsets(reader, 50) == list(range(first, 50))
                 assert (await reader.reply_of(api.CaughtUp)).end_offset == 50
                 await reader.flush()  # there is nothing to wait for
-                assert (await client.describe_topic(TOPIC)).readers == 1
+                assert (await client.admin.describe_topic(TOPIC)).readers == 1
         await wait_until(lambda: not running.topic(TOPIC).readers)
-        info = await client.describe_topic(TOPIC)
+        info = await client.admin.describe_topic(TOPIC)
         assert (info.readers, info.subscriptions) == (0, [])
 
 
@@ -99,7 +99,7 @@ async def test_readers_do_not_know_of_each_other(tmp_path: Path) -> None:
 async def test_it_reads_history(tmp_path: Path) -> None:
     async with running_broker(tmp_path, limits={"cache_bytes": 20_000}) as running, running.client() as client:
         await fill(client, 200)
-        await client.unload_topic(TOPIC)
+        await client.admin.unload_topic(TOPIC)
         async with client.producer(TOPIC) as producer:
             await producer.send(bytes(30_000))
         async with running.channel() as channel, raw_reader(channel, 5) as reader:
@@ -112,10 +112,10 @@ async def test_it_passes_over_what_is_gone(tmp_path: Path) -> None:
     async with running_broker(tmp_path, limits=limits) as running, running.client() as client:
         await fill(client, 200)
         async with running.channel() as channel, raw_reader(channel, 0) as reader:
-            await client.unload_topic(TOPIC)
-            await client.change_policies(TOPIC, retention={"max_bytes": 1})
+            await client.admin.unload_topic(TOPIC)
+            await client.admin.change_policies(TOPIC, retention={"max_bytes": 1})
             await wait_until(lambda: _starts_later(client))
-            await client.change_policies(TOPIC, retention=None)
+            await client.admin.change_policies(TOPIC, retention=None)
             await fill(client, 10, first=200)
         async with running.channel() as channel, raw_reader(channel, 0) as reader:
             start = reader.opened.start_offset
@@ -125,12 +125,12 @@ async def test_it_passes_over_what_is_gone(tmp_path: Path) -> None:
 
 
 async def _starts_later(client: danube.Client) -> bool:
-    return (await client.describe_topic(TOPIC)).start_offset > 0
+    return (await client.admin.describe_topic(TOPIC)).start_offset > 0
 
 
 async def test_on_a_topic_that_keeps_nothing_it_gets_what_it_has_credit_for(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC, durability="none")
+        await client.admin.create_topic(TOPIC, durability="none")
         async with raw_producer(channel, TOPIC) as producer, raw_reader(channel) as reader:
             producer.send(0, b"a", b"b")
             await producer.acked()
@@ -169,7 +169,7 @@ async def test_refusals(tmp_path: Path) -> None:
                 async with raw_reader(channel):
                     pass
         async with running.client() as client, running.channel() as channel:
-            await client.create_topic(TOPIC)
+            await client.admin.create_topic(TOPIC)
             with pytest.raises(InvalidArgumentError, match="not valid"):
                 async with raw_reader(channel, "soon"):
                     pass
@@ -186,7 +186,7 @@ async def test_it_ends_with_its_topic(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
         await fill(client, 10)
         async with raw_reader(channel) as reader:
-            await client.delete_topic(TOPIC)
+            await client.admin.delete_topic(TOPIC)
             with pytest.raises(TopicNotFoundError):
                 await reader.reply_of(api.CaughtUp)
 

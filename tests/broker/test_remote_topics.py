@@ -81,21 +81,21 @@ async def test_another_machine_goes_on_with_the_bucket_alone(tmp_path: Path, buc
     wanted = payloads_of(0, 300, 100)
     settings = {"storage": bucket, "limits": SEALING}
     async with running_broker(tmp_path, patience_s=30, **settings) as running, running.client() as client:
-        made = await client.create_topic(TOPIC, durability="remote", retention=Retention(max_bytes=2**40))
-        await client.create_topic("/default/parts", durability="remote", partitions=3)
-        await client.create_topic("/default/gone", durability="remote")
+        made = await client.admin.create_topic(TOPIC, durability="remote", retention=Retention(max_bytes=2**40))
+        await client.admin.create_topic("/default/parts", durability="remote", partitions=3)
+        await client.admin.create_topic("/default/gone", durability="remote")
         await publish(client, TOPIC, wanted, durability="remote", name="maker")
         await publish(client, "/default/gone", [b"x"])
-        await client.delete_topic("/default/gone")
+        await client.admin.delete_topic("/default/gone")
         await publish(client, "/default/parts-part-1", [b"to the second partition"])
         assert await acknowledge(client, "audit", 120) == wanted[:120]
         assert await acknowledge(client, "dropped", 1) == wanted[:1]
-        await client.delete_subscription(TOPIC, "dropped")
+        await client.admin.delete_subscription(TOPIC, "dropped")
         await running.crash()
         lose_machine(tmp_path)
         await running.start()
-        assert [topic.topic for topic in await client.list_topics()] == ["/default/parts", TOPIC]
-        found = await client.describe_topic(TOPIC)
+        assert [topic.topic for topic in await client.admin.list_topics()] == ["/default/parts", TOPIC]
+        found = await client.admin.describe_topic(TOPIC)
         assert (found.durability, found.end_offset) == ("remote", 300)
         assert running.topic(TOPIC).retention == Retention(max_bytes=2**40)
         assert found.topic_id == made.topic_id
@@ -113,7 +113,7 @@ async def test_local_restarts_and_crashes(tmp_path: Path, bucket: str) -> None:
     wanted: list[bytes] = []
     settings = {"storage": bucket, "limits": SEALING}
     async with running_broker(tmp_path, patience_s=30, **settings) as running, running.client() as client:
-        await client.create_topic("/default/local", durability="disk")
+        await client.admin.create_topic("/default/local", durability="disk")
         for life in range(4):
             more = payloads_of(len(wanted), 200, 200)
             await publish(client, TOPIC, more, durability="remote")
@@ -163,7 +163,7 @@ async def test_what_was_not_restored_stays_in_the_bucket(tmp_path: Path, bucket:
         await running.crash()
         lose_machine(tmp_path)
         await running.start()
-        assert [topic.topic for topic in await client.list_topics()] == [TOPIC]
+        assert [topic.topic for topic in await client.admin.list_topics()] == [TOPIC]
         assert await read_all(client, TOPIC) == payloads_of(0, 300)
         segments = [key for key in keys_of(bucket) if key.startswith("segments/")]
         with pytest.raises(DanubeError, match="topics restore"):
@@ -332,7 +332,7 @@ async def test_a_new_machine_creates_nothing_before_it_has_read_the_bucket(
         for name in (TOPIC, "/default/other"):
             with pytest.raises(StorageUnavailableError, match=f"whether topic '{name}' exists is not known.*expired"):
                 await running.broker.directory.for_producer(api.PublishOpen(name, "p"))
-        await client.create_topic("/default/mine", durability="disk")  # whoever says so knows
+        await client.admin.create_topic("/default/mine", durability="disk")  # whoever says so knows
         monkeypatch.setattr(remote, "highest_epoch", highest_epoch)
         assert await read_all(client, TOPIC) == [b"1"]
         await publish(client, "/default/other", [b"2"])
@@ -341,10 +341,10 @@ async def test_a_new_machine_creates_nothing_before_it_has_read_the_bucket(
 async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     async with running_broker(tmp_path, storage="memory") as running, running.client() as client:
         with pytest.raises(FailedPreconditionError, match="cannot carry topics of durability 'remote'"):
-            await client.create_topic(TOPIC, durability="remote")
+            await client.admin.create_topic(TOPIC, durability="remote")
         with pytest.raises(TopicNotFoundError):
-            await client.describe_topic(TOPIC)
-        await client.create_topic(TOPIC, durability="disk")
+            await client.admin.describe_topic(TOPIC)
+        await client.admin.create_topic(TOPIC, durability="disk")
         with pytest.raises(DurabilityMismatchError):
             await publish(client, TOPIC, [b"x"], durability="remote")
 
@@ -379,12 +379,12 @@ async def test_a_creation_that_was_cut_off_is_taken_back(tmp_path: Path, bucket:
 
         backend.put = hang
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(client.create_topic, "/default/second", durability="remote"))
+            nursery.start_soon(partial(client.admin.create_topic, "/default/second", durability="remote"))
             await wait_until(lambda: running.broker.directory.catalogue.find("/default/second"))
             nursery.cancel_scope.cancel()
         await running.restart(crash=True)
-        assert [topic.topic for topic in await client.list_topics()] == [TOPIC]
-        await client.create_topic("/default/second", durability="remote")
+        assert [topic.topic for topic in await client.admin.list_topics()] == [TOPIC]
+        await client.admin.create_topic("/default/second", durability="remote")
         await publish(client, "/default/second", payloads_of(0, 100, 10 * KIB))
         assert sum(len(each) for each in await read_all(client, "/default/second")) == 100 * 10 * KIB
 
@@ -394,7 +394,7 @@ async def test_a_topic_that_was_deleted_and_made_again_unheard_is_taken_back(tmp
     async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
         for topic in (TOPIC, "/default/other"):
             await publish(client, topic, [b"1"], durability="remote")
-        made = (await client.describe_topic(TOPIC)).topic_id
+        made = (await client.admin.describe_topic(TOPIC)).topic_id
         backend: Any = running.broker.directory.history.storages["default"]._backend
 
         async def hang(*_args: Any, **_keywords: Any) -> None:
@@ -402,15 +402,15 @@ async def test_a_topic_that_was_deleted_and_made_again_unheard_is_taken_back(tmp
 
         backend.put = hang
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.delete_topic, TOPIC)
+            nursery.start_soon(client.admin.delete_topic, TOPIC)
             await wait_until(lambda: running.broker.directory.catalogue.find(TOPIC) is None)
-            nursery.start_soon(partial(client.create_topic, TOPIC, durability="remote"))
+            nursery.start_soon(partial(client.admin.create_topic, TOPIC, durability="remote"))
             await wait_until(lambda: running.broker.directory.catalogue.find(TOPIC))
             nursery.cancel_scope.cancel()
         await running.restart(crash=True)
         assert await read_all(client, "/default/other") == [b"1"]
         assert await read_all(client, TOPIC) == [b"1"]
-        assert (await client.describe_topic(TOPIC)).topic_id == made
+        assert (await client.admin.describe_topic(TOPIC)).topic_id == made
 
 
 async def test_sealing_on_demand_makes_segments_of_commits(tmp_path: Path, bucket: str) -> None:
@@ -419,7 +419,7 @@ async def test_sealing_on_demand_makes_segments_of_commits(tmp_path: Path, bucke
         topic = running.topic(TOPIC)
         history = running.broker.directory.history.catalogue.topic(topic.topic_id)
         assert {record.object.partition("/")[0] for record in history.parts} == {"wal"}
-        (sealed,) = await client.seal_topic(TOPIC)
+        (sealed,) = await client.admin.seal_topic(TOPIC)
         assert (sealed.sealed_offset, sealed.parts) == (30, 1)
         assert [record.object.partition("/")[0] for record in history.parts] == ["segments"]
         topic.log._cached.clear()
@@ -450,7 +450,7 @@ async def test_opening_goes_on_when_its_caller_goes_away(
         with trio.CancelScope() as scope:
             await topics.open("default")
         await publish(client, TOPIC, [b"2"])
-        await client.create_topic("/default/more", durability="remote")
+        await client.admin.create_topic("/default/more", durability="remote")
         assert await read_all(client, TOPIC) == [b"1", b"2"]
 
 
@@ -474,10 +474,10 @@ async def test_a_change_waits_while_records_are_read_from_the_bucket(
         await running.start()
         await reading.wait()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(client.change_policies, TOPIC, max_consumers=3))
+            nursery.start_soon(partial(client.admin.change_policies, TOPIC, max_consumers=3))
             await trio.sleep(0.1)
             goes_on.set()
-        assert (await client.policies(TOPIC)).own.max_consumers == 3
+        assert (await client.admin.policies(TOPIC)).own.max_consumers == 3
 
 
 async def test_a_creation_that_waits_for_its_storage_holds_up_no_other(

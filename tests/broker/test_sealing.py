@@ -165,7 +165,7 @@ async def test_a_reader_waits_for_a_backend_that_is_away(tmp_path: Path) -> None
         async with client.consumer("/default/t", subscription="s", start="earliest") as consumer:
             subscription = running.topic("/default/t").subscriptions
             await wait_until(lambda: "s" in subscription and subscription["s"].waits_for is not None)
-            explanation = await client.explain_subscription("/default/t", "s")
+            explanation = await client.admin.explain_subscription("/default/t", "s")
             assert explanation.state == "waiting-for-storage"
             assert "nobody there" in explanation.sentence
             backend.get = real_get
@@ -222,7 +222,7 @@ async def test_a_deleted_topic_leaves_what_it_shared_to_the_others(tmp_path: Pat
         await publish(client, "/default/gone", [b"gone"])
         await seal(running, "/default/kept", "/default/gone")
         (old,) = history.catalogue.objects
-        await client.delete_topic("/default/gone")
+        await client.admin.delete_topic("/default/gone")
         assert history.catalogue.objects[old].tainted
         await history.keep()
         assert history.catalogue.objects[old].references == 0
@@ -251,7 +251,7 @@ async def test_a_storage_in_trouble_holds_up_nobody_else(tmp_path: Path) -> None
         running_broker(tmp_path / "data", storages=storages, limits=SEALING, patience_s=30) as running,
         running.client() as client,
     ):
-        await client.create_topic("/default/stuck", storage="cold")
+        await client.admin.create_topic("/default/stuck", storage="cold")
         backend: Any = running.broker.directory.history.storages["cold"]._backend
 
         async def hang(*_args: Any, **_keywords: Any) -> None:

@@ -108,7 +108,7 @@ async def test_a_topic_with_many_producers_comes_back(tmp_path: Path) -> None:
     """Their table is larger than one value of the store may be: the checkpoint failed, and the broker with it."""
     names = [f"{number:04}".rjust(254, "x") for number in range(3_500)]
     async with running_broker(tmp_path, patience_s=60) as running, running.client() as client:
-        await client.create_topic("/default/t")
+        await client.admin.create_topic("/default/t")
 
         async def register(names: Sequence[str]) -> None:
             for name in names:
@@ -129,7 +129,7 @@ async def test_a_topic_with_many_producers_comes_back(tmp_path: Path) -> None:
 async def test_how_many_producers_are_remembered(tmp_path: Path) -> None:
     limits = {"max_known_producers_per_topic": 2}
     async with running_broker(tmp_path, limits=limits) as running, running.client() as client:
-        await client.create_topic("/default/t")
+        await client.admin.create_topic("/default/t")
         intake = running.topic("/default/t").intake
         known = await intake.register("a")
         async with client.producer("/default/t", name="b") as producer:

@@ -44,7 +44,7 @@ async def stage(
     attempt: str = "",
     write_id: str = "",
 ) -> StagedBatch:
-    opening = client.stage(topic, producer=producer, batch_id=batch_id, attempt=attempt, write_id=write_id)
+    opening = client.stages.open(topic, producer=producer, batch_id=batch_id, attempt=attempt, write_id=write_id)
     async with opening as one:
         await one.add(payloads)
         return await one.finish()
@@ -56,7 +56,7 @@ def rows(prefix: str, count: int) -> list[bytes]:
 
 async def nothing_staged(client: danube.Client) -> bool:
     """Whether all stages are gone, and what they took counts no more."""
-    answer = await client.describe_stages()
+    answer = await client.stages.describe()
     return not answer.total and not answer.size_bytes
 
 
@@ -69,8 +69,8 @@ def stage_files(directory: Path) -> list[str]:
 
 async def test_stages_become_visible_together_when_they_are_committed(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
-        await client.create_topic("/default/p", partitions=2)
+        await client.admin.create_topic(TOPIC)
+        await client.admin.create_topic("/default/p", partitions=2)
         stages = [
             await stage(client, 0, rows("a", 10)),
             await stage(client, 0, rows("p0", 3), topic="/default/p-part-0"),
@@ -78,39 +78,41 @@ async def test_stages_become_visible_together_when_they_are_committed(tmp_path: 
         ]
         assert [one.records for one in stages] == [10, 3, 4]
         assert await read_all(client, TOPIC) == []
-        outcome = await client.commit_stages("job", 0, pickle.loads(pickle.dumps(stages)))
+        outcome = await client.stages.commit("job", 0, pickle.loads(pickle.dumps(stages)))
         assert outcome.committed
         assert outcome.offsets == {TOPIC: (0, 10), "/default/p-part-0": (0, 3), "/default/p-part-1": (0, 4)}
         assert await read_all(client, TOPIC) == rows("a", 10)
         assert sorted(await read_all(client, "/default/p")) == sorted(rows("p0", 3) + rows("p1", 4))
-        again = await client.commit_stages("job", 0, stages)
+        again = await client.stages.commit("job", 0, stages)
         assert not again.committed
         assert again.offsets == outcome.offsets
-        assert await client.last_batch("job") == 0
-        assert await client.list_stages() == []
+        assert await client.stages.last_batch("job") == 0
+        assert (await client.stages.describe()).stages == []
         assert await read_all(client, TOPIC) == rows("a", 10)
         await wait_until(lambda: stage_files(tmp_path) == [])
 
 
 async def test_the_named_attempts_count_and_the_others_are_dropped(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         lost = await stage(client, 4, rows("first", 2), attempt="0.0")
         won = await stage(client, 4, rows("second", 2), attempt="0.1")
         ahead = await stage(client, 5, rows("next", 1))
-        assert [(one.batch_id, one.attempt, one.state, one.records) for one in await client.list_stages("job")] == [
+        assert [
+            (one.batch_id, one.attempt, one.state, one.records) for one in (await client.stages.describe("job")).stages
+        ] == [
             (4, "0.0", "staged", 2),
             (4, "0.1", "staged", 2),
             (5, "", "staged", 1),
         ]
         # A task that is still at it when the batch is decided is told so.
-        async with client.stage(TOPIC, producer="job", batch_id=4, attempt="0.2") as slow:
+        async with client.stages.open(TOPIC, producer="job", batch_id=4, attempt="0.2") as slow:
             await slow.add(rows("third", 1))
-            assert (await client.commit_stages("job", 4, [won])).committed
+            assert (await client.stages.commit("job", 4, [won])).committed
             with pytest.raises(FailedPreconditionError, match="committed without it"):
                 await slow.finish()
-        assert [one.stage_id for one in await client.list_stages()] == [ahead.stage_id]
-        assert (await client.commit_stages("job", 5, [ahead])).committed
+        assert [one.stage_id for one in (await client.stages.describe()).stages] == [ahead.stage_id]
+        assert (await client.stages.commit("job", 5, [ahead])).committed
         assert await read_all(client, TOPIC) == [*rows("second", 2), *rows("next", 1)]
         assert lost.stage_id != won.stage_id
 
@@ -118,86 +120,86 @@ async def test_the_named_attempts_count_and_the_others_are_dropped(tmp_path: Pat
 async def test_a_batch_that_is_committed_takes_no_more_rows(tmp_path: Path) -> None:
     """A driver that was killed before it noted its commit stages everything again, at no cost and to no effect."""
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
-        assert (await client.commit_stages("job", 7, [await stage(client, 7, rows("a", 3))])).committed
-        async with client.stage(TOPIC, producer="job", batch_id=7) as one:
+        await client.admin.create_topic(TOPIC)
+        assert (await client.stages.commit("job", 7, [await stage(client, 7, rows("a", 3))])).committed
+        async with client.stages.open(TOPIC, producer="job", batch_id=7) as one:
             assert one.committed
             await one.add(rows("a", 3))
             staged = await one.finish()
         assert staged == StagedBatch(0, TOPIC, 3, 0, "danube")
-        outcome = await client.commit_stages("job", 7, [staged])
+        outcome = await client.stages.commit("job", 7, [staged])
         assert (outcome.committed, outcome.offsets) == (False, {TOPIC: (0, 3)})
-        assert (await client.commit_stages("job", 3, [])).offsets == {}
-        assert await client.abort_stages("job", 7, [staged])
+        assert (await client.stages.commit("job", 3, [])).offsets == {}
+        assert await client.stages.abort("job", 7, [staged])
         assert await read_all(client, TOPIC) == rows("a", 3)
         with pytest.raises(FailedPreconditionError, match="lost or forgotten"):
-            await client.commit_stages("other", 7, [staged])
+            await client.stages.commit("other", 7, [staged])
 
 
 async def test_a_batch_without_rows_counts_as_committed(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
-        assert (await client.commit_stages("job", 0, [])).committed
-        async with client.stage(TOPIC, producer="job", batch_id=1) as one:
+        await client.admin.create_topic(TOPIC)
+        assert (await client.stages.commit("job", 0, [])).committed
+        async with client.stages.open(TOPIC, producer="job", batch_id=1) as one:
             await one.add([])
             empty = await one.finish()
-        outcome = await client.commit_stages("job", 1, [empty])
+        outcome = await client.stages.commit("job", 1, [empty])
         assert (outcome.committed, outcome.offsets) == (True, {})
-        assert await client.last_batch("job") == 1
-        assert await client.last_batch("nobody") is None
+        assert await client.stages.last_batch("job") == 1
+        assert await client.stages.last_batch("nobody") is None
 
 
 @pytest.mark.real("counts on time that passes")
 async def test_it_survives_restarts_staged_and_committed(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         async with broker.client() as client:
-            await client.create_topic(TOPIC)
+            await client.admin.create_topic(TOPIC)
             first = await stage(client, 0, rows("a", 5))
-            await client.commit_stages("job", 0, [first])
+            await client.stages.commit("job", 0, [first])
             second = await stage(client, 1, rows("b", 5))
-            async with client.stage(TOPIC, producer="job", batch_id=1) as unfinished:
+            async with client.stages.open(TOPIC, producer="job", batch_id=1) as unfinished:
                 await unfinished.add([bytes(500 * KIB)] * 3)
                 await wait_until(lambda: len(stage_files(tmp_path)) == 2)
                 await broker.crash()
         await broker.start()
         async with broker.client() as client:
-            assert [one.stage_id for one in await client.list_stages()] == [second.stage_id]
+            assert [one.stage_id for one in (await client.stages.describe()).stages] == [second.stage_id]
             await wait_until(lambda: len(stage_files(tmp_path)) == 1)
-            assert (await client.commit_stages("job", 0, [first])).offsets == {TOPIC: (0, 5)}
-            assert (await client.commit_stages("job", 1, [second])).committed
+            assert (await client.stages.commit("job", 0, [first])).offsets == {TOPIC: (0, 5)}
+            assert (await client.stages.commit("job", 1, [second])).committed
             await broker.restart()
-            assert await client.last_batch("job") == 1
+            assert await client.stages.last_batch("job") == 1
             assert await read_all(client, TOPIC) == rows("a", 5) + rows("b", 5)
 
 
 async def test_the_abort_of_a_write_takes_what_its_tasks_stage_afterwards(tmp_path: Path) -> None:
     """A job has failed, and tasks of it are still at work: one that writes, one that has not begun."""
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         await stage(client, 3, rows("done", 2), write_id="first")
         other = await stage(client, 3, rows("other", 2), write_id="second")
         unnamed = await stage(client, 3, rows("unnamed", 2))
-        async with client.stage(TOPIC, producer="job", batch_id=3, write_id="first") as slow:
+        async with client.stages.open(TOPIC, producer="job", batch_id=3, write_id="first") as slow:
             await slow.add(rows("slow", 2))
-            assert not await client.abort_stages("job", 3, write_id="first")
+            assert not await client.stages.abort("job", 3, write_id="first")
             with pytest.raises(FailedPreconditionError, match="aborted"):
                 await slow.finish()
         with pytest.raises(FailedPreconditionError, match="batch 3 of 'job' by write 'first': it was aborted"):
             await stage(client, 3, rows("late", 2), write_id="first")
-        assert [one.stage_id for one in await client.list_stages()] == [other.stage_id, unnamed.stage_id]
+        assert [one.stage_id for one in (await client.stages.describe()).stages] == [other.stage_id, unnamed.stage_id]
         # The id is that of one write: another batch and another producer may have it, too.
         for batch, producer in ((4, "job"), (3, "another")):
             await stage(client, batch, rows("x", 1), producer=producer, write_id="first")
-            assert not await client.abort_stages(producer, batch)
+            assert not await client.stages.abort(producer, batch)
         await broker.restart()
         with pytest.raises(FailedPreconditionError, match="it was aborted"):
             await stage(client, 3, rows("late", 2), write_id="first")
-        assert not await client.abort_stages("job", 3, write_id="first")
-        assert (await client.commit_stages("job", 3, [other])).committed
-        assert await client.abort_stages("job", 3, write_id="second")
+        assert not await client.stages.abort("job", 3, write_id="first")
+        assert (await client.stages.commit("job", 3, [other])).committed
+        assert await client.stages.abort("job", 3, write_id="second")
         # What was committed is told as ever, also to a late task of the write that was aborted.
         assert (await stage(client, 3, rows("late", 2), write_id="first")).stage_id == 0
-        assert await client.list_stages() == []
+        assert (await client.stages.describe()).stages == []
         assert await read_all(client, TOPIC) == rows("other", 2)
 
 
@@ -205,7 +207,7 @@ async def test_the_abort_of_a_write_takes_what_its_tasks_stage_afterwards(tmp_pa
 async def test_a_stage_that_is_finished_while_it_is_aborted_is_dropped(tmp_path: Path, named: str) -> None:
     """The last bytes of a stage are on their way to the disk when its write is aborted, and cannot be called back."""
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         stages = broker.broker.stages
         append, begun, go_on = stages._store.append, trio.Event(), trio.Event()
 
@@ -225,7 +227,7 @@ async def test_a_stage_that_is_finished_while_it_is_aborted_is_dropped(tmp_path:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task)
             await begun.wait()
-            assert not await client.abort_stages("job", 3, write_id=named)
+            assert not await client.stages.abort("job", 3, write_id=named)
             go_on.set()
         await wait_until(lambda: nothing_staged(client))
         assert stage_files(tmp_path) == []
@@ -259,22 +261,24 @@ async def test_aborted_writes_are_remembered_for_a_time_and_up_to_a_number(tmp_p
 async def test_every_durability_that_keeps_anything(tmp_path: Path, durability: str) -> None:
     async with running_broker(tmp_path) as broker:
         async with broker.client() as client:
-            await client.create_topic(TOPIC, durability=durability)
-            outcome = await client.commit_stages("job", 0, [await stage(client, 0, rows("a", 100))])
+            await client.admin.create_topic(TOPIC, durability=durability)
+            outcome = await client.stages.commit("job", 0, [await stage(client, 0, rows("a", 100))])
             assert outcome.offsets == {TOPIC: (0, 100)}
         await broker.restart(crash=True)
         async with broker.client() as client:
-            assert not (await client.commit_stages("job", 0, [])).committed
+            assert not (await client.stages.commit("job", 0, [])).committed
             assert await read_all(client, TOPIC) == rows("a", 100)
 
 
 async def test_large_stages_keep_their_order_among_other_producers(tmp_path: Path) -> None:
     async with running_broker(tmp_path, patience_s=30) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         payloads = [b"%07d" % number + bytes(993) for number in range(10_000)]
         stages = []
         for start in range(0, 10_000, 2_500):
-            async with client.stage(TOPIC, producer="job", batch_id=0, compression="lz4" if start else None) as one:
+            async with client.stages.open(
+                TOPIC, producer="job", batch_id=0, compression="lz4" if start else None
+            ) as one:
                 for first in range(start, start + 2_500, 100):
                     await one.add(payloads[first : first + 100])
                 stages.append(await one.finish())
@@ -285,7 +289,7 @@ async def test_large_stages_keep_their_order_among_other_producers(tmp_path: Pat
                     await producer.send(b"chatter")
 
             nursery.start_soon(chatter)
-            outcome = await client.commit_stages("job", 0, stages)
+            outcome = await client.stages.commit("job", 0, stages)
             nursery.cancel_scope.cancel()
         found = await read_all(client, TOPIC)
         assert [row for row in found if row != b"chatter"] == payloads
@@ -296,15 +300,15 @@ async def test_large_stages_keep_their_order_among_other_producers(tmp_path: Pat
 
 async def test_records_keep_keys_attributes_and_times(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
-        async with client.stage(TOPIC, producer="job", batch_id=0) as one:
+        await client.admin.create_topic(TOPIC)
+        async with client.stages.open(TOPIC, producer="job", batch_id=0) as one:
             await one.add([Record(b"1", "k", {"a": "b"}), Record(b"2", None, None, 5)], publish_time_us=1_000_000)
             await one.add([b"plain"])
             assert one.records == 3
             staged = await one.finish()
             with pytest.raises(ClosedError):
                 await one.add([b"late"])
-        await client.commit_stages("job", 0, [staged])
+        await client.stages.commit("job", 0, [staged])
         async with client.reader(TOPIC, start="earliest") as reader:
             first, second, third = [await reader.receive() for _ in range(3)]
         assert (first.payload, first.key, first.attributes) == (b"1", "k", {"a": "b"})
@@ -317,20 +321,20 @@ async def test_records_keep_keys_attributes_and_times(tmp_path: Path) -> None:
 def test_the_blocking_facade_stages_too(tmp_path: Path) -> None:
     def work(url: str) -> None:
         with sync.connect(url) as client:
-            client.create_topic(TOPIC)
-            with client.stage(TOPIC, producer="job", batch_id=0) as one:
+            client.admin.create_topic(TOPIC)
+            with client.stages.open(TOPIC, producer="job", batch_id=0) as one:
                 one.add([b"x"] * 10)
                 assert (one.records, one.topic, one.committed) == (10, TOPIC, False)
                 staged = one.finish()
                 assert one.size_bytes == staged.size_bytes
-            assert [info.stage_id for info in client.list_stages("job")] == [staged.stage_id]
-            assert client.commit_stages("job", 0, [staged]).committed
-            assert client.last_batch("job") == 0
-            with client.stage(TOPIC, producer="job", batch_id=1) as one:
+            assert [info.stage_id for info in client.stages.describe("job").stages] == [staged.stage_id]
+            assert client.stages.commit("job", 0, [staged]).committed
+            assert client.stages.last_batch("job") == 0
+            with client.stages.open(TOPIC, producer="job", batch_id=1) as one:
                 one.add([b"x"])
                 staged = one.finish()
-            assert not client.abort_stages("job", 1, [staged])
-            assert client.list_stages() == []
+            assert not client.stages.abort("job", 1, [staged])
+            assert client.stages.describe().stages == []
 
     async def main() -> None:
         async with running_broker(tmp_path) as broker:
@@ -344,42 +348,42 @@ def test_the_blocking_facade_stages_too(tmp_path: Path) -> None:
 
 async def test_stages_that_cannot_be_committed_are_named(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         good = await stage(client, 0, rows("a", 1))
         other = await stage(client, 0, rows("b", 1), producer="other")
         later = await stage(client, 1, rows("c", 1))
         gone = StagedBatch(12345, TOPIC, 1, 1, "danube")
         for wrong in (other, later, gone):
             with pytest.raises(FailedPreconditionError, match=f"{wrong.stage_id:016x}.*nothing was committed"):
-                await client.commit_stages("job", 0, [good, wrong])
+                await client.stages.commit("job", 0, [good, wrong])
         with pytest.raises(InvalidArgumentError, match=f"{good.stage_id:016x} twice"):
-            await client.commit_stages("job", 0, [good, good])
-        assert await client.last_batch("job") is None
-        assert (await client.commit_stages("job", 0, [good])).committed
+            await client.stages.commit("job", 0, [good, good])
+        assert await client.stages.last_batch("job") is None
+        assert (await client.stages.commit("job", 0, [good])).committed
         assert await read_all(client, TOPIC) == rows("a", 1)
 
 
 async def test_a_topic_that_was_deleted_takes_its_stage_along(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
-        await client.create_topic("/default/b")
+        await client.admin.create_topic(TOPIC)
+        await client.admin.create_topic("/default/b")
         stages = [await stage(client, 0, rows("a", 1)), await stage(client, 0, rows("b", 1), topic="/default/b")]
-        await client.delete_topic(TOPIC)
+        await client.admin.delete_topic(TOPIC)
         with pytest.raises(FailedPreconditionError, match=r"'/default/a' was deleted"):
-            await client.commit_stages("job", 0, stages)
-        await client.create_topic(TOPIC)  # another one of the same name
+            await client.stages.commit("job", 0, stages)
+        await client.admin.create_topic(TOPIC)  # another one of the same name
         with pytest.raises(FailedPreconditionError, match=r"'/default/a' was deleted"):
-            await client.commit_stages("job", 0, stages)
+            await client.stages.commit("job", 0, stages)
         assert await read_all(client, "/default/b") == []
-        assert (await client.commit_stages("job", 0, stages[1:])).committed
+        assert (await client.stages.commit("job", 0, stages[1:])).committed
 
 
 async def test_what_cannot_be_staged(tmp_path: Path) -> None:
     limits = {"max_message_bytes": 100 * KIB}
     async with running_broker(tmp_path, limits=limits) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
-        await client.create_topic("/default/none", durability="none")
-        await client.create_topic("/default/p", partitions=1)
+        await client.admin.create_topic(TOPIC)
+        await client.admin.create_topic("/default/none", durability="none")
+        await client.admin.create_topic("/default/p", partitions=1)
         with pytest.raises(FailedPreconditionError, match="durability 'none'"):
             await stage(client, 0, [b"x"], topic="/default/none")
         with pytest.raises(InvalidArgumentError, match="partitions"):
@@ -393,14 +397,14 @@ async def test_what_cannot_be_staged(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="bytes or Records, not str"):
             await stage(client, 0, ["text"])  # type: ignore[list-item]
         with pytest.raises(InvalidNameError, match="write name 'a b'"):
-            await client.abort_stages("job", 0, write_id="a b")
+            await client.stages.abort("job", 0, write_id="a b")
         with pytest.raises(InvalidArgumentError, match="either stages or the write"):
-            await client.abort_stages("job", 0, [StagedBatch(1, TOPIC, 1, 1, "danube")], write_id="a")
+            await client.stages.abort("job", 0, [StagedBatch(1, TOPIC, 1, 1, "danube")], write_id="a")
         with pytest.raises(InvalidArgumentError, match="attempt"):
             await stage(client, 0, [b"x"], attempt="a" * 256)
         with pytest.raises(InvalidArgumentError, match="compression 'gzip' is unknown"):
-            await client.stage(TOPIC, producer="job", batch_id=0, compression="gzip").__aenter__()  # type: ignore[arg-type]
-        async with client.stage(TOPIC, producer="job", batch_id=0) as one:
+            await client.stages.open(TOPIC, producer="job", batch_id=0, compression="gzip").__aenter__()  # type: ignore[arg-type]
+        async with client.stages.open(TOPIC, producer="job", batch_id=0) as one:
             await one.add([b"left behind"])
         await wait_until(lambda: nothing_staged(client))
         assert stage_files(tmp_path) == []
@@ -437,7 +441,7 @@ async def _to_its_end(stream: ClientStream) -> None:
 )
 async def test_a_peer_that_says_nonsense_leaves_nothing(tmp_path: Path, requests: list[Any], said: str) -> None:
     async with running_broker(tmp_path) as broker, broker.channel() as channel, broker.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with channel.open_stream(stage_api.StageMethod.STAGE) as stream:
             for request in requests:
                 stream.send_nowait(stream.encode(request))
@@ -453,15 +457,15 @@ async def test_limits_of_what_is_staged(tmp_path: Path) -> None:
         broker.client() as client,
         broker.client(request_timeout_s=1.0) as hasty,
     ):
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         with pytest.raises(LimitExceededError, match="max_staged_bytes"):
             await stage(client, 0, [bytes(201 * KIB)])
         await wait_until(lambda: nothing_staged(client))
         first = await stage(client, 0, [bytes(100 * KIB)])
-        async with client.stage(TOPIC, producer="job", batch_id=0):
+        async with client.stages.open(TOPIC, producer="job", batch_id=0):
             with pytest.raises(LimitExceededError, match="max_stages = 2"):
                 await stage(hasty, 0, [b"x"])
-        await client.commit_stages("job", 0, [first])
+        await client.stages.commit("job", 0, [first])
         await wait_until(lambda: nothing_staged(client))
         await stage(client, 1, [bytes(150 * KIB)])
         async with broker.channel() as channel:
@@ -475,18 +479,18 @@ async def test_limits_of_what_is_staged(tmp_path: Path) -> None:
 async def test_a_stage_expires_and_so_does_the_memory_of_a_producer(tmp_path: Path) -> None:
     limits = {"stage_expiry_s": 0.2, "stage_producer_expiry_s": 0.2}
     async with running_broker(tmp_path, limits=limits) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
-        await client.commit_stages("job", 0, [])
+        await client.admin.create_topic(TOPIC)
+        await client.stages.commit("job", 0, [])
         staged = await stage(client, 1, rows("a", 1))
-        async with client.stage(TOPIC, producer="job", batch_id=1) as slow:
+        async with client.stages.open(TOPIC, producer="job", batch_id=1) as slow:
             await wait_until(lambda: not stage_files(tmp_path))
             with pytest.raises(FailedPreconditionError, match="stage_expiry_s"):
                 await slow.finish()
         with pytest.raises(FailedPreconditionError, match="expired"):
-            await client.commit_stages("job", 1, [staged])
+            await client.stages.commit("job", 1, [staged])
 
         async def forgotten() -> bool:
-            return await client.last_batch("job") is None
+            return await client.stages.last_batch("job") is None
 
         await wait_until(forgotten)
         assert (await broker.broker.directory.catalogue.store.list("/stages/"))[0] == []
@@ -494,13 +498,13 @@ async def test_a_stage_expires_and_so_does_the_memory_of_a_producer(tmp_path: Pa
 
 async def test_the_publish_rate_holds_back_who_stages_and_not_the_commit(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
-        await client.change_policies(TOPIC, publish_rate=Rate(messages_per_s=200))
+        await client.admin.create_topic(TOPIC)
+        await client.admin.change_policies(TOPIC, publish_rate=Rate(messages_per_s=200))
         began = trio.current_time()
         staged = [await stage(client, 0, rows("a", 200)) for _ in range(3)]  # a burst, one on credit, one that waits
         assert trio.current_time() - began > 0.9
         with trio.fail_after(2):  # it would take three seconds if it were counted again
-            await client.commit_stages("job", 0, staged)
+            await client.stages.commit("job", 0, staged)
         assert broker.broker.directory.find(TOPIC).end_offset == 600
 
 
@@ -509,13 +513,13 @@ async def test_the_publish_rate_holds_back_who_stages_and_not_the_commit(tmp_pat
 
 async def test_a_commit_whose_caller_goes_away_goes_on(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         stages = [await stage(client, 0, rows("a", 10)) for _ in range(3)]
         with trio.move_on_after(0.001):
-            await client.commit_stages("job", 0, stages)
+            await client.stages.commit("job", 0, stages)
 
         async def committed() -> bool:
-            return not (await client.commit_stages("job", 0, stages)).committed
+            return not (await client.stages.commit("job", 0, stages)).committed
 
         await wait_until(committed)
         assert await read_all(client, TOPIC) == rows("a", 10) * 3
@@ -523,18 +527,18 @@ async def test_a_commit_whose_caller_goes_away_goes_on(tmp_path: Path) -> None:
 
 async def test_an_exclusive_producer_is_not_driven_out(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         staged = await stage(client, 0, rows("a", 2))
         async with client.producer(TOPIC, access="exclusive", name="mine"):
             with pytest.raises(FailedPreconditionError, match="exclusive"):
-                await client.commit_stages("job", 0, [staged])
-        assert (await client.commit_stages("job", 0, [staged])).committed
+                await client.stages.commit("job", 0, [staged])
+        assert (await client.stages.commit("job", 0, [staged])).committed
 
 
 @pytest.mark.real("damages a file")
 async def test_damage_is_found_before_anything_is_decided(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         staged = await stage(client, 0, rows("a", 1000))
         (name,) = stage_files(tmp_path)
         path = tmp_path / "stages" / name
@@ -542,10 +546,10 @@ async def test_damage_is_found_before_anything_is_decided(tmp_path: Path) -> Non
         data[-500] ^= 1
         path.write_bytes(data)
         with pytest.raises(DataLossError, match=f"{staged.stage_id:016x}.*stage again"):
-            await client.commit_stages("job", 0, [staged])
+            await client.stages.commit("job", 0, [staged])
         path.unlink()
         with pytest.raises(DataLossError, match="gone"):
-            await client.commit_stages("job", 0, [staged])
-        assert await client.last_batch("job") is None
+            await client.stages.commit("job", 0, [staged])
+        assert await client.stages.last_batch("job") is None
         again = await stage(client, 0, rows("a", 5))
-        assert (await client.commit_stages("job", 0, [again])).committed
+        assert (await client.stages.commit("job", 0, [again])).committed

@@ -27,7 +27,7 @@ async def sealed_topic(running: RunningBroker, client: danube.Client, topic: str
     payloads = await publish(client, topic, 50, 1000)
     async with client.consumer(topic, subscription="s", start="earliest"):
         pass
-    await client.seal_topic(topic)
+    await client.admin.seal_topic(topic)
     running.topic(topic).log._cached.clear()
     return payloads
 
@@ -47,7 +47,7 @@ async def test_a_subscription_waits_for_a_missing_directory(tmp_path: Path, inst
             waits = running.topic("/default/t").subscriptions["s"]
             await wait_until(lambda: waits.waits_for is not None)
             assert waits.failure is None
-            found = await client.explain_subscription("/default/t", "s")
+            found = await client.admin.explain_subscription("/default/t", "s")
             assert found.state == "waiting-for-storage"
             assert "--adopt" in found.sentence
             if instead != "nothing":
@@ -70,14 +70,14 @@ async def test_nothing_is_sealed_into_an_empty_mount_point_also_after_a_restart(
                 await running.restart()
             payloads += await publish(client, "/default/t", 20, 1000, seed=restart)
             with pytest.raises(StorageError, match="no marker"):
-                await client.seal_topic("/default/t")
+                await client.admin.seal_topic("/default/t")
             with pytest.raises(StorageError, match="no marker"):
-                await client.check_storage()
+                await client.storages.check()
             assert files(place) == []
             shutil.rmtree(place)
             away.rename(place)
-            assert (await client.seal_topic("/default/t"))[0].sealed_offset == len(payloads)
-        assert (await client.check_storage(deep=True)).ok
+            assert (await client.admin.seal_topic("/default/t"))[0].sealed_offset == len(payloads)
+        assert (await client.storages.check(deep=True)).ok
         assert await read_all(client, "/default/t") == payloads
 
 
@@ -92,7 +92,7 @@ async def test_topics_of_durability_remote_wait_for_their_directory_at_the_start
         running_broker(tmp_path / "data", storage=f"disk://{place}", limits=QUICK) as running,
         running.client(request_timeout_s=2.0) as client,
     ):
-        await client.create_topic("/default/r", durability="remote")
+        await client.admin.create_topic("/default/r", durability="remote")
         payloads = await publish(client, "/default/r", 10)
         await running.drain()
         place.rename(away)
@@ -125,7 +125,7 @@ async def test_a_bucket_that_was_made_again_is_not_the_one_it_was(tmp_path: Path
         space.store(marker, b"DNB-MARK 1 %032x\n" % 7, 0)
         await running.start()
         with pytest.raises(StorageError, match="marker of another storage"):
-            await client.check_storage()
+            await client.storages.check()
 
 
 def replace(space: MemorySpace, objects: dict[str, tuple[bytes, int]]) -> None:
@@ -141,11 +141,11 @@ async def test_a_place_that_was_given_up_is_adopted(tmp_path: Path) -> None:
         await sealed_topic(running, client)
         replace(space, {})
         with pytest.raises(StorageError, match="no marker"):
-            await client.check_storage()
-        found = await client.repair_storage(adopt=True)
+            await client.storages.check()
+        found = await client.storages.repair(adopt=True)
         assert found.missing == 1
         await running.restart()
-        assert (await client.check_storage()).missing == 1
+        assert (await client.storages.check()).missing == 1
         with pytest.raises(DataLossError):
             async with client.consumer("/default/t", subscription="s") as consumer:
                 await consumer.receive()
@@ -163,16 +163,16 @@ async def test_a_subscription_that_has_failed_is_looked_at_again(tmp_path: Path,
             with pytest.raises(DataLossError):
                 async with client.consumer("/default/t", subscription="s") as consumer:
                     await consumer.receive()
-            assert (await client.explain_subscription("/default/t", "s")).state == "failed"
+            assert (await client.admin.explain_subscription("/default/t", "s")).state == "failed"
         if remedy == "seek":
-            await client.seek_subscription("/default/t", "s", "latest")
-            assert (await client.explain_subscription("/default/t", "s")).state != "failed"
+            await client.admin.seek_subscription("/default/t", "s", "latest")
+            assert (await client.admin.explain_subscription("/default/t", "s")).state != "failed"
             payloads = await publish(client, "/default/t", 3, seed=1)
         else:
             space.store(key, data, modified_us)
             if remedy == "unload":
-                await client.unload_topic("/default/t")
-                assert (await client.explain_subscription("/default/t", "s")).state != "failed"
+                await client.admin.unload_topic("/default/t")
+                assert (await client.admin.explain_subscription("/default/t", "s")).state != "failed"
         async with client.consumer("/default/t", subscription="s") as consumer:
             assert [message.payload for message in await take(consumer, len(payloads))] == payloads
 

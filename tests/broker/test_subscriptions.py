@@ -36,7 +36,7 @@ async def fill(client: danube.Client, count: int, *, topic: str = TOPIC, first: 
 
 
 async def floor_of(client: danube.Client, subscription: str = "s") -> int:
-    (info,) = await client.describe_subscription(TOPIC, subscription)
+    (info,) = await client.admin.describe_subscription(TOPIC, subscription)
     return info.floor
 
 
@@ -69,7 +69,7 @@ async def test_each_type_delivers_everything_once_and_remembers_it(tmp_path: Pat
 
 async def test_the_type_is_fixed_by_the_first_consumer(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with client.consumer(TOPIC, subscription="s", type="shared"):
             pass
         await running.restart()
@@ -113,7 +113,7 @@ async def test_a_standby_gets_nothing_until_it_is_its_turn(tmp_path: Path) -> No
                 with trio.move_on_after(0.05) as scope:
                     await standby.receive()
                 assert scope.cancelled_caught
-                (info,) = await client.describe_subscription(TOPIC, "s")
+                (info,) = await client.admin.describe_subscription(TOPIC, "s")
                 assert {one.name: one.active for one in info.consumers} == {"a": False, "b": True}
             assert active.active
 
@@ -144,7 +144,7 @@ async def test_failover_takes_less_than_a_second(tmp_path: Path, clean: bool) ->
 
 async def test_shared_consumers_get_fair_shares(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         counts: dict[str, int] = defaultdict(int)
         seen: set[int] = set()
 
@@ -168,7 +168,7 @@ async def test_shared_consumers_get_fair_shares(tmp_path: Path) -> None:
 
 async def test_key_shared_keeps_the_order_of_each_key_while_consumers_come_and_go(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         log: dict[str, list[int]] = defaultdict(list)
         owners: dict[str, set[str]] = defaultdict(set)
 
@@ -212,7 +212,7 @@ async def test_key_shared_keeps_the_order_of_each_key_while_consumers_come_and_g
 
 async def test_the_key_of_a_message_without_one_is_its_producer(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with (
             client.consumer(TOPIC, subscription="s", type="key_shared", name="a") as one,
             client.consumer(TOPIC, subscription="s", type="key_shared", name="b") as two,
@@ -272,19 +272,19 @@ async def test_seek_moves_connected_consumers(tmp_path: Path, kind: str) -> None
                 await message.ack()
             await consumer.flush_acks()
             assert await floor_of(client) == 100
-            await client.seek_subscription(TOPIC, "s", 40)
+            await client.admin.seek_subscription(TOPIC, "s", 40)
             assert await floor_of(client) == 40
             assert [message.offset for message in await take(consumer, 60)] == list(range(40, 100))
-            await client.seek_subscription(TOPIC, "s", "earliest")
+            await client.admin.seek_subscription(TOPIC, "s", "earliest")
             assert (await consumer.receive()).offset == 0
-            await client.seek_subscription(TOPIC, "s", "latest")
+            await client.admin.seek_subscription(TOPIC, "s", "latest")
         await running.restart(crash=True)
         assert await floor_of(client) == 100
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert (info.backlog_messages, info.acked_ranges) == (0, 0)
         for wrong in (-1, "soon"):
             with pytest.raises(InvalidArgumentError):
-                await client.seek_subscription(TOPIC, "s", wrong)
+                await client.admin.seek_subscription(TOPIC, "s", wrong)
 
 
 async def test_a_sought_cursor_is_durable_when_the_call_returns(tmp_path: Path) -> None:
@@ -294,10 +294,10 @@ async def test_a_sought_cursor_is_durable_when_the_call_returns(tmp_path: Path) 
             for message in (await take(consumer, 60))[20:]:
                 await message.ack()
             await consumer.flush_acks()
-        await client.seek_subscription(TOPIC, "s", 10)
+        await client.admin.seek_subscription(TOPIC, "s", 10)
         await running.crash()
         await running.start()
-        (info,) = await client.describe_subscription(TOPIC, "s")
+        (info,) = await client.admin.describe_subscription(TOPIC, "s")
         assert (info.floor, info.acked_ranges, info.backlog_messages) == (10, 0, 90)
 
 
@@ -308,13 +308,13 @@ async def test_deleting_a_subscription_disconnects_and_forgets(tmp_path: Path) -
             for message in await take(consumer, 10):
                 await message.ack()
             await consumer.flush_acks()
-            await client.delete_subscription(TOPIC, "s")
+            await client.admin.delete_subscription(TOPIC, "s")
             with pytest.raises(SubscriptionNotFoundError, match="deleted"):
                 await consumer.receive()
         with pytest.raises(SubscriptionNotFoundError):
-            await client.delete_subscription(TOPIC, "s")
+            await client.admin.delete_subscription(TOPIC, "s")
         await running.restart(crash=True)
-        assert await client.list_subscriptions(TOPIC) == []
+        assert await client.admin.list_subscriptions(TOPIC) == []
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
             assert (await consumer.receive()).offset == 0
 
@@ -453,7 +453,7 @@ async def test_two_living_consumers_of_one_name_do_not_displace_each_other_for_e
                 with pytest.raises(ConsumerDisplacedError, match="a name of its own"):
                     await take(old, 10)
                 await trio.sleep(0.3)
-                (info,) = await client.describe_subscription(TOPIC, "s")
+                (info,) = await client.admin.describe_subscription(TOPIC, "s")
                 assert [one.name for one in info.consumers] == ["me"]
                 assert running.broker.runtime._consumer_id == 2, (
                     "the displaced consumer came back and displaced the new one"
@@ -469,10 +469,10 @@ async def test_out_of_order_acks_are_exact_after_drain_and_crash(tmp_path: Path)
                 if message.offset in acked:
                     await message.ack()
             await consumer.flush_acks()
-            (before,) = await client.describe_subscription(TOPIC, "s")
+            (before,) = await client.admin.describe_subscription(TOPIC, "s")
         for crash in (True, False, True):
             await running.restart(crash=crash)
-            (after,) = await client.describe_subscription(TOPIC, "s")
+            (after,) = await client.admin.describe_subscription(TOPIC, "s")
             assert (after.floor, after.acked_ranges, after.backlog_messages) == (
                 before.floor,
                 before.acked_ranges,
@@ -485,7 +485,7 @@ async def test_out_of_order_acks_are_exact_after_drain_and_crash(tmp_path: Path)
 
 async def test_a_consumer_without_credit_blocks_nobody(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with raw_consumer(channel, TOPIC, "stuck"), raw_consumer(channel, TOPIC, "s", kind="shared"):
             await fill(client, 100)
             async with client.consumer(TOPIC, subscription="s", type="shared", name="other") as other:
@@ -541,7 +541,7 @@ async def test_acks_beyond_what_was_delivered_count_for_nothing(tmp_path: Path) 
 
 async def test_a_slow_consumer_of_a_none_topic_gets_a_counted_gap(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic(TOPIC, durability="none")
+        await client.admin.create_topic(TOPIC, durability="none")
         async with (
             raw_consumer(channel, TOPIC, "slow") as slow,
             client.consumer(TOPIC, subscription="fast") as fast,
@@ -562,7 +562,7 @@ async def test_a_slow_consumer_of_a_none_topic_gets_a_counted_gap(tmp_path: Path
             gap = await slow.reply_of(api.Gap)
             assert (gap.start, gap.end) == (3, 10)
             assert (await slow.reply_of(api.Delivery)).base_offset == 10
-            (info,) = await client.describe_subscription(TOPIC, "slow")
+            (info,) = await client.admin.describe_subscription(TOPIC, "slow")
             assert info.dropped_messages == 7
 
 
@@ -570,7 +570,7 @@ async def test_a_slow_consumer_of_a_none_topic_gets_a_counted_gap(tmp_path: Path
 
 
 async def explanation(client: danube.Client) -> tuple[str, str]:
-    found = await client.explain_subscription(TOPIC, "s")
+    found = await client.admin.explain_subscription(TOPIC, "s")
     return found.state, found.sentence
 
 
@@ -599,7 +599,7 @@ async def test_explanations(tmp_path: Path) -> None:
 
 async def test_an_explanation_of_a_partitioned_subscription_has_a_line_for_each(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC, partitions=2)
+        await client.admin.create_topic(TOPIC, partitions=2)
         async with client.consumer(TOPIC, subscription="s"):
             state, sentence = await explanation(client)
         assert state == "caught-up"

@@ -26,49 +26,49 @@ pytestmark = pytest.mark.virtual
 
 async def test_namespaces(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        assert await client.list_namespaces() == ["default", "system"]
-        await client.create_namespace("shop")
+        assert await client.admin.list_namespaces() == ["default", "system"]
+        await client.admin.create_namespace("shop")
         with pytest.raises(AlreadyExistsError, match="'shop' exists"):
-            await client.create_namespace("shop")
-        await client.create_topic("/shop/orders")
+            await client.admin.create_namespace("shop")
+        await client.admin.create_topic("/shop/orders")
         with pytest.raises(FailedPreconditionError, match="still holds 1 topic"):
-            await client.delete_namespace("shop")
+            await client.admin.delete_namespace("shop")
         for built_in in ("default", "system"):
             with pytest.raises(FailedPreconditionError, match="built in"):
-                await client.delete_namespace(built_in)
+                await client.admin.delete_namespace(built_in)
         await running.restart()
-        assert await client.list_namespaces() == ["default", "shop", "system"]
-        await client.delete_topic("/shop/orders")
-        await client.delete_namespace("shop")
-        assert await client.list_namespaces() == ["default", "system"]
+        assert await client.admin.list_namespaces() == ["default", "shop", "system"]
+        await client.admin.delete_topic("/shop/orders")
+        await client.admin.delete_namespace("shop")
+        assert await client.admin.list_namespaces() == ["default", "system"]
         with pytest.raises(NamespaceNotFoundError):
-            await client.delete_namespace("shop")
+            await client.admin.delete_namespace("shop")
         with pytest.raises(NamespaceNotFoundError, match="namespaces create shop"):
-            await client.create_topic("/shop/orders")
+            await client.admin.create_topic("/shop/orders")
 
 
 async def test_describe_and_list(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_namespace("other")
-        made = await client.create_topic("/default/b", durability="os")
-        await client.create_topic("/default/a", partitions=3)
-        await client.create_topic("/other/c")
+        await client.admin.create_namespace("other")
+        made = await client.admin.create_topic("/default/b", durability="os")
+        await client.admin.create_topic("/default/a", partitions=3)
+        await client.admin.create_topic("/other/c")
         assert made.durability == "os"
         assert made.created_us > 1_600_000_000_000_000
-        assert [topic.topic for topic in await client.list_topics()] == ["/default/a", "/default/b", "/other/c"]
-        assert [topic.topic for topic in await client.list_topics("other")] == ["/other/c"]
+        assert [topic.topic for topic in await client.admin.list_topics()] == ["/default/a", "/default/b", "/other/c"]
+        assert [topic.topic for topic in await client.admin.list_topics("other")] == ["/other/c"]
         async with client.producer("/default/b", name="p") as producer:
             await producer.send_many([b"1", b"2", b"3"])
             async with client.consumer("/default/b", subscription="s"):
-                info = await client.describe_topic("/default/b")
+                info = await client.admin.describe_topic("/default/b")
         assert (info.start_offset, info.end_offset, info.partitions, info.subscriptions) == (0, 3, 0, ["s"])
         assert info.stored_bytes > 3
         assert [(one.name, one.next_sequence, one.connected) for one in info.producers] == [("p", 3, True)]
         with pytest.raises(TopicNotFoundError):
-            await client.describe_topic("/default/none")
+            await client.admin.describe_topic("/default/none")
         with pytest.raises(SubscriptionNotFoundError, match="subscriptions list"):
-            await client.describe_subscription("/default/b", "none")
-        broker = await client.info()
+            await client.admin.describe_subscription("/default/b", "none")
+        broker = await client.admin.info()
         assert broker.topics == 5
         assert broker.connections == 1
         assert broker.journal_used_bytes > 0
@@ -76,21 +76,21 @@ async def test_describe_and_list(tmp_path: Path) -> None:
 
 async def test_creating_a_topic_twice_or_with_a_bad_name_is_refused(tmp_path: Path) -> None:
     async with running_broker(tmp_path, limits={"max_topics": 2}) as running, running.client() as client:
-        await client.create_topic("/default/t")
+        await client.admin.create_topic("/default/t")
         with pytest.raises(AlreadyExistsError):
-            await client.create_topic("/default/t")
+            await client.admin.create_topic("/default/t")
         with pytest.raises(InvalidNameError, match="part"):
-            await client.create_topic("/default/x-part-3")
+            await client.admin.create_topic("/default/x-part-3")
         with pytest.raises(InvalidArgumentError):
-            await client.create_topic("/default/p", partitions=1_000_000)
+            await client.admin.create_topic("/default/p", partitions=1_000_000)
         with pytest.raises(InvalidArgumentError):
-            await client.create_topic("/default/p", partitions=-1)
+            await client.admin.create_topic("/default/p", partitions=-1)
         with pytest.raises(LimitExceededError, match="max_topics = 2"):
-            await client.create_topic("/default/p", partitions=2)
+            await client.admin.create_topic("/default/p", partitions=2)
         with pytest.raises(TopicNotFoundError, match="name of partition 3 of '/default/x', which does not exist"):
             async with client.producer("/default/x-part-3"):
                 pass
-        assert [topic.topic for topic in await client.list_topics()] == ["/default/t"]
+        assert [topic.topic for topic in await client.admin.list_topics()] == ["/default/t"]
 
 
 async def test_producers_create_topics_and_consumers_do_not(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_producers_create_topics_and_consumers_do_not(tmp_path: Path) -> N
             assert producer.durability == "none"
         async with client.producer("/default/parts", partitions=2) as producer:
             assert producer.partitions == 2
-        assert [topic.topic for topic in await client.list_topics()] == [
+        assert [topic.topic for topic in await client.admin.list_topics()] == [
             "/default/new",
             "/default/none",
             "/default/parts",
@@ -120,7 +120,7 @@ async def test_automatic_creation_can_be_switched_off(tmp_path: Path) -> None:
             with pytest.raises(TopicNotFoundError, match="topics create"):
                 async with client.producer("/default/new", partitions=partitions):
                     pass
-        assert await client.list_topics() == []
+        assert await client.admin.list_topics() == []
 
 
 def test_the_hash_that_routes_keys_gives_the_published_vectors() -> None:
@@ -133,8 +133,8 @@ def test_the_hash_that_routes_keys_gives_the_published_vectors() -> None:
 
 async def test_a_partitioned_topic_routes_by_key_and_round_robin(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic("/default/t", partitions=4)
-        lookup = await client.lookup_topic("/default/t")
+        await client.admin.create_topic("/default/t", partitions=4)
+        lookup = await client.admin.lookup_topic("/default/t")
         assert lookup.topics == [f"/default/t-part-{index}" for index in range(4)]
         keys = ["a", "foobar", "user-7", "ü", "x" * 100]
         async with client.producer("/default/t") as producer:
@@ -145,20 +145,20 @@ async def test_a_partitioned_topic_routes_by_key_and_round_robin(tmp_path: Path)
             turns = [(await producer.send(b"r")).partition for _ in range(8)]
         assert sorted(turns[:4]) == [0, 1, 2, 3]
         assert turns[4:] == turns[:4]
-        info = await client.describe_topic("/default/t")
+        info = await client.admin.describe_topic("/default/t")
         assert (info.partitions, info.end_offset) == (4, 18)
         async with client.consumer("/default/t", subscription="s", start="earliest") as consumer:
             seen = [await consumer.receive() for _ in range(18)]
         for message in seen:
             if message.key is not None:
                 assert message.topic == f"/default/t-part-{route_key(message.key, 4)}"
-        rows = await client.list_subscriptions("/default/t")
+        rows = await client.admin.list_subscriptions("/default/t")
         assert [row.topic for row in rows] == lookup.topics
 
 
 async def test_a_base_name_or_a_missing_partition_cannot_be_opened(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client, running.channel() as channel:
-        await client.create_topic("/default/t", partitions=2)
+        await client.admin.create_topic("/default/t", partitions=2)
         with pytest.raises(InvalidArgumentError, match="has 2 partitions"):
             async with raw_producer(channel, "/default/t"):
                 pass
@@ -166,11 +166,11 @@ async def test_a_base_name_or_a_missing_partition_cannot_be_opened(tmp_path: Pat
             async with raw_producer(channel, "/default/t-part-2"):
                 pass
         with pytest.raises(FailedPreconditionError, match="as a whole"):
-            await client.delete_topic("/default/t-part-1")
+            await client.admin.delete_topic("/default/t-part-1")
         async with client.producer("/default/t-part-1") as producer:
             assert (await producer.send(b"x")).offset == 0
-        assert (await client.describe_topic("/default/t-part-1")).end_offset == 1
-        assert (await client.describe_topic("/default/t-part-0")).end_offset == 0
+        assert (await client.admin.describe_topic("/default/t-part-1")).end_offset == 1
+        assert (await client.admin.describe_topic("/default/t-part-0")).end_offset == 0
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -185,24 +185,24 @@ async def test_a_topic_that_is_created_again_shows_nothing_of_the_old_one(tmp_pa
                 assert (await consumer.receive()).payload == b"%d-0" % life
                 await (await consumer.receive()).ack()
                 await consumer.flush_acks()
-            await client.delete_topic("/default/t")
+            await client.admin.delete_topic("/default/t")
             with pytest.raises(TopicNotFoundError):
-                await client.describe_topic("/default/t")
+                await client.admin.describe_topic("/default/t")
             if life == 1:
                 await running.restart(crash=crash)
-                assert await client.list_topics() == []
-        await client.create_topic("/default/t")
+                assert await client.admin.list_topics() == []
+        await client.admin.create_topic("/default/t")
         await running.restart(crash=crash)
-        info = await client.describe_topic("/default/t")
+        info = await client.admin.describe_topic("/default/t")
         assert (info.end_offset, info.stored_bytes, info.producers, info.subscriptions) == (0, 0, [], [])
 
 
 async def test_deleting_a_topic_disconnects_its_users(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic("/default/t")
+        await client.admin.create_topic("/default/t")
         async with running.channel() as channel, raw_producer(channel, "/default/t") as producer:
             async with client.consumer("/default/t", subscription="s") as consumer:
-                await client.delete_topic("/default/t")
+                await client.admin.delete_topic("/default/t")
                 with pytest.raises(TopicNotFoundError, match="deleted"):
                     await consumer.receive()
             with pytest.raises(TopicNotFoundError, match="deleted"):
@@ -213,7 +213,7 @@ async def test_durability_is_fixed_at_creation(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
         for durability in ("none", "os", "disk"):
             topic = f"/default/{durability}"
-            await client.create_topic(topic, durability=durability)
+            await client.admin.create_topic(topic, durability=durability)
             for other in {"none", "os", "disk"} - {durability}:
                 with pytest.raises(DurabilityMismatchError, match="fixed when a topic is created"):
                     async with client.producer(topic, durability=other):
@@ -223,7 +223,7 @@ async def test_durability_is_fixed_at_creation(tmp_path: Path) -> None:
             async with client.producer(topic) as producer:
                 assert producer.durability == durability
         await running.restart(crash=True)
-        assert {topic.topic: topic.end_offset for topic in await client.list_topics()} == {
+        assert {topic.topic: topic.end_offset for topic in await client.admin.list_topics()} == {
             "/default/none": 0,
             "/default/os": 2,
             "/default/disk": 2,

@@ -50,7 +50,7 @@ def let_fail(broker, topic, records, partitions=0):
     async def main():
         async with danube.connect(broker.url) as client:
             if partitions:
-                await client.create_topic(topic, partitions=partitions)
+                await client.admin.create_topic(topic, partitions=partitions)
             async with client.producer(topic, name=f"till{topic.replace('/', '-')}") as producer:
                 await producer.send_many(
                     [payload for _, payload in records], keys=[key for key, _ in records], attributes={"color": "red"}
@@ -61,7 +61,7 @@ def let_fail(broker, topic, records, partitions=0):
                     await batch.nack(reason="no such user")
                 with trio.fail_after(PATIENCE_S):
                     while sum(  # noqa: ASYNC110 - another process
-                        row.dead_lettered_messages for row in await client.describe_subscription(topic, "billing")
+                        row.dead_lettered_messages for row in await client.admin.describe_subscription(topic, "billing")
                     ) < len(records):
                         await trio.sleep(0.05)
 

@@ -26,10 +26,10 @@ def run(broker, *arguments, code=0):
 
 def test_list_and_abort(broker):
     with connect(broker.url) as client:
-        client.create_topic("/default/a")
+        client.admin.create_topic("/default/a")
         staged = []
         for batch in (0, 1):
-            with client.stage("/default/a", producer="job", batch_id=batch, attempt=f"{batch}.0") as stage:
+            with client.stages.open("/default/a", producer="job", batch_id=batch, attempt=f"{batch}.0") as stage:
                 stage.add([b"x"] * 5)
                 staged.append(stage.finish())
         found = json.loads(run(broker, "stages", "list", "-o", "json").stdout)
@@ -42,7 +42,7 @@ def test_list_and_abort(broker):
         table = run(broker, "stages", "list", "--producer", "job")
         assert f"{staged[0].stage_id:016x}" in table.stdout
         assert "of 8.0 GiB staged" in table.stderr
-        assert client.commit_stages("job", 0, staged[:1]).committed
+        assert client.stages.commit("job", 0, staged[:1]).committed
         assert "aborted batch 1 of job" in run(broker, "stages", "abort", "job", "1").stdout
         assert json.loads(run(broker, "stages", "list", "-o", "json").stdout)["stages"] == []
         refused = CliRunner().invoke(app, ["stages", "abort", "job", "0", "--url", broker.url])

@@ -33,7 +33,7 @@ def test_asyncio_end_to_end() -> None:
                 async for batch in consumer.batches(until_caught_up=True):
                     found += batch.payloads()
                     await batch.ack()
-            assert [topic.topic for topic in await client.list_topics()] == [TOPIC]
+            assert [topic.topic for topic in await client.admin.list_topics()] == [TOPIC]
             return found
 
     with broker_in_a_thread() as broker:
@@ -54,9 +54,9 @@ def test_asyncio_errors_and_cancellation() -> None:
                     async with asyncio.timeout(0.05):
                         await consumer.receive()
             with pytest.raises(TopicNotFoundError):
-                await client.lookup_topic("/default/none")
+                await client.admin.lookup_topic("/default/none")
         with pytest.raises(ClosedError):
-            await client.list_topics()
+            await client.admin.list_topics()
 
     with broker_in_a_thread() as broker:
         asyncio.run(main(broker.url))
@@ -71,12 +71,12 @@ def test_blocking_facade(backend: str) -> None:
             pending = producer.send_nowait(b"last")
             producer.flush()
             assert pending.done
-            assert pending.result().offset == 51
+            assert pending.receipt().offset == 51
             with pytest.raises(InvalidArgumentError):
                 producer.send("text")  # type: ignore[arg-type]
             assert (producer.partitions, producer.stored_before) == (0, [0])
         assert client.connected
-        assert [topic.end_offset for topic in client.list_topics()] == [52]
+        assert [topic.end_offset for topic in client.admin.list_topics()] == [52]
         with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
             first = next(iter(consumer))
             assert (first.payload, first.key, first.attributes, first.topic) == (b"first", "k", {"a": "1"}, TOPIC)

@@ -23,7 +23,7 @@ def join() -> None:  # registered before the connection is opened, so called aft
         _loop.EXIT_LINGER_S = 0.2
         waiting.join()
         try:
-            client.log_state([topic])
+            client.logs.states([topic])
         except ClosedError as error:
             say("main: " + error.code)
 
@@ -39,7 +39,7 @@ say(consumer.receive().payload.decode())
 
 def wait() -> None:
     try:
-        client.log_state([topic], beyond={topic: 1}, timeout_s=60)
+        client.logs.states([topic], beyond={topic: 1}, timeout_s=60)
     except ClosedError as error:
         say("thread: " + error.code)
 
@@ -87,7 +87,7 @@ def test_a_thread_that_is_joined_at_exit_hears_of_the_end(broker: BrokerProcess,
 
 FORKED = """
 if not os.fork():
-    for call in (client.list_topics, consumer.receive):
+    for call in (client.admin.list_topics, consumer.receive):
         try:
             call()
         except ClosedError as error:

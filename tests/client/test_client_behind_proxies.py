@@ -66,7 +66,7 @@ async def test_a_graceful_goaway_leaves_long_streams_and_moves_the_rest() -> Non
             await old.send(b"2")
             async with client.producer(TOPIC, name="new") as new:
                 await new.send(b"3")
-                assert len(await client.list_topics()) == 1
+                assert len(await client.admin.list_topics()) == 1
             assert [(await consumer.receive()).payload for _ in range(3)] == [b"1", b"2", b"3"]
             assert len(broker.opens) == 3, "what was open has gone on where it was"
         await wait_until(lambda: first not in broker.server._connections)
@@ -80,7 +80,7 @@ async def test_a_connection_that_is_retired_again_and_again() -> None:
             await producer.send(b"%d" % number)
             for connection in list(broker.server._connections):
                 goaway(connection, GRACEFUL)
-            assert len(await client.list_topics()) == 1
+            assert len(await client.admin.list_topics()) == 1
         await wait_until(lambda: len(broker.server._connections) <= 2)
 
 
@@ -130,11 +130,11 @@ async def test_a_call_that_was_refused_is_made_again_and_one_that_was_reset_is_n
             return api.TopicPartitions(TOPIC, 0, [TOPIC], Durability.DISK)
 
         serve(broker, lookup)
-        await client._change(api.Method.LOOKUP_TOPIC, api.LookupTopic(TOPIC), api.TopicPartitions)
+        await client.admin._change(api.Method.LOOKUP_TOPIC, api.LookupTopic(TOPIC), api.TopicPartitions)
         assert calls == 2
         calls, fate = 0, CANCEL
         with pytest.raises(ConnectionLostError, match="HTTP/2 code 8"):
-            await client._change(api.Method.LOOKUP_TOPIC, api.LookupTopic(TOPIC), api.TopicPartitions)
+            await client.admin._change(api.Method.LOOKUP_TOPIC, api.LookupTopic(TOPIC), api.TopicPartitions)
         assert calls == 1
 
 
@@ -151,7 +151,7 @@ async def test_calls_that_are_always_refused_give_up() -> None:
 
             serve(broker, lookup)
             with pytest.raises(CallRefusedError, match="refused"):
-                await client._change(api.Method.LOOKUP_TOPIC, api.LookupTopic(TOPIC), api.TopicPartitions)
+                await client.admin._change(api.Method.LOOKUP_TOPIC, api.LookupTopic(TOPIC), api.TopicPartitions)
 
 
 async def test_a_connection_is_renewed_before_its_stream_ids_are_used_up() -> None:
@@ -162,7 +162,7 @@ async def test_a_connection_is_renewed_before_its_stream_ids_are_used_up() -> No
             channel = await client._connection.channel()
             channel.protocol._h2.highest_outbound_stream_id = LAST_STREAM_ID - 4
             for _ in range(10):
-                assert len(await client.list_topics()) == 1
+                assert len(await client.admin.list_topics()) == 1
             await producer.send(b"1")
             assert len(broker.server._connections) == 2
             assert len(broker.opens) == 1

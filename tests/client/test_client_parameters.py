@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import danube
-from danube.client import Batch, Client, Consumer, Message, Producer, Reader, Stage
+from danube.client import Admin, Batch, Client, Consumer, Logs, Message, Producer, Reader, Stage, Stages, Storages
 from danube.model import SubscriptionPolicy, TopicPolicies
 from danube.model.errors import DanubeError, InternalError, InvalidArgumentError
 
@@ -87,6 +87,15 @@ def calls_of(kind: type, *but: str) -> dict[str, Callable[..., Any]]:
     return {name: call for name, call in members if name[0] != "_" and name not in but and parameters(call)}
 
 
+PARTS_OF_A_CLIENT = {"": Client, "admin": Admin, "storages": Storages, "logs": Logs, "stages": Stages}
+"""Attributes of a client whose methods are calls; the empty one is the client itself."""
+
+
+def calls_of_client(parts: Mapping[str, type]) -> dict[tuple[str, str], Callable[..., Any]]:
+    """Return the public methods of a client and its parts, by the names of the attribute and of the method."""
+    return {(part, name): call for part, kind in parts.items() for name, call in calls_of(kind).items()}
+
+
 @st.composite
 def arguments(draw: st.DrawFn, call: Callable[..., Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return arguments that are valid, but for one or two."""
@@ -139,9 +148,9 @@ async def outcome(call: Callable[..., Any], positional: Sequence[Any], named: di
 
 
 async def prepared(client: Client) -> None:
-    await client.create_topic(TOPIC)
-    await client.create_topic(PARTS, partitions=2)
-    await client.create_namespace("other")
+    await client.admin.create_topic(TOPIC)
+    await client.admin.create_topic(PARTS, partitions=2)
+    await client.admin.create_namespace("other")
     async with client.consumer(TOPIC, subscription=SUB, start="earliest"), client.producer(TOPIC) as producer:
         await producer.send_many([b"%d" % number for number in range(20)])
 
@@ -152,13 +161,13 @@ FEW = [6, pytest.param(300, marks=[pytest.mark.extended, pytest.mark.timeout(900
 
 @pytest.mark.parametrize("count", FEW)
 async def test_every_parameter_of_the_client(tmp_path: Path, count: int) -> None:
-    cases = {name: drawn(arguments(call), count) for name, call in calls_of(Client).items()}
+    cases = {each: drawn(arguments(call), count) for each, call in calls_of_client(PARTS_OF_A_CLIENT).items()}
     async with running_broker(tmp_path, patience_s=900) as running, running.client() as client:
         await prepared(client)
-        for name, examples in cases.items():
+        for (part, name), examples in cases.items():
             for positional, named in examples:
-                await outcome(getattr(client, name), positional, named)
-            await client.info()
+                await outcome(getattr(getattr(client, part, client), name), positional, named)
+            await client.admin.info()
         assert not running.broker.draining
 
 
@@ -176,7 +185,7 @@ async def test_every_parameter_of_what_a_client_opens(tmp_path: Path, count: int
             client.producer(TOPIC) as producer,
             client.consumer(TOPIC, subscription=SUB) as consumer,
             client.reader(PARTS, start="earliest") as reader,
-            client.stage(TOPIC, producer="job", batch_id=1) as stage,
+            client.stages.open(TOPIC, producer="job", batch_id=1) as stage,
         ):
             message = await consumer.receive()
             await producer.send_many([b"a", b"b"])
@@ -207,7 +216,7 @@ async def test_every_option_of_a_connection(tmp_path: Path) -> None:
         for _, named in drawn(options, 40):
             await outcome(danube.connect, [], {"url": running.url} | named)
         async with running.client() as client:
-            await client.info()
+            await client.admin.info()
 
 
 async def test_ranges_that_are_none_end_nothing(tmp_path: Path) -> None:
@@ -239,7 +248,7 @@ async def test_delays_that_are_none_are_refused_and_send_nothing(tmp_path: Path)
             with pytest.raises(InvalidArgumentError, match="deliver_after_s"):
                 await producer.send_many([b"x"], deliver_after_s=delay)
         await producer.send(b"x")
-        assert (await client.describe_topic(TOPIC)).end_offset == 1
+        assert (await client.admin.describe_topic(TOPIC)).end_offset == 1
 
 
 async def test_places_that_are_none_are_refused(tmp_path: Path) -> None:

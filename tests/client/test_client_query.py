@@ -30,7 +30,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             for start in range(0, 100, 10):
                 producer.send_many(SENT[start : start + 10])
                 if start == 50:
-                    client.seal_topic(T)
+                    client.admin.seal_topic(T)
         yield running
 
 
@@ -40,21 +40,26 @@ def client(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[Cl
         yield opened
 
 
+def read(client: Client, topic: str, start: int, end: int, **options: int) -> list[RawBatch]:
+    with client.logs.read(topic, start, end, **options) as batches:
+        return list(batches)
+
+
 def payloads(batches: list[RawBatch]) -> list[object]:
     return [record for batch in batches for record in open_records(batch.part, read_header(batch.part), 1 << 20)]
 
 
 def test_a_range_is_read_from_storage_and_broker(client: Client) -> None:
-    (state,) = client.log_state([T])
+    (state,) = client.logs.states([T])
     assert (state.start_offset, state.sealed_offset, state.end_offset) == (0, 60, 100)
-    found = client.log_parts(T, 15, 85)
+    found = client.logs.parts(T, 15, 85)
     assert (found.start, found.end) == (15, 60)
     with open_direct(state.storage_url) as storage:
         history = list(storage.read_all([(part, found.start, found.end) for part in direct_parts(found)]))
-    tail = list(client.read_log(T, found.end, 85))
+    tail = read(client, T, found.end, 85)
     assert payloads(history) + payloads(tail) == SENT[10:90]
-    assert list(client.read_log(T, 3, 3)) == []
-    assert payloads(list(client.read_log(T, 0, 100, credit_bytes=100))) == SENT
+    assert read(client, T, 3, 3) == []
+    assert payloads(read(client, T, 0, 100, credit_bytes=100)) == SENT
 
 
 def test_a_reading_goes_on_when_its_messages_weigh_next_to_nothing(
@@ -63,10 +68,7 @@ def test_a_reading_goes_on_when_its_messages_weigh_next_to_nothing(
     monkeypatch.setattr(_log_reading, "_MOST_MESSAGES", 20)
     found: list[RawBatch] = []
 
-    def read() -> None:
-        found.extend(client.read_log(T, 0, 100))
-
-    reading = threading.Thread(target=read, daemon=True)
+    reading = threading.Thread(target=lambda: found.extend(read(client, T, 0, 100)), daemon=True)
     reading.start()
     reading.join(timeout=10)
     assert not reading.is_alive()
@@ -78,31 +80,30 @@ def test_a_reading_that_is_left_ends(client: Client) -> None:
     with client.producer(topic) as producer:
         for start in range(0, 100, 10):
             producer.send_many(SENT[start : start + 10])
-    reading = client.read_log(topic, 0, 100, credit_bytes=100)
-    assert next(reading).base_offset == 0
-    assert client.describe_topic(topic).readers == 1
-    reading.close()  # type: ignore[attr-defined]
+    with client.logs.read(topic, 0, 100, credit_bytes=100) as batches:
+        assert next(batches).base_offset == 0
+        assert client.admin.describe_topic(topic).readers == 1
     deadline = time.monotonic() + 10
-    while client.describe_topic(topic).readers and time.monotonic() < deadline:
+    while client.admin.describe_topic(topic).readers and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not client.describe_topic(topic).readers
+    assert not client.admin.describe_topic(topic).readers
 
 
 def test_offsets_by_time(client: Client) -> None:
-    batches = list(client.read_log(T, 0, 100))
+    batches = read(client, T, 0, 100)
     for batch in batches:
-        assert client.offsets_at(T, batch.append_time_us) == batch.base_offset
-    assert client.offsets_at(T, datetime(2000, 1, 1, tzinfo=UTC)) == 0
-    assert client.offsets_at(T, datetime(2999, 1, 1, tzinfo=UTC)) == 100
+        assert client.logs.offset_at(T, batch.append_time_us) == batch.base_offset
+    assert client.logs.offset_at(T, datetime(2000, 1, 1, tzinfo=UTC)) == 0
+    assert client.logs.offset_at(T, datetime(2999, 1, 1, tzinfo=UTC)) == 100
     with pytest.raises(InvalidArgumentError, match="no time zone"):
-        client.offsets_at(T, datetime(2000, 1, 1))
+        client.logs.offset_at(T, datetime(2000, 1, 1))
 
 
 def test_waiting_for_news(client: Client) -> None:
     topic = f"/default/news-{uuid.uuid4().hex}"
-    client.create_topic(topic)
+    client.admin.create_topic(topic)
     began = time.monotonic()
-    (state,) = client.log_state([topic], beyond={topic: 0}, timeout_s=0.05)
+    (state,) = client.logs.states([topic], beyond={topic: 0}, timeout_s=0.05)
     assert state.end_offset == 0
     assert time.monotonic() - began >= 0.05
 
@@ -113,7 +114,7 @@ def test_waiting_for_news(client: Client) -> None:
     later = threading.Timer(0.1, publish)
     later.start()
     began = time.monotonic()
-    (state,) = client.log_state([topic], beyond={topic: 0}, timeout_s=10)
+    (state,) = client.logs.states([topic], beyond={topic: 0}, timeout_s=10)
     later.join()
     assert state.end_offset == 1
     assert time.monotonic() - began < 5
@@ -121,19 +122,19 @@ def test_waiting_for_news(client: Client) -> None:
 
 def test_errors_come_as_themselves(client: Client) -> None:
     with pytest.raises(TopicNotFoundError):
-        client.log_state(["/default/missing"])
+        client.logs.states(["/default/missing"])
     with pytest.raises(TopicNotFoundError):
-        client.log_parts("/default/missing")
+        client.logs.parts("/default/missing")
     with pytest.raises(TopicNotFoundError):
-        next(client.read_log("/default/missing", 0, 1))
+        read(client, "/default/missing", 0, 1)
 
 
 def test_an_idle_poll_costs_the_broker_next_to_nothing(broker: BrokerProcess, client: Client) -> None:
     """Processor time of the broker while ten polls wait: none of them makes it do anything."""
     topic = f"/default/idle-{uuid.uuid4().hex}"
-    client.create_topic(topic)
+    client.admin.create_topic(topic)
     polls = [
-        threading.Thread(target=client.log_state, args=([topic],), kwargs={"beyond": {topic: 0}, "timeout_s": 60})
+        threading.Thread(target=client.logs.states, args=([topic],), kwargs={"beyond": {topic: 0}, "timeout_s": 60})
         for _ in range(10)
     ]
     for poll in polls:

@@ -77,7 +77,7 @@ def test_a_request_gets_its_reply(backend: str, broker: BrokerProcess, topic: st
             with pytest.raises(RequestFailedError, match="the handler failed: ValueError: not that one"):
                 await rpc.request(b"bad")
             assert (responder.answered, responder.failed, rpc.outstanding) == (3, 1, 0)
-        info = await client.describe_topic(f"{topic}-replies")
+        info = await client.admin.describe_topic(f"{topic}-replies")
         assert (info.durability, info.subscriptions) == (Durability.NONE, [])
         with pytest.raises(ClosedError):
             await rpc.request(b"late")
@@ -157,7 +157,7 @@ def test_odd_requests_and_odd_handlers(backend: str, broker: BrokerProcess, topi
                 await producer.send(b"x", attributes={"x-reply-to": f"{topic}-elsewhere", "x-correlation-id": "1"})
             await until(lambda: responder.answered == 4)
             with pytest.raises(NotFoundError):
-                await client.lookup_topic(f"{topic}-elsewhere")
+                await client.admin.lookup_topic(f"{topic}-elsewhere")
             assert (await rpc.request(b"x")).payload == b"fine"
 
     run(backend, broker, main)
@@ -194,7 +194,7 @@ def test_the_end_of_the_subscription_ends_the_responder(backend: str, broker: Br
     async def main(client: Client) -> None:
         async def respond() -> None:
             async with client.responder(topic, upper):
-                await client.delete_topic(topic)
+                await client.admin.delete_topic(topic)
                 await anyio.sleep(10)
 
         with pytest.raises(NotFoundError):
@@ -252,7 +252,7 @@ def test_the_blocking_facade_has_all_of_it(broker: BrokerProcess, topic: str) ->
         ):
             producer.send(b"later", key="a", deliver_after_s=1.5)
             producer.send_many([b"0"], key="a1")
-            producer.send_nowait(b"not for us", key="b").result()
+            producer.send_nowait(b"not for us", key="b").receipt()
             first = consumer.receive(timeout_s=10)
             assert (first.payload, first.attempt) == (b"0", 1)
             first.nack(reason="again, please")
@@ -268,12 +268,12 @@ def test_the_blocking_facade_has_all_of_it(broker: BrokerProcess, topic: str) ->
             for message in rest:
                 message.ack()
             consumer.flush_acks()
-            (info,) = client.describe_subscription(topic, "s")
+            (info,) = client.admin.describe_subscription(topic, "s")
             assert (info.policy.ack_timeout_s, info.consumers[0].key_filters) == (0.6, ["a*"])
-            (info,) = client.change_subscription_policy(topic, "s", ack_timeout_s=2.0)
+            (info,) = client.admin.change_subscription_policy(topic, "s", ack_timeout_s=2.0)
             assert info.policy.ack_timeout_s == 2.0
-        assert client.change_policies(topic, max_producers=3).own.max_producers == 3
-        assert client.policies(topic).effective.max_producers == 3
+        assert client.admin.change_policies(topic, max_producers=3).own.max_producers == 3
+        assert client.admin.policies(topic).effective.max_producers == 3
         with client.reader(topic, start="earliest") as reader:
             assert [reader.receive(timeout_s=10).payload for _ in range(2)] == [b"later", b"0"]
             assert reader.position == {0: 2}

@@ -1,16 +1,19 @@
-"""The blocking facade passes on what it is given: a documented error, or success, as of the asynchronous client."""
+"""The blocking facade has all that the asynchronous client has, and passes on what it is given."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import anyio
+import blocking_client
 import pytest
 from brokers import BrokerProcess
 from hypothesis import strategies as st
+from msgspec import Struct
 from test_client_parameters import (
     ANYTHING,
     PARTS,
@@ -18,6 +21,7 @@ from test_client_parameters import (
     TOPIC,
     arguments,
     calls_of,
+    calls_of_client,
     drawn,
     parameters,
 )
@@ -37,27 +41,74 @@ FEW = [3, pytest.param(100, marks=[pytest.mark.extended, pytest.mark.timeout(900
 """Examples of each method."""
 OWN = {"Consumer.receive", "Consumer.receive_batch", "Reader.receive", "Reader.receive_batch", "connect"}
 """What takes more here: a timeout that needs no cancel scope, and the event loop to use."""
-NAMES = sorted({*sync.__all__} & {*danube.client.__all__} - {"connect"})
+HANDLES = [name for name in danube.client.__all__ if name in sync.__all__ and name not in ("Handler", "connect")]
+PARTS_OF_A_CLIENT = {
+    "": sync.Client,
+    "admin": sync.Admin,
+    "storages": sync.Storages,
+    "logs": sync.Logs,
+    "stages": sync.Stages,
+}
+BLOCKING = {"__aiter__": "__iter__", "__anext__": "__next__", "__await__": "receipt"}
+"""What a special method of an asynchronous class is called here."""
+
+
+# --- Surface ---------------------------------------------------------------------------------------------------------
 
 
 def signature(call: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
     return [(name, each.kind, each.default) for name, each in parameters(call).items()]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_blocking_methods_take_what_the_others_take(name: str) -> None:
+def surface(kind: type) -> set[str]:
+    """Return the names of the public members of a class: methods, properties, and declared attributes."""
+    declared = {name for base in kind.__mro__ for name in vars(base).get("__annotations__", ())}
+    members = {*dir(kind), *declared} - {*dir(Struct)}
+    return {name for name in members if name[0] != "_"} | {name for name in BLOCKING if hasattr(kind, name)}
+
+
+def test_the_facade_is_current() -> None:
+    """Run ``python -m tests.blocking_client`` after every change of the asynchronous classes."""
+    assert blocking_client.TARGET.read_text() == blocking_client.generated()
+
+
+def test_every_class_with_something_to_wait_for_has_a_blocking_form() -> None:
+    for name in danube.client.__all__:
+        theirs = getattr(danube.client, name)
+        if name not in sync.__all__ and isinstance(theirs, type):
+            assert not any(map(inspect.iscoroutinefunction, vars(theirs).values())), name
+    assert set(sync.__all__) <= set(danube.client.__all__)
+
+
+@pytest.mark.parametrize("name", HANDLES)
+def test_blocking_classes_have_all_that_the_others_have(name: str) -> None:
     theirs, ours = getattr(danube.client, name), getattr(sync, name)
-    public = [each for each, call in inspect.getmembers(ours, callable) if each[0] != "_" and hasattr(theirs, each)]
-    assert public or name == "Pending"
-    for each in public:
-        if f"{name}.{each}" not in OWN:
-            assert signature(getattr(ours, each)) == signature(getattr(theirs, each)), each
-        else:
-            assert signature(getattr(ours, each)) == [("timeout_s", inspect.Parameter.POSITIONAL_OR_KEYWORD, None)]
+    there, here = surface(theirs), surface(ours)
+    assert len(there) > 1
+    assert [each for each in there if not hasattr(ours, BLOCKING.get(each, each)) and each not in here] == []
+    for each in there & here:
+        if inspect.isfunction(getattr(theirs, each, None)):
+            if f"{name}.{each}" in OWN:
+                assert signature(getattr(ours, each)) == [("timeout_s", inspect.Parameter.POSITIONAL_OR_KEYWORD, None)]
+            else:
+                assert signature(getattr(ours, each)) == signature(getattr(theirs, each)), each
 
 
 def test_connections_take_what_the_others_take() -> None:
     assert signature(sync.connect)[:-1] == signature(danube.client.connect)
+
+
+def test_the_generator_refuses_what_it_has_no_rule_for(tmp_path: Path) -> None:
+    source = tmp_path / "_wrong.py"
+    for body, complaint in (
+        ("def __init__(self):\n        self.shown = 1", "shown is not declared"),
+        ("shown: int\n    other: int", "shown has no docstring"),
+    ):
+        source.write_text(f"class Wrong:\n    {body}\n")
+        with pytest.raises(blocking_client.GeneratorError, match=complaint):
+            blocking_client.members_of(blocking_client.Module(source, "danube.client"), "Wrong")
+    with pytest.raises(blocking_client.GeneratorError, match="PHRASES"):
+        blocking_client.docstring("Wait; ``await`` it in an event loop.", 4)
 
 
 # --- Values ----------------------------------------------------------------------------------------------------------
@@ -86,8 +137,6 @@ def outcome(call: Callable[..., Any], positional: Sequence[Any], named: dict[str
         if isinstance(result, AbstractContextManager):
             with result:
                 pass
-        elif call.__name__ == "read_log":
-            next(result, None)
     except DanubeError as error:
         if isinstance(error, InternalError) or not error.message:
             raise AssertionError(f"{shown}: {error!r}") from error
@@ -99,9 +148,9 @@ def outcome(call: Callable[..., Any], positional: Sequence[Any], named: dict[str
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as running:
         with sync.connect(running.url) as client:
-            client.create_topic(TOPIC)
-            client.create_topic(PARTS, partitions=2)
-            client.create_namespace("other")
+            client.admin.create_topic(TOPIC)
+            client.admin.create_topic(PARTS, partitions=2)
+            client.admin.create_namespace("other")
             with client.consumer(TOPIC, subscription=SUB, start="earliest"), client.producer(TOPIC) as producer:
                 producer.send_many([b"%d" % number for number in range(20)])
         yield running
@@ -110,12 +159,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("count", FEW)
 def test_every_parameter_of_the_blocking_client(broker: BrokerProcess, count: int) -> None:
-    cases = {name: drawn(arguments(call), count) for name, call in calls_of(sync.Client).items()}
+    cases = {each: drawn(arguments(call), count) for each, call in calls_of_client(PARTS_OF_A_CLIENT).items()}
     with sync.connect(broker.url) as client:
-        for name, examples in cases.items():
+        for (part, name), examples in cases.items():
             for positional, named in examples:
-                outcome(getattr(client, name), positional, named)
-            client.info()
+                outcome(getattr(getattr(client, part, client), name), positional, named)
+            client.admin.info()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -123,12 +172,12 @@ def test_every_parameter_of_the_blocking_client(broker: BrokerProcess, count: in
 def test_every_parameter_of_what_a_blocking_client_opens(broker: BrokerProcess, count: int) -> None:
     topic = f"/default/opened{count}"
     with sync.connect(broker.url) as client:
-        client.create_topic(topic)
+        client.admin.create_topic(topic)
         with (
             client.producer(topic) as producer,
             client.consumer(topic, subscription=SUB, start="earliest") as consumer,
             client.reader(topic, start="earliest") as reader,
-            client.stage(topic, producer="job", batch_id=1) as stage,
+            client.stages.open(topic, producer="job", batch_id=1) as stage,
             client.requester(topic) as requester,
         ):
             producer.send_many([b"a", b"b"])
@@ -157,7 +206,7 @@ def test_timeouts_that_are_none_are_refused(broker: BrokerProcess, timeout_s: An
 def test_what_a_policy_may_not_be_called_is_refused_by_the_broker(broker: BrokerProcess) -> None:
     changes: dict[str, Any] = {"function": 1}  # the name of a parameter on the way
     with sync.connect(broker.url) as client, pytest.raises(InvalidArgumentError, match="function"):
-        client.change_policies(TOPIC, **changes)
+        client.admin.change_policies(TOPIC, **changes)
 
 
 @pytest.mark.parametrize("backend", ["", "curio", None, 1])

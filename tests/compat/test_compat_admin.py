@@ -183,7 +183,7 @@ async def test_namespaces_come_and_go(tmp_path: Path) -> None:
 async def test_policies_of_a_namespace_have_upstream_names(tmp_path: Path) -> None:
     async with administrating(tmp_path, policies={"max_producers": 7}) as admin, admin.running.client() as client:
         rate = Rate(messages_per_s=1.5)
-        await client.change_policies("default", max_consumers=3, publish_rate=rate, max_message_bytes=1000)
+        await client.admin.change_policies("default", max_consumers=3, publish_rate=rate, max_message_bytes=1000)
         shown = json.loads((await admin("NamespaceAdmin.GetNamespacePolicies", name="default")).policies)
         assert shown == {
             "max_producers_per_topic": 7,
@@ -228,7 +228,7 @@ async def test_topics_are_created_as_they_are_to_be_delivered(tmp_path: Path) ->
             assert {each.broker_id for each in found.topics} == {me}
         for nothing in ("", "77"):
             assert list((await admin("TopicAdmin.ListBrokerTopics", broker_id=nothing)).topics) == []
-        infos = {info.topic: info for info in await client.list_topics()}
+        infos = {info.topic: info for info in await client.admin.list_topics()}
         assert infos[TOPIC].durability is Durability.OS
         assert infos["/default/fast"].durability is Durability.NONE
         assert infos["/default/p"].partitions == 2
@@ -266,8 +266,8 @@ async def test_topics_that_cannot_be_deleted(tmp_path: Path) -> None:
 
 async def test_describing_never_fails(tmp_path: Path) -> None:
     async with administrating(tmp_path) as admin, admin.running.client() as client:
-        await client.create_topic(TOPIC)
-        await client.create_topic("/default/p", partitions=2)
+        await client.admin.create_topic(TOPIC)
+        await client.admin.create_topic("/default/p", partitions=2)
         async with (
             client.consumer(TOPIC, subscription="b"),
             client.consumer(TOPIC, subscription="a"),
@@ -294,7 +294,7 @@ async def test_describing_never_fails(tmp_path: Path) -> None:
 async def test_unsubscribing(tmp_path: Path) -> None:
     async with administrating(tmp_path) as admin, admin.running.client() as client:
         for topic, partitions in ((TOPIC, 0), ("/default/p", 2)):
-            await client.create_topic(topic, partitions=partitions)
+            await client.admin.create_topic(topic, partitions=partitions)
             async with client.consumer(topic, subscription=SUB):
                 pass
             assert (await admin("TopicAdmin.Unsubscribe", topic=topic, subscription=SUB)).success
@@ -317,7 +317,7 @@ POLICY = {
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "failover", "key_shared"])
 async def test_failure_policies_go_back_and_forth(tmp_path: Path, kind: Any) -> None:
     async with administrating(tmp_path) as admin, admin.running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         async with client.consumer(TOPIC, subscription=SUB, type=kind):
             get, sub = "TopicAdmin.GetSubscriptionFailurePolicy", {"topic": TOPIC, "subscription": SUB}
             first = await admin(get, **sub)
@@ -336,7 +336,7 @@ async def test_failure_policies_go_back_and_forth(tmp_path: Path, kind: Any) -> 
                 given = pb.SubscriptionFailurePolicy(**wanted)
                 await admin("TopicAdmin.SetSubscriptionFailurePolicy", failure_policy=given, **sub)
                 assert (await admin(get, **sub)).failure_policy == given
-            (info,) = await client.describe_subscription(TOPIC, SUB)
+            (info,) = await client.admin.describe_subscription(TOPIC, SUB)
             assert info.policy.max_redelivery_count == -1
             assert info.policy.poison == "drop"
             assert info.policy.ack_timeout_s == 1.5
@@ -347,7 +347,7 @@ async def test_a_failure_policy_acts_at_once_and_survives(tmp_path: Path) -> Non
         running, sub = admin.running, {"topic": TOPIC, "subscription": SUB}
         async with running.client() as client:
             for topic in (TOPIC, "/default/dead"):
-                await client.create_topic(topic)
+                await client.admin.create_topic(topic)
             async with client.consumer(TOPIC, subscription=SUB, type="shared") as consumer:
                 async with client.producer(TOPIC) as producer:
                     await producer.send(b"poison")
@@ -370,8 +370,8 @@ async def test_a_failure_policy_acts_at_once_and_survives(tmp_path: Path) -> Non
 
 async def test_policies_that_cannot_be(tmp_path: Path) -> None:
     async with administrating(tmp_path) as admin, admin.running.client() as client:
-        await client.create_topic(TOPIC)
-        await client.create_topic("/default/fast", durability="none")
+        await client.admin.create_topic(TOPIC)
+        await client.admin.create_topic("/default/fast", durability="none")
         method, sub = "TopicAdmin.SetSubscriptionFailurePolicy", {"topic": TOPIC, "subscription": SUB}
         async with (
             client.consumer(TOPIC, subscription=SUB),
@@ -401,7 +401,7 @@ async def test_policies_that_cannot_be(tmp_path: Path) -> None:
 
 async def test_the_dispatch_config_limits_what_is_unacknowledged(tmp_path: Path) -> None:
     async with administrating(tmp_path) as admin, admin.running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         put, get = "TopicAdmin.SetSubscriptionDispatchConfig", "TopicAdmin.GetSubscriptionDispatchConfig"
         sub = {"topic": TOPIC, "subscription": SUB}
         async with client.consumer(TOPIC, subscription=SUB, type="shared") as consumer:
@@ -448,7 +448,7 @@ async def test_a_policy_waits_for_its_subscription(tmp_path: Path, durability: A
     async with administrating(tmp_path) as admin:
         sub, given = {"topic": TOPIC, "subscription": SUB}, pb.SubscriptionFailurePolicy(**POLICY)
         async with admin.running.client() as client:
-            await client.create_topic(TOPIC, durability=durability)
+            await client.admin.create_topic(TOPIC, durability=durability)
         unset = await admin(GET, **sub)
         assert not unset.HasField("failure_policy")
         assert (await admin(SET, failure_policy=given, **sub)).success
@@ -463,12 +463,12 @@ async def test_a_policy_waits_for_its_subscription(tmp_path: Path, durability: A
             await subscribe(plane, TOPIC, subscription=SUB, kind=SHARED)
             assert (await again(GET, **sub)).failure_policy == given
             assert (await again(GET, **sub)).subscription_type == SHARED
-            (info,) = await client.describe_subscription(TOPIC, SUB)
+            (info,) = await client.admin.describe_subscription(TOPIC, SUB)
             assert (info.policy.poison, info.policy.max_unacked_messages) == ("drop", 3)
-            await client.change_subscription_policy(TOPIC, SUB, poison="block")
+            await client.admin.change_subscription_policy(TOPIC, SUB, poison="block")
             assert (await again("TopicAdmin.Unsubscribe", **sub)).success
             await subscribe(plane, TOPIC, subscription=SUB)  # a new one, of which nothing was said
-            (info,) = await client.describe_subscription(TOPIC, SUB)
+            (info,) = await client.admin.describe_subscription(TOPIC, SUB)
             assert (info.policy.poison, info.policy.max_redelivery_count) == ("block", 5)
 
 
@@ -490,7 +490,7 @@ async def test_what_is_dropped_by_a_policy_that_was_there_first(tmp_path: Path) 
 async def test_a_policy_waits_in_each_partition(tmp_path: Path) -> None:
     base = "/default/p"
     async with administrating(tmp_path) as admin, calling(admin.running) as caller, admin.running.client() as client:
-        await client.create_topic(base, partitions=2)
+        await client.admin.create_topic(base, partitions=2)
         await subscribe(caller, f"{base}-part-1", subscription=SUB)
         part = {"topic": f"{base}-part-0", "subscription": SUB}
         own = pb.SubscriptionFailurePolicy(**{**POLICY, "max_redelivery_count": 9})
@@ -504,11 +504,11 @@ async def test_a_policy_waits_in_each_partition(tmp_path: Path) -> None:
         await subscribe(caller, f"{base}-part-0", subscription=SUB)
         await caller.create(f"{base}-part-2")  # one more partition
         await subscribe(caller, f"{base}-part-2", subscription=SUB)
-        assert {info.policy.max_redelivery_count for info in await client.describe_subscription(base, SUB)} == {4}
-        await client.change_subscription_policy(base, SUB, max_redelivery_count=6)
+        assert {info.policy.max_redelivery_count for info in await client.admin.describe_subscription(base, SUB)} == {4}
+        await client.admin.change_subscription_policy(base, SUB, max_redelivery_count=6)
         await caller.create(f"{base}-part-3")
         await subscribe(caller, f"{base}-part-3", subscription=SUB)
-        assert {info.policy.max_redelivery_count for info in await client.describe_subscription(base, SUB)} == {6}
+        assert {info.policy.max_redelivery_count for info in await client.admin.describe_subscription(base, SUB)} == {6}
 
 
 async def test_a_policy_that_is_set_while_the_subscription_is_created(tmp_path: Path) -> None:

@@ -58,20 +58,20 @@ def test_an_exclusive_subscription_denies_a_second_name(upstream: Upstream, topi
 
 def test_too_many_subscriptions_are_denied(upstream: Upstream, topic: str, sending: int) -> None:
     """Joining one that is there is not (upstream denies that, too)."""
-    upstream.native(lambda client: client.change_policies(topic, max_subscriptions=1))
+    upstream.native(lambda client: client.admin.change_policies(topic, max_subscriptions=1))
     upstream.subscribe(topic, "a", "Shared")
     fails("PERMISSION_DENIED", lambda: upstream.subscribe(topic, "a", "Shared", "other"), "max_subscriptions")
     upstream.subscribe(topic, "b", "Shared")
 
 
 def test_too_many_consumers_of_a_subscription_are_denied(upstream: Upstream, topic: str, sending: int) -> None:
-    upstream.native(lambda client: client.change_policies(topic, max_consumers_per_subscription=1))
+    upstream.native(lambda client: client.admin.change_policies(topic, max_consumers_per_subscription=1))
     with upstream.receiving(upstream.subscribe(topic, "a", "Shared").consumer_id):
         fails("PERMISSION_DENIED", lambda: upstream.subscribe(topic, "b", "Shared"), "max_consumers_per_subscription")
 
 
 def test_too_many_consumers_of_a_topic_exhaust_a_resource(upstream: Upstream, topic: str, sending: int) -> None:
-    upstream.native(lambda client: client.change_policies(topic, max_consumers=1))
+    upstream.native(lambda client: client.admin.change_policies(topic, max_consumers=1))
     with upstream.receiving(upstream.subscribe(topic, "a", "Shared").consumer_id):
         fails("RESOURCE_EXHAUSTED", lambda: upstream.subscribe(topic, "b", "Shared", "other"), "max_consumers")
 
@@ -129,7 +129,7 @@ def test_streams_end_with_unavailable_when_a_topic_is_unloaded(upstream: Upstrea
     consumer_id = upstream.subscribe(topic).consumer_id
     with upstream.receiving(consumer_id) as stream:
         upstream.eventually_connected(topic)
-        upstream.native(lambda client: client.unload_topic(topic))
+        upstream.native(lambda client: client.admin.unload_topic(topic))
         fails("UNAVAILABLE", lambda: next(stream), topic)
     with upstream.receiving(consumer_id) as stream:
         upstream.send(topic, sending, b"next")
@@ -144,9 +144,9 @@ def test_streams_end_with_unavailable_when_a_thing_is_deleted(
     with upstream.receiving(consumer_id) as stream:
         upstream.eventually_connected(topic)
         if what == "topic":
-            upstream.native(lambda client: client.delete_topic(topic))
+            upstream.native(lambda client: client.admin.delete_topic(topic))
         else:
-            upstream.native(lambda client: client.delete_subscription(topic, "s"))
+            upstream.native(lambda client: client.admin.delete_subscription(topic, "s"))
         fails("UNAVAILABLE", lambda: next(stream))
     with upstream.receiving(consumer_id) as stream:
         fails("UNAVAILABLE", lambda: next(stream))
@@ -231,7 +231,7 @@ def test_health_of_a_producer(upstream: Upstream, topic: str, sending: int) -> N
     assert upstream.status(pb.HealthCheckRequest.Producer, sending) == OK
     assert upstream.status(pb.HealthCheckRequest.Producer, sending + 1) == CLOSE
     assert upstream.status(pb.HealthCheckRequest.Consumer, sending) == CLOSE
-    upstream.native(lambda client: client.delete_topic(topic))
+    upstream.native(lambda client: client.admin.delete_topic(topic))
     assert upstream.status(pb.HealthCheckRequest.Producer, sending) == CLOSE
 
 

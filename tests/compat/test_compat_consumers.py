@@ -69,7 +69,7 @@ async def test_a_batch_that_cannot_be_opened_is_nobody_elses_trouble(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
-        await client.create_topic(TOPIC)
+        await client.admin.create_topic(TOPIC)
         consumer_id = await subscribe(caller, TOPIC)
         async with running.channel() as channel, raw_producer(channel, TOPIC) as producer:
             # A record with a field more, of so many arrays, one in the other.
@@ -173,7 +173,7 @@ async def test_a_seek_makes_acknowledgements_of_earlier_deliveries_void(tmp_path
             await caller.send(TOPIC, producer_id, b"m")
             async with receiving(caller, consumer_id) as stream:
                 first = await stream.next()
-                await client.seek_subscription(TOPIC, "s", 0)
+                await client.admin.seek_subscription(TOPIC, "s", 0)
                 second = await stream.next()
                 assert second.msg_id.broker_addr == f"{first.msg_id.broker_addr}#1"
                 await ack(caller, first)
@@ -207,7 +207,7 @@ async def test_what_waits_for_a_client_that_does_not_read_is_void_after_a_seek(t
             sent = [b"%06d" % number * 1_500 for number in range(count)]
             for start in range(0, count, 50):
                 await producer.send_many(sent[start : start + 50])
-            await client.seek_subscription(TOPIC, "s", count - 10)
+            await client.admin.seek_subscription(TOPIC, "s", count - 10)
             found = [await stream.next()]
             while found[-1].msg_id.topic_offset < count - 1:
                 found.append(await stream.next())
@@ -449,7 +449,7 @@ async def test_ids_that_are_not_known(tmp_path: Path) -> None:
         async with receiving(caller, 12345) as stream:
             with pytest.raises(UnavailableError, match="12345 was not given out here"):
                 await stream.next()
-        await client.delete_subscription(TOPIC, "s")
+        await client.admin.delete_subscription(TOPIC, "s")
         async with receiving(caller, consumer_id) as stream:
             with pytest.raises(UnavailableError, match="subscribe again"):
                 await stream.next()
@@ -474,8 +474,8 @@ async def test_what_is_stored_of_ids_goes_with_their_subscriptions(tmp_path: Pat
             gone = {await subscribe(caller, TOPIC, f"c{index}", kind=SHARED) for index in range(3)}
             gone.add(await subscribe(caller, "/default/other"))
             assert await stored() == gone | {kept}
-            await client.delete_subscription(TOPIC, "s")
-            await client.delete_topic("/default/other")
+            await client.admin.delete_subscription(TOPIC, "s")
+            await client.admin.delete_topic("/default/other")
         await running.restart()
         assert await stored() == {kept}
 
@@ -508,9 +508,9 @@ async def test_streams_end_with_what_they_read(tmp_path: Path, what: str) -> Non
                 case "unload":
                     await running.broker.directory.unload(TOPIC)
                 case "delete topic":
-                    await client.delete_topic(TOPIC)
+                    await client.admin.delete_topic(TOPIC)
                 case _:
-                    await client.delete_subscription(TOPIC, "s")
+                    await client.admin.delete_subscription(TOPIC, "s")
             with pytest.raises(UnavailableError, match="unloaded" if what == "unload" else "was deleted"):
                 await stream.next()
         async with receiving(caller, consumer_id) as stream:

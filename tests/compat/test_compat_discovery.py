@@ -79,8 +79,8 @@ async def test_what_cannot_be_looked_up(tmp_path: Path) -> None:
 
 async def test_partitions_are_exact(tmp_path: Path) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
-        await client.create_topic("/default/foo", partitions=3)
-        await client.create_topic("/default/foobar")
+        await client.admin.create_topic("/default/foo", partitions=3)
+        await client.admin.create_topic("/default/foobar")
         names = [f"/default/foo-part-{index}" for index in range(3)]
         assert await caller.partitions("/default/foo") == names
         assert await caller.partitions("/default/foo-part-1") == names[1:2]

@@ -27,7 +27,7 @@ async def test_producers(tmp_path: Path) -> None:
         await running.restart()
         async with calling(running) as caller:
             assert await health(caller, PRODUCER, producer_id) == OK
-            await client.delete_topic(TOPIC)
+            await client.admin.delete_topic(TOPIC)
             assert await health(caller, PRODUCER, producer_id) == CLOSE
 
 
@@ -57,10 +57,10 @@ async def test_consumers_of_what_is_gone(tmp_path: Path) -> None:
         await caller.create(TOPIC)
         first = await subscribe(caller, TOPIC)
         second = await subscribe(caller, TOPIC, subscription="t", kind=SHARED)
-        await client.delete_subscription(TOPIC, "s")
+        await client.admin.delete_subscription(TOPIC, "s")
         assert await health(caller, CONSUMER, first) == CLOSE
         assert await health(caller, CONSUMER, second) == OK
-        await client.delete_topic(TOPIC)
+        await client.admin.delete_topic(TOPIC)
         assert await health(caller, CONSUMER, second) == CLOSE
 
 

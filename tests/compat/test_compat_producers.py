@@ -200,7 +200,7 @@ async def test_what_cannot_be_created(tmp_path: Path) -> None:
 async def test_without_auto_creation_topics_have_to_be_there(tmp_path: Path) -> None:
     async with compat_broker(tmp_path, auto_create_topics=False) as running, calling(running) as caller:
         async with running.client() as client:
-            await client.create_topic("/default/parts", partitions=2)
+            await client.admin.create_topic("/default/parts", partitions=2)
         await caller.create("/default/parts-part-1")
         for missing in (TOPIC, "/default/parts-part-2", "/default/others-part-0"):
             with pytest.raises(NotFoundError):
@@ -219,7 +219,7 @@ async def test_too_many_producers(tmp_path: Path) -> None:
             with pytest.raises(LimitExceededError, match="max_producers_per_topic = 2"):
                 await caller.create(TOPIC, "b")
         await caller.create(TOPIC, "b")
-        described = await client.describe_topic(TOPIC)
+        described = await client.admin.describe_topic(TOPIC)
         assert [producer.name for producer in described.producers] == ["a", "b"]
 
 
@@ -422,7 +422,7 @@ async def test_a_deleted_topic_sends_its_clients_back_to_look_it_up(tmp_path: Pa
     async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
         producer_id = (await caller.create(TOPIC)).producer_id
         await caller.send(TOPIC, producer_id)
-        await client.delete_topic(TOPIC)
+        await client.admin.delete_topic(TOPIC)
         with pytest.raises(UnavailableError):
             await caller.send(TOPIC, producer_id)
         anew = (await caller.create(TOPIC)).producer_id
@@ -448,7 +448,7 @@ async def test_ids_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
 async def test_a_publish_rate_delays_and_loses_nothing(tmp_path: Path) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
         producer_id = (await caller.create(TOPIC)).producer_id
-        await client.change_policies(TOPIC, publish_rate=Rate(messages_per_s=400))
+        await client.admin.change_policies(TOPIC, publish_rate=Rate(messages_per_s=400))
         began = trio.current_time()
         for _ in range(7):  # a second's worth goes at once, and the sixth hundred on credit
             await send_many(caller, TOPIC, producer_id, 100)
@@ -459,7 +459,7 @@ async def test_a_publish_rate_delays_and_loses_nothing(tmp_path: Path) -> None:
 async def test_a_drain_does_not_wait_for_a_publish_rate(tmp_path: Path) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller, running.client() as client:
         producer_id = (await caller.create(TOPIC)).producer_id
-        await client.change_policies(TOPIC, publish_rate=Rate(messages_per_s=1))
+        await client.admin.change_policies(TOPIC, publish_rate=Rate(messages_per_s=1))
         outcomes: list[str] = []
 
         async def send(number: int) -> None:

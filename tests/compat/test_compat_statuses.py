@@ -30,7 +30,7 @@ def test_lookup_of_a_topic_says_connect(upstream: Upstream, topic: str, sending:
 
 
 def test_lookup_of_a_partition_says_connect(upstream: Upstream, topic: str) -> None:
-    upstream.native(lambda client: client.create_topic(topic, partitions=2))
+    upstream.native(lambda client: client.admin.create_topic(topic, partitions=2))
     assert upstream.lookup(f"{topic}-part-1").response_type == pb.TopicLookupResponse.Connect
     fails("NOT_FOUND", lambda: upstream.lookup(f"{topic}-part-2"))
 
@@ -48,7 +48,7 @@ def test_malformed_names_are_invalid_everywhere(upstream: Upstream, name: str) -
 
 def test_partitions(upstream: Upstream, topic: str) -> None:
     """Upstream lists every topic whose name begins with the one asked for; here a name means itself."""
-    upstream.native(lambda client: client.create_topic(topic, partitions=11))
+    upstream.native(lambda client: client.admin.create_topic(topic, partitions=11))
     upstream.create(f"{topic}bar")
     assert upstream.partitions(topic) == [f"{topic}-part-{index}" for index in range(11)]
     assert upstream.partitions(f"{topic}-part-10") == [f"{topic}-part-10"]
@@ -95,7 +95,7 @@ def test_a_plain_topic_and_partitions_of_one_name_exclude_each_other(upstream: U
 
 
 def test_too_many_producers_exhaust_a_resource(upstream: Upstream, topic: str, sending: int) -> None:
-    upstream.native(lambda client: client.change_policies(topic, max_producers=1))
+    upstream.native(lambda client: client.admin.change_policies(topic, max_producers=1))
     fails("RESOURCE_EXHAUSTED", lambda: upstream.create(topic, "another"), "max_producers")
     assert upstream.create(topic).producer_id == sending
 
@@ -117,7 +117,7 @@ def test_without_auto_creation_a_topic_is_not_found(tmp_path: Path, stubs: Stubs
     ):
         upstream = Upstream(broker, channel, stubs)
         fails("NOT_FOUND", lambda: upstream.create(topic), topic)
-        upstream.native(lambda client: client.create_topic(topic))
+        upstream.native(lambda client: client.admin.create_topic(topic))
         upstream.send(topic, upstream.create(topic).producer_id)
 
 
@@ -153,7 +153,7 @@ def test_an_id_counts_for_its_own_topic_only(upstream: Upstream, topic: str, sen
 
 
 def test_sending_to_a_deleted_topic_is_unavailable(upstream: Upstream, topic: str, sending: int) -> None:
-    upstream.native(lambda client: client.delete_topic(topic))
+    upstream.native(lambda client: client.admin.delete_topic(topic))
     fails("UNAVAILABLE", lambda: upstream.send(topic, sending))
     # The same name again is another topic, and the old id is none of its.
     again = upstream.create(topic).producer_id
@@ -163,13 +163,13 @@ def test_sending_to_a_deleted_topic_is_unavailable(upstream: Upstream, topic: st
 
 
 def test_an_unloaded_topic_takes_the_next_message(upstream: Upstream, topic: str, sending: int) -> None:
-    upstream.native(lambda client: client.unload_topic(topic))
+    upstream.native(lambda client: client.admin.unload_topic(topic))
     upstream.send(topic, sending)
     assert upstream.stored(topic) == 1
 
 
 def test_a_payload_above_the_policy_is_invalid(upstream: Upstream, topic: str, sending: int) -> None:
-    upstream.native(lambda client: client.change_policies(topic, max_message_bytes=1000))
+    upstream.native(lambda client: client.admin.change_policies(topic, max_message_bytes=1000))
     upstream.send(topic, sending, bytes(900))
     fails("INVALID_ARGUMENT", lambda: upstream.send(topic, sending, bytes(1001)), "bytes", "max_message_bytes")
     fails("INVALID_ARGUMENT", lambda: upstream.send(topic, sending, attributes={"a": "b" * 1000}), "bytes")
@@ -250,7 +250,7 @@ def test_metadata_of_clients_is_taken_and_grants_nothing(upstream: Upstream, top
 
 def test_a_deadline_is_kept(upstream: Upstream, topic: str, sending: int) -> None:
     """A rate holds messages back for longer than their calls have time."""
-    upstream.native(lambda client: client.change_policies(topic, publish_rate=Rate(messages_per_s=1)))
+    upstream.native(lambda client: client.admin.change_policies(topic, publish_rate=Rate(messages_per_s=1)))
     request = pb.StreamMessage(msg_id=pb.MsgID(producer_id=sending, topic_name=topic), payload=b"x")
     begun = time.monotonic()
     calls = []

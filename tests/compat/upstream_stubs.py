@@ -153,7 +153,7 @@ class Upstream:
 
     def stored(self, topic: str) -> int:
         """Number of messages in a topic."""
-        return self.native(lambda client: client.describe_topic(topic)).end_offset
+        return self.native(lambda client: client.admin.describe_topic(topic)).end_offset
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Ask until it is so."""
@@ -166,7 +166,7 @@ class Upstream:
         """Wait until a consumer of the subscription is connected: a stream is opened without waiting for anything."""
 
         def connected() -> bool:
-            (info,) = self.native(lambda client: client.describe_subscription(topic, "s"))
+            (info,) = self.native(lambda client: client.admin.describe_subscription(topic, "s"))
             return bool(info.consumers)
 
         self.until(connected)

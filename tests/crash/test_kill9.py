@@ -26,7 +26,7 @@ async def test_fifty_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> No
     with broker:
         with trio.fail_after(280):
             async with danube.connect(broker.url) as client, trio.open_nursery() as nursery:
-                await client.create_topic(TOPIC)
+                await client.admin.create_topic(TOPIC)
                 done, produced_all = trio.Event(), trio.Event()
 
                 async def produce() -> None:
@@ -59,7 +59,7 @@ async def test_fifty_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> No
 
             # A fresh consumer of the same subscription: everything was acknowledged, nothing may come again.
             async with danube.connect(broker.url) as client:
-                (info,) = await client.describe_subscription(TOPIC, "s")
+                (info,) = await client.admin.describe_subscription(TOPIC, "s")
                 assert info.floor == info.end_offset == len(acknowledged)
                 everything: list[int] = []
                 async with client.consumer(TOPIC, subscription="audit", start="earliest") as consumer:

@@ -23,7 +23,7 @@ async def stage(client: danube.Client, topic: str, batch: int, payloads: list[by
     """A task, which is tried again until it has staged."""
     for attempt in range(1000):
         try:
-            async with client.stage(topic, producer="job", batch_id=batch, attempt=str(attempt)) as one:
+            async with client.stages.open(topic, producer="job", batch_id=batch, attempt=str(attempt)) as one:
                 await one.add(payloads)
                 return await one.finish()
         except DanubeError as error:
@@ -40,8 +40,8 @@ async def test_kills_during_commits_lose_nothing_and_repeat_nothing(tmp_path: Pa
     repeated = 0
     with broker, trio.fail_after(200):
         async with danube.connect(broker.url, reconnect_initial_s=0.02, reconnect_max_s=0.1) as client:
-            await client.create_topic("/default/plain")
-            await client.create_topic("/default/parts", partitions=2)
+            await client.admin.create_topic("/default/plain")
+            await client.admin.create_topic("/default/parts", partitions=2)
             killing = trio.Event()
 
             async def kill_again_and_again() -> None:
@@ -60,15 +60,15 @@ async def test_kills_during_commits_lose_nothing_and_repeat_nothing(tmp_path: Pa
                         payloads = [b"%d %d " % (batch, row) + bytes(2000) for row in range(rng.randrange(400))]
                         staged.append(await stage(client, topic, batch, payloads))
                         expected[topic] += payloads
-                    outcome = await client.commit_stages("job", batch, staged)
+                    outcome = await client.stages.commit("job", batch, staged)
                     repeated += not outcome.committed
                     batch += 1
-            assert await client.last_batch("job") == batch - 1
+            assert await client.stages.last_batch("job") == batch - 1
             for topic in TOPICS:
                 found: list[bytes] = []
                 async with client.reader(topic, start="earliest") as reader:
                     async for one in reader.batches(until_caught_up=True):
                         found += one.payloads()
                 assert found == expected[topic]
-            assert await client.abort_stages("job", batch) is False
+            assert await client.stages.abort("job", batch) is False
     assert batch > KILLS // 3

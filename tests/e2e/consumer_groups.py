@@ -57,7 +57,7 @@ class Group:
             await until(lambda: self._is_gone(client, name))
 
     async def _is_gone(self, client: danube.Client, name: str) -> bool:
-        rows = await client.describe_subscription(self.topic, self.subscription)
+        rows = await client.admin.describe_subscription(self.topic, self.subscription)
         return all(consumer.name != name for row in rows for consumer in row.consumers)
 
     async def _consume(
@@ -142,7 +142,7 @@ def by_key(seen: list[Seen]) -> dict[str | None, list[int]]:
 
 async def backlog(client: danube.Client, topic: str, subscription: str) -> int:
     """What a subscription has not acknowledged, in all partitions."""
-    return sum(row.backlog_messages for row in await client.describe_subscription(topic, subscription))
+    return sum(row.backlog_messages for row in await client.admin.describe_subscription(topic, subscription))
 
 
 async def publish(

@@ -56,7 +56,7 @@ async def store_backlogs(url: str) -> None:
         async def store(cell: tuple[str, str, str]) -> None:
             dispatch, kind_of_topic, kind = cell
             topic = topic_of(cell)
-            await client.create_topic(topic, partitions=TOPIC[kind_of_topic], durability=DISPATCH[dispatch])
+            await client.admin.create_topic(topic, partitions=TOPIC[kind_of_topic], durability=DISPATCH[dispatch])
             async with client.consumer(topic, subscription="s", type=kind, start="earliest"):
                 pass
             await publish(client, topic, BEFORE.start, COUNT)
@@ -136,7 +136,7 @@ async def not_persisted_and_at_most_once(url: str, group: Group, kind: str) -> N
         await group.join("b", acks=0)
         await group.join("c", acks=0)
     async with danube.connect(url) as client:
-        await client.change_subscription_policy(
+        await client.admin.change_subscription_policy(
             group.topic, "s", ack_timeout_s=ACK_TIMEOUT_S, redelivery_delay_s=0.0, max_redelivery_count=-1
         )
         await publish(client, group.topic, MEANWHILE.start, COUNT)

@@ -48,7 +48,7 @@ async def quiet(consumer: Consumer) -> None:
 
 
 async def state(client: Client, topic: str) -> str:
-    return (await client.explain_subscription(topic, "s")).state
+    return (await client.admin.explain_subscription(topic, "s")).state
 
 
 async def test_poison_is_set_aside_with_its_story_and_comes_back_by_replay(shared_broker: BrokerProcess) -> None:
@@ -113,7 +113,7 @@ async def test_block_stops_everything_until_the_policy_is_changed(shared_broker:
             ) as consumer:
                 await (await consumer.receive()).nack(reason="no such user")
                 await until(lambda: is_blocked(client, topic))
-                explanation = await client.explain_subscription(topic, "s")
+                explanation = await client.admin.explain_subscription(topic, "s")
                 assert "message 0" in explanation.sentence
                 assert "no such user" in explanation.sentence
                 await publish(client, topic, 3, 3)
@@ -123,11 +123,11 @@ async def test_block_stops_everything_until_the_policy_is_changed(shared_broker:
                     while True:
                         passed.append((await consumer.receive()).offset)
                 assert passed == [1, 2][: len(passed)]
-                await client.change_subscription_policy(topic, "s", poison="drop")
+                await client.admin.change_subscription_policy(topic, "s", poison="drop")
                 while len(passed) < 5:
                     passed.append((await consumer.receive()).offset)
                 assert passed == [1, 2, 3, 4, 5]
-                (row,) = await client.describe_subscription(topic, "s")
+                (row,) = await client.admin.describe_subscription(topic, "s")
                 assert row.dropped_messages == 1
 
 
@@ -154,7 +154,7 @@ async def test_block_stops_only_the_key_in_key_shared(shared_broker: BrokerProce
                 await until(lambda: backlog_is(client, topic, 9))
                 assert {int(one.payload) for one in handled} == {*range(0, 30, 3), 1, *range(2, 30, 3)}
                 bad.clear()
-                await client.change_subscription_policy(topic, "s", max_redelivery_count=5)
+                await client.admin.change_subscription_policy(topic, "s", max_redelivery_count=5)
                 await until(lambda: backlog_is(client, topic, 0))
                 assert [int(one.payload) for one in handled if one.key == "k1"] == list(range(1, 30, 3))
                 nursery.cancel_scope.cancel()
@@ -223,7 +223,7 @@ async def test_a_slow_handler_keeps_its_message_if_it_says_so(shared_broker: Bro
                     if way == "neither":
                         assert came is not None
                         assert came.attempt == 2
-                        (row,) = await client.describe_subscription(topic, "s")
+                        (row,) = await client.admin.describe_subscription(topic, "s")
                         assert row.redelivered_messages >= 1
                     else:
                         assert came is None
@@ -246,7 +246,7 @@ async def test_an_ack_after_the_timeout_and_before_the_redelivery_counts(shared_
                 await consumer.flush_acks()
                 assert await backlog(client, topic, "s") == 1
                 # The pause is shortened while it lasts: the other one comes at once.
-                await client.change_subscription_policy(topic, "s", **AT_ONCE)
+                await client.admin.change_subscription_policy(topic, "s", **AT_ONCE)
                 again = await consumer.receive()
                 assert (again.offset, again.attempt) == (second.offset, 2)
                 await again.ack()
@@ -255,5 +255,5 @@ async def test_an_ack_after_the_timeout_and_before_the_redelivery_counts(shared_
 
 
 async def waiting_are(client: Client, topic: str, count: int) -> bool:
-    (row,) = await client.describe_subscription(topic, "s")
+    (row,) = await client.admin.describe_subscription(topic, "s")
     return row.waiting_messages == count

@@ -38,7 +38,7 @@ def explained(client: Client, topic: str, *words: str) -> Callable[[], object]:
     """Tell whether the explanation has these words."""
 
     async def look() -> bool:
-        explanation = await client.explain_subscription(topic, "s")
+        explanation = await client.admin.explain_subscription(topic, "s")
         return all(word in f"{explanation.state}: {explanation.sentence}" for word in words)
 
     return look
@@ -56,14 +56,14 @@ async def test_the_window_of_unacknowledged_messages_is_changed_live(shared_brok
                 first = await take(consumer, 20)
                 await quiet(consumer)
                 await until(explained(client, topic, "window-full", "max_unacked_messages"))
-                await client.change_subscription_policy(topic, "s", max_unacked_messages=30)
+                await client.admin.change_subscription_policy(topic, "s", max_unacked_messages=30)
                 first += await take(consumer, 10)
                 await quiet(consumer)
                 for message in first[:15]:
                     await message.ack()
                 first += await take(consumer, 15)
                 assert [message.offset for message in first] == list(range(45))
-                await client.change_subscription_policy(topic, "s", max_unacked_messages=0)
+                await client.admin.change_subscription_policy(topic, "s", max_unacked_messages=0)
                 first += await take(consumer, 15)
 
 
@@ -93,7 +93,7 @@ async def test_key_filters_share_the_keys_and_what_none_matches_is_held_or_skipp
             await group.until(lambda it: len(it.acked) == 50)
             assert numbers(group.seen_by("world")) == list(range(3, 50, 5))
             await group.lose("world")
-            await client.change_subscription_policy(topic, "s", unmatched="skip")
+            await client.admin.change_subscription_policy(topic, "s", unmatched="skip")
             await publish(client, topic, 50, 10, keys=1)
             await group.flush()
             await until(lambda: backlog_is(client, topic, 0))
@@ -123,7 +123,7 @@ async def test_delayed_messages_are_overtaken_and_never_early_even_if_the_broker
                 await message.ack()
                 await consumer.flush_acks()
                 await until(explained(client, topic, "waiting-for-delivery-time"))
-                (row,) = await client.describe_subscription(topic, "s")
+                (row,) = await client.admin.describe_subscription(topic, "s")
                 assert row.delayed_messages == 2
         broker.kill()
         broker.start()
@@ -145,16 +145,16 @@ async def test_what_has_outlived_its_topics_ttl_is_not_delivered_and_leaves_the_
     topic = "/default/short-lived"
     with trio.fail_after(20):
         async with connect(shared_broker.url) as client:
-            await client.create_topic(topic)
+            await client.admin.create_topic(topic)
             async with client.consumer(topic, subscription="s", start="earliest"):
                 pass
             await publish(client, topic, 0, 10)
             assert await backlog(client, topic, "s") == 10
-            await client.change_policies(topic, message_ttl_s=0.5)
+            await client.admin.change_policies(topic, message_ttl_s=0.5)
             await until(lambda: backlog_is(client, topic, 0))
-            (row,) = await client.describe_subscription(topic, "s")
+            (row,) = await client.admin.describe_subscription(topic, "s")
             assert row.expired_messages == 10
-            await client.change_policies(topic, message_ttl_s=60.0)
+            await client.admin.change_policies(topic, message_ttl_s=60.0)
             await publish(client, topic, 10, 5)
             async with client.consumer(topic, subscription="s") as consumer:
                 assert [message.offset for message in await take(consumer, 5)] == [10, 11, 12, 13, 14]
@@ -164,16 +164,16 @@ async def test_rates_delay_and_drop_nothing(shared_broker: BrokerProcess) -> Non
     topic = "/default/rates"
     with trio.fail_after(20):
         async with connect(shared_broker.url) as client:
-            await client.create_topic(topic)
+            await client.admin.create_topic(topic)
             # One second's worth may come at once; the other half takes its time.
-            await client.change_policies(topic, publish_rate={"messages_per_s": 100})
+            await client.admin.change_policies(topic, publish_rate={"messages_per_s": 100})
             began = time.monotonic()
             await publish(client, topic, 0, 200, per_batch=10)
             took_s = time.monotonic() - began
             assert 0.8 < took_s < 8.0
             # At this rate they would take minutes.
-            await client.change_policies(topic, publish_rate={"messages_per_s": 1})
-            await client.change_policies(topic, publish_rate=None)
+            await client.admin.change_policies(topic, publish_rate={"messages_per_s": 1})
+            await client.admin.change_policies(topic, publish_rate=None)
             await publish(client, topic, 200, 200, per_batch=10)
 
             async with client.consumer(
@@ -182,7 +182,7 @@ async def test_rates_delay_and_drop_nothing(shared_broker: BrokerProcess) -> Non
                 began = time.monotonic()
                 await take(consumer, 300)
                 assert 0.2 < time.monotonic() - began < 8.0
-                await client.change_subscription_policy(topic, "s", dispatch_rate=None)
+                await client.admin.change_subscription_policy(topic, "s", dispatch_rate=None)
                 assert [message.offset for message in await take(consumer, 100)] == list(range(300, 400))
 
 
@@ -190,12 +190,12 @@ async def test_limits_hold_at_every_level_and_the_nearest_one_counts(shared_brok
     topic = "/limited/orders"
     with trio.fail_after(20):
         async with connect(shared_broker.url) as client, connect(shared_broker.url, request_timeout_s=0.6) as hasty:
-            await client.create_namespace("limited")
-            await client.create_topic(topic)
-            await client.change_policies(
+            await client.admin.create_namespace("limited")
+            await client.admin.create_topic(topic)
+            await client.admin.change_policies(
                 "limited", max_producers=1, max_consumers=1, max_subscriptions=1, max_message_bytes=1_000
             )
-            report = await client.policies(topic)
+            report = await client.admin.policies(topic)
             assert report.effective.max_producers == 1
             assert report.sources["max_producers"] == "namespace"
             async with client.producer(topic) as producer, client.consumer(topic, subscription="s", type="shared"):
@@ -210,9 +210,9 @@ async def test_limits_hold_at_every_level_and_the_nearest_one_counts(shared_brok
                         pass
                 with pytest.raises(MessageTooLargeError):
                     await producer.send(b"x" * 1_001)
-                await client.change_policies(topic, max_consumers=2, max_producers=2)
+                await client.admin.change_policies(topic, max_consumers=2, max_producers=2)
                 async with client.producer(topic), client.consumer(topic, subscription="s", type="shared"):
                     pass
-            await client.change_policies("limited", max_message_bytes=None)
+            await client.admin.change_policies("limited", max_message_bytes=None)
             async with client.producer(topic) as producer:
                 await producer.send(b"x" * 1_001)

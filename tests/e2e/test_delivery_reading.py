@@ -17,7 +17,7 @@ async def test_a_reader_goes_through_a_topic_and_leaves_no_trace(shared_broker: 
     topic = "/default/read"
     with trio.fail_after(20):
         async with connect(shared_broker.url) as client:
-            await client.create_topic(topic, partitions=2)
+            await client.admin.create_topic(topic, partitions=2)
             await publish(client, topic, 0, 100)
             async with client.reader(topic, start="earliest") as reader:
                 found = [
@@ -35,7 +35,7 @@ async def test_a_reader_goes_through_a_topic_and_leaves_no_trace(shared_broker: 
                 await reader.seek({0: 0, 1: place[1]})
                 message = await reader.receive()
                 assert (message.partition, message.offset) in ((0, 0), (1, place[1]))
-            assert await client.list_subscriptions(topic) == []
+            assert await client.admin.list_subscriptions(topic) == []
 
 
 async def test_a_reader_goes_on_where_it_was_when_the_broker_was_killed(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def consumer_process(broker: BrokerProcess, topic: str, kind: str) -> Iterator[s
 
 async def stuck(client: Client, topic: str) -> ConsumerInfo | None:
     """What the broker says about the consumer that sticks; None if it is not there."""
-    rows = await client.list_subscriptions(topic)
+    rows = await client.admin.list_subscriptions(topic)
     return next((one for row in rows for one in row.consumers if row.subscription == "s" and one.name == "stuck"), None)
 
 
@@ -65,7 +65,7 @@ async def test_a_stuck_consumer_disturbs_nobody(broker: BrokerProcess, kind: str
     topic = f"/default/{kind}-{way}"
     with trio.fail_after(60):
         async with connect(broker.url) as client, consumer_group(broker.url, topic, "s", kind) as group:
-            await client.create_topic(topic)
+            await client.admin.create_topic(topic)
             if way == "idle":
                 await group.join("stuck", take=0, credit_messages=CREDIT)
                 await check_others(client, group)
@@ -98,7 +98,7 @@ async def check_others(client: Client, group: Group) -> None:
     await acks_and_publishes_answer(client, group)
 
     # What sticks is not lost either: once its time is over, the others have it.
-    await client.change_subscription_policy(topic, "s", ack_timeout_s=0.3, redelivery_delay_s=0.0)
+    await client.admin.change_subscription_policy(topic, "s", ack_timeout_s=0.3, redelivery_delay_s=0.0)
     everything = COUNT + ANSWERS
     await until(lambda: backlog_is(client, topic, 0))
     await group.until(lambda it: len(set(numbers(it.acked))) == everything)

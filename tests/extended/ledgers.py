@@ -81,7 +81,7 @@ class Ledger:
         What earlier audits have read is read again only if ``whole``. Every message must be intact, those of one
         writer must come in order, each once and none left out, and every acknowledged one at its offset.
         """
-        end = (await client.describe_topic(self.topic)).end_offset
+        end = (await client.admin.describe_topic(self.topic)).end_offset
         assert end >= len(self.stored), f"{self.topic}: ends at {end}, but {len(self.stored)} messages were read before"
         if whole:
             again, self.stored, self.counts = self.stored, [], {}
@@ -97,7 +97,7 @@ class Ledger:
                         assert message.offset == position, f"{self.topic}: {message.offset} follows {position - 1}"
                         self._take(message.payload)
                         position += 1
-            await client.delete_subscription(self.topic, name)
+            await client.admin.delete_subscription(self.topic, name)
         assert self.stored[: len(again)] == again, f"{self.topic}: what was read before has changed"
         for offset, promised in self.acknowledged.items():
             if offset < position:

@@ -160,7 +160,7 @@ async def test_no_other_topic_is_acknowledged_after_a_failed_sync(tmp_path: Path
         broker.repaired().start()
         async with danube.connect(broker.url) as client:
             assert await fast.audit(client, name="audit") >= fast.end
-            (info,) = await client.describe_subscription(TOPIC, "s")
+            (info,) = await client.admin.describe_subscription(TOPIC, "s")
             assert info.floor > flushed
         broker.kill()
         await check_after_repair(broker, ledger)
@@ -268,7 +268,7 @@ async def test_a_file_that_cannot_be_read_stops_who_needs_it_and_nobody_else(tmp
                     with pytest.raises(DataLossError, match=r"/default/t.*cannot be read.*Input/output error"):
                         async with client.consumer(TOPIC, subscription="behind", start="earliest") as consumer:
                             await consumer.receive()
-                    explanation = await client.explain_subscription(TOPIC, "behind")
+                    explanation = await client.admin.explain_subscription(TOPIC, "behind")
                     assert explanation.state == "failed"
                     # What is in memory can be had, new messages are taken, and other topics notice nothing.
                     async with client.consumer(TOPIC, subscription="live", start="latest") as consumer:

@@ -250,7 +250,7 @@ class World:
                 await trio.sleep(0.002)
 
     async def _consume_fast(self, client: Client) -> None:
-        (info,) = await client.describe_subscription(FAST, "s")
+        (info,) = await client.admin.describe_subscription(FAST, "s")
         position = info.floor
         async with client.consumer(FAST, subscription="s", start="earliest") as consumer:
             while True:
@@ -265,7 +265,7 @@ class World:
         async with client.producer(CHURN, batch_max_bytes=BATCH_BYTES) as producer:
             for _ in range(CHURN_BYTES // 65536):
                 await producer.send_many([bytes(8192)] * 8)
-        await client.delete_topic(CHURN)
+        await client.admin.delete_topic(CHURN)
 
     # --- After a cut ---
 
@@ -276,14 +276,14 @@ class World:
             promised = ledger.end
             end = await ledger.audit(client, name=name, whole=whole)
             assert end >= promised, f"{ledger.topic} ends at {end}, but {promised} messages were acknowledged"
-            (info,) = await client.describe_subscription(ledger.topic, "s")
+            (info,) = await client.admin.describe_subscription(ledger.topic, "s")
             flushed = self.flushed[ledger.topic]
             assert info.backlog_messages <= info.end_offset - len(flushed), (
                 "acknowledgements that were flushed are gone"
             )
         end = await self.fast.audit(client, name=name, whole=whole)
         self.lost_from_fast += self.fast.forget_behind(end)
-        (info,) = await client.describe_subscription(FAST, "s")
+        (info,) = await client.admin.describe_subscription(FAST, "s")
         assert info.floor <= info.end_offset == end
 
 
@@ -335,7 +335,7 @@ async def test_fifty_power_cuts_lose_nothing_that_was_synced(tmp_path: Path) -> 
 
 async def _create(client: Client) -> None:
     for topic, kind in ((ORDERED, "exclusive"), (MIXED, "shared"), (FAST, "exclusive")):
-        await client.create_topic(topic, durability="os" if topic == FAST else "disk")
+        await client.admin.create_topic(topic, durability="os" if topic == FAST else "disk")
         async with client.consumer(topic, subscription="s", type=kind, start="earliest"):
             pass
 
@@ -365,7 +365,7 @@ async def _one_life(machine: Machine, world: World, cut: Cut) -> None:
 
 async def _consume_the_rest(client: Client, ledger: Ledger, flushed: set[int]) -> None:
     """Drain the subscription: what is left comes, and what was flushed does not."""
-    (info,) = await client.describe_subscription(ledger.topic, "s")
+    (info,) = await client.admin.describe_subscription(ledger.topic, "s")
     left = info.backlog_messages
     kind = "shared" if ledger.topic == MIXED else "exclusive"
     got: set[int] = set()
@@ -377,5 +377,5 @@ async def _consume_the_rest(client: Client, ledger: Ledger, flushed: set[int]) -
                 await batch.ack()
             await consumer.flush_acks()
     assert got.isdisjoint(flushed)
-    (info,) = await client.describe_subscription(ledger.topic, "s")
+    (info,) = await client.admin.describe_subscription(ledger.topic, "s")
     assert info.floor == info.end_offset == len(ledger.stored)

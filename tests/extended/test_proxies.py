@@ -153,12 +153,12 @@ def test_nginx_retires_a_connection_after_so_many_requests(broker: BrokerProcess
     async def main() -> None:
         with trio.fail_after(PATIENCE_S):
             async with danube.connect(proxy.url) as client, trio.open_nursery() as nursery:
-                await client.create_topic(TOPIC)
+                await client.admin.create_topic(TOPIC)
                 done = trio.Event()
                 nursery.start_soon(consume, client, 100, done)
                 with trio.fail_after(PATIENCE_S / 3):  # the consumer's stream stays on the first connection
                     for _ in range(30):
-                        assert (await client.describe_topic(TOPIC)).topic == TOPIC
+                        assert (await client.admin.describe_topic(TOPIC)).topic == TOPIC
                     await publish(client, 0, 100, 0)
                     await done.wait()
 
@@ -171,7 +171,7 @@ def test_a_proxy_ends_streams_that_are_silent(name: str, broker: BrokerProcess, 
     async def main() -> None:
         with trio.fail_after(PATIENCE_S):
             async with danube.connect(proxy.url) as client:
-                await client.create_topic(TOPIC)
+                await client.admin.create_topic(TOPIC)
                 async with (
                     client.producer(TOPIC) as producer,
                     client.consumer(TOPIC, subscription="s", start="earliest") as consumer,
@@ -193,7 +193,7 @@ def test_a_proxy_is_reloaded_under_load(name: str, broker: BrokerProcess, tmp_pa
     async def main() -> None:
         with trio.fail_after(PATIENCE_S):
             async with danube.connect(proxy.url) as client, trio.open_nursery() as nursery:
-                await client.create_topic(TOPIC)
+                await client.admin.create_topic(TOPIC)
                 done = trio.Event()
                 nursery.start_soon(consume, client, 300, done)
                 nursery.start_soon(publish, client, 0, 300, 0.03)
@@ -201,7 +201,7 @@ def test_a_proxy_is_reloaded_under_load(name: str, broker: BrokerProcess, tmp_pa
                     await trio.sleep(1.5)
                     proxy.reload()
                 await done.wait()
-                assert (await client.describe_topic(TOPIC)).end_offset == 300
+                assert (await client.admin.describe_topic(TOPIC)).end_offset == 300
 
     with Proxy(name, tmp_path, broker, idle_s=60).running() as proxy:
         trio.run(main)
@@ -211,7 +211,7 @@ def test_a_broker_restarts_behind_a_proxy(broker: BrokerProcess, tmp_path: Path)
     async def main() -> None:
         with trio.fail_after(PATIENCE_S):
             async with danube.connect(proxy.url) as client, trio.open_nursery() as nursery:
-                await client.create_topic(TOPIC)
+                await client.admin.create_topic(TOPIC)
                 done = trio.Event()
                 nursery.start_soon(consume, client, 200, done)
                 nursery.start_soon(publish, client, 0, 200, 0.03)
@@ -220,7 +220,7 @@ def test_a_broker_restarts_behind_a_proxy(broker: BrokerProcess, tmp_path: Path)
                 await trio.sleep(1)
                 await trio.to_thread.run_sync(broker.start)
                 await done.wait()
-                assert (await client.describe_topic(TOPIC)).end_offset == 200
+                assert (await client.admin.describe_topic(TOPIC)).end_offset == 200
 
     with Proxy("nginx", tmp_path, broker, idle_s=60).running() as proxy:
         trio.run(main)

@@ -159,12 +159,12 @@ async def test_two_gigabytes_come_back_although_broker_and_storage_were_killed(t
                 await trio.to_thread.run_sync(broker.terminate)
                 await trio.to_thread.run_sync(broker.start)
                 async with danube.connect(broker.url) as client:
-                    topic = await client.describe_topic(TOPIC)
+                    topic = await client.admin.describe_topic(TOPIC)
                     assert (topic.start_offset, topic.end_offset) == (0, publisher.acknowledged)
                     assert topic.sealed_bytes > TOTAL_BYTES - JOURNAL_BYTES
                 await replay(broker.url, publisher.acknowledged)
                 async with danube.connect(broker.url) as client:
-                    findings = await client.check_storage()
+                    findings = await client.storages.check()
                     assert (findings.ok, findings.missing_objects, findings.damaged_parts) == (True, [], [])
         assert disk.most_bytes <= JOURNAL_BYTES + RESERVE_BYTES + METADATA_BYTES
     _log.info(

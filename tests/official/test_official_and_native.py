@@ -74,7 +74,7 @@ async def test_an_official_producer_and_both_consumers(official: Official) -> No
             await consumer.until(lambda script: len(script.distinct_acked) == total)
             await consumer.stop()
             native = await replayed(client, official.topic, "live", total)
-            (sealed,) = await client.seal_topic(official.topic)
+            (sealed,) = await client.admin.seal_topic(official.topic)
             assert sealed.sealed_offset == total
             again = await replayed(client, official.topic, "sealed", total)
     after_ms = int(time.time() * 1000)
@@ -95,7 +95,7 @@ async def test_a_native_producer_and_both_consumers(official: Official) -> None:
     before_ms = int(time.time() * 1000)
     with trio.fail_after(40):
         async with danube.connect(official.broker.url) as client:
-            await client.create_topic(official.topic)
+            await client.admin.create_topic(official.topic)
             async with official.consuming(in_flight=8) as consumer:
                 async with client.producer(official.topic, name="native") as producer:
                     pending = [
@@ -110,7 +110,7 @@ async def test_a_native_producer_and_both_consumers(official: Official) -> None:
                 await consumer.until(lambda script: len(script.distinct_acked) == total)
                 await consumer.stop()
             native = await replayed(client, official.topic, "native", total)
-            (described,) = await client.describe_subscription(official.topic, "s")
+            (described,) = await client.admin.describe_subscription(official.topic, "s")
             assert described.floor == described.end_offset == total
     after_ms = int(time.time() * 1000)
     seen = of_official(consumer.messages)
@@ -168,7 +168,7 @@ async def test_an_official_backlog_that_was_sealed(official: Official) -> None:
                 await consumer.stop()
             await producer.go()
             await producer.done()
-            (unloaded,) = await client.unload_topic(official.topic)
+            (unloaded,) = await client.admin.unload_topic(official.topic)
             assert unloaded.sealed_offset == COUNT
             async with official.consuming() as consumer:
                 await consumer.until(lambda script: len(script.distinct_acked) == COUNT)

@@ -75,7 +75,7 @@ async def test_idle_consumer_across_an_unload(official: Official) -> None:
             await send(producer)
             await consumer.until(messages(1))
             async with danube.connect(official.broker.url) as client:
-                await client.unload_topic(official.topic)
+                await client.admin.unload_topic(official.topic)
             await send(later)
             await consumer.until(messages(2))
             await consumer.stop()

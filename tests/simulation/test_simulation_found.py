@@ -48,7 +48,7 @@ def test_retention_overtakes_a_consumer() -> None:
 
     async def work(world: World) -> None:
         async with world.applications.client("here", Random(1), "broker") as client:
-            await client.create_topic(TOPIC, retention=Retention(max_bytes=64 * KIB))
+            await client.admin.create_topic(TOPIC, retention=Retention(max_bytes=64 * KIB))
             async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
                 async with client.producer(TOPIC, batch_max_bytes=8 * KIB) as producer:
                     await producer.send(b"never acknowledged")
@@ -57,15 +57,15 @@ def test_retention_overtakes_a_consumer() -> None:
                         await producer.send_many([bytes(1000)] * 8)
                         await trio.sleep(0.5)
                     last = (await producer.send(b"last")).offset
-                await client.unload_topic(TOPIC)
-                info = await client.describe_topic(TOPIC)
+                await client.admin.unload_topic(TOPIC)
+                info = await client.admin.describe_topic(TOPIC)
                 assert info.start_offset > 0, "retention has taken nothing"
             async with client.consumer(TOPIC, subscription="s") as consumer:
                 async for message in consumer:
                     await message.ack()
                     if message.offset == last:
                         break
-            (row,) = await client.describe_subscription(TOPIC, "s")
+            (row,) = await client.admin.describe_subscription(TOPIC, "s")
             assert row.backlog_messages == 0
 
     simulate(work)
@@ -89,7 +89,7 @@ def test_acknowledgements_repeated_after_a_crash_count() -> None:
                 assert again.offset == 3
                 with trio.move_on_after(1.0):
                     raise AssertionError(f"{(await consumer.receive()).offset} was acknowledged, and confirmed")
-            (row,) = await client.describe_subscription(TOPIC, "s")
+            (row,) = await client.admin.describe_subscription(TOPIC, "s")
             assert (row.floor, row.backlog_messages) == (3, 1)
 
     simulate(work)
@@ -104,7 +104,7 @@ def test_the_keep_alive_of_a_client_does_not_spin() -> None:
             for power in range(3, 11):
                 # The keep-alive of 2 s ends behind a power of two, where floats get coarser and sums are rounded.
                 await trio.sleep_until(2.0**power - random.uniform(0.1, 1.9))
-                await client.info()
+                await client.admin.info()
                 await trio.sleep(2.5)
 
     simulate(work)
@@ -116,7 +116,7 @@ def test_a_commit_in_front_of_sealed_ones_is_not_forgotten() -> None:
     async def work(world: World) -> None:
         small = world.node.config.limits.segment_bytes // 4
         async with world.applications.client("here", Random(1), "broker") as client:
-            await client.create_topic(TOPIC, durability="remote")
+            await client.admin.create_topic(TOPIC, durability="remote")
             sent: list[bytes] = []
             async with client.producer(TOPIC) as producer:
                 for size in (small * 2 // 3, small * 2 // 3, 10, 10, 10, 10):
@@ -168,7 +168,7 @@ def test_a_deletion_that_is_cut_off_leaves_nothing_alive() -> None:
         async with world.applications.client("here", random, "broker") as client:
             for number in range(24):
                 topic = f"{TOPIC}-{number}"
-                await client.create_topic(topic, durability="remote" if number % 2 else "disk")
+                await client.admin.create_topic(topic, durability="remote" if number % 2 else "disk")
                 async with client.producer(topic) as producer:
                     await producer.send(b"x")
                 async with client.consumer(topic, subscription="s", start="earliest") as consumer:
@@ -178,7 +178,7 @@ def test_a_deletion_that_is_cut_off_leaves_nothing_alive() -> None:
                     await history.merger.merge("default", frozenset(history.catalogue.topics))
                 world.node.set_metadata_faults(refuse=0.3, latency_s=0.002)
                 with suppress(DanubeError), trio.move_on_after(random.choice((0.0015, 0.003, 0.01, 60.0))):
-                    await client.delete_topic(topic)
+                    await client.admin.delete_topic(topic)
                 world.node.set_metadata_faults(refuse=0.0, latency_s=0.0)
                 await trio.sleep(3)
             records = {topic_id for _, record in broker.directory.catalogue.topics() for topic_id in record.topic_ids}
@@ -198,10 +198,10 @@ def test_a_topic_that_was_deleted_at_the_end_does_not_hold_the_bucket_back() -> 
                 async with client.producer(topic, durability="remote") as producer:
                     await producer.send(b"x")
             for topic in (TOPIC, f"{TOPIC}-deleted"):
-                await client.seal_topic(topic)
+                await client.admin.seal_topic(topic)
             space = world.buckets["memory://bucket"]
             manifests = {key: value for key, value in space.objects.items() if key.startswith("manifests/")}
-            await client.delete_topic(f"{TOPIC}-deleted")
+            await client.admin.delete_topic(f"{TOPIC}-deleted")
             world.crash(world.node, power_loss=True)
             for key in [key for key in space.objects if key.startswith("manifests/")]:
                 space.remove(key)  # as if the last one had not been written any more
@@ -210,8 +210,8 @@ def test_a_topic_that_was_deleted_at_the_end_does_not_hold_the_bucket_back() -> 
             await world.replace(world.node).ready.wait()
             async with client.producer(TOPIC) as producer:
                 await producer.send(b"y")
-            await client.seal_topic(TOPIC)
-            assert [info.topic for info in await client.list_topics()] == [TOPIC]
+            await client.admin.seal_topic(TOPIC)
+            assert [info.topic for info in await client.admin.list_topics()] == [TOPIC]
 
     simulate(work, kind="moving")
 
@@ -258,13 +258,13 @@ def test_a_cumulative_acknowledgement_takes_nothing_that_waits_unseen() -> None:
                 await trio.sleep(10)
                 await consumer.ack_cumulative(message)
                 await consumer.flush_acks()
-                (row,) = await client.describe_subscription(TOPIC, "s")
+                (row,) = await client.admin.describe_subscription(TOPIC, "s")
                 assert (row.floor, row.backlog_messages) == (0, 1)
                 waiting = await consumer.receive()
                 assert waiting.payload == b"later"
                 await consumer.ack_cumulative(waiting)
                 await consumer.flush_acks()
-                (row,) = await client.describe_subscription(TOPIC, "s")
+                (row,) = await client.admin.describe_subscription(TOPIC, "s")
                 assert (row.floor, row.backlog_messages) == (2, 0)
 
     simulate(work)
@@ -277,7 +277,7 @@ def test_a_damaged_topic_does_not_take_the_journal_from_the_others() -> None:
         node, broken = world.node, f"{TOPIC}-broken"
         async with world.applications.client("here", Random(1), "broker") as client:
             for topic in (broken, TOPIC):
-                await client.create_topic(topic, durability="disk")
+                await client.admin.create_topic(topic, durability="disk")
             node.set_storage_faults(down=True)  # nothing is sealed
             async with client.producer(broken) as one, client.producer(TOPIC) as other:
                 assert node.life is not None
@@ -303,7 +303,7 @@ def test_an_acknowledgement_of_what_a_power_loss_took_settles_nothing_else() -> 
     async def work(world: World) -> None:
         lost = 0
         async with world.applications.client("here", Random(1), "broker") as client:
-            await client.create_topic(TOPIC, durability="os")
+            await client.admin.create_topic(TOPIC, durability="os")
             async with (
                 client.consumer(TOPIC, subscription="s", start="earliest") as consumer,
                 client.producer(TOPIC, name="p") as producer,
@@ -322,7 +322,7 @@ def test_an_acknowledgement_of_what_a_power_loss_took_settles_nothing_else() -> 
                     assert message.payload == b"%d again" % number
                     await message.ack()
                     await consumer.flush_acks()
-            (row,) = await client.describe_subscription(TOPIC, "s")
+            (row,) = await client.admin.describe_subscription(TOPIC, "s")
             assert row.backlog_messages == 0
         assert lost, "no power loss has taken a message"
 
@@ -364,7 +364,7 @@ def test_nothing_is_ahead_of_the_journal_after_a_power_loss(stored: str) -> None
     async def work(world: World) -> None:
         lost = 0
         async with world.applications.client("here", Random(1), "broker") as client:
-            await client.create_topic(TOPIC, durability="os")
+            await client.admin.create_topic(TOPIC, durability="os")
             for _ in range(8):
                 async with client.producer(TOPIC, name="p") as producer:
                     known = len(await read(client))
@@ -394,7 +394,7 @@ def test_readers_pass_over_a_hole_up_to_the_end(monkeypatch: pytest.MonkeyPatch)
 
     async def work(world: World) -> None:
         async with world.applications.client("here", Random(1), "broker") as client:
-            await client.create_topic(TOPIC, durability="os")
+            await client.admin.create_topic(TOPIC, durability="os")
             async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
                 world.node.disk.sync_delay_s = 20.0
                 async with client.producer(TOPIC) as producer:
@@ -405,7 +405,7 @@ def test_readers_pass_over_a_hole_up_to_the_end(monkeypatch: pytest.MonkeyPatch)
                 await journal.checkpoint()
                 world.crash(world.node, power_loss=True)
                 world.node.disk.sync_delay_s = 0.002
-                info = await client.describe_topic(TOPIC)
+                info = await client.admin.describe_topic(TOPIC)
                 assert (info.end_offset, await read(client)) == (20, []), "the journal still has some of it"
                 async with client.producer(TOPIC) as producer:
                     await producer.send(b"y")
@@ -439,7 +439,7 @@ def test_a_seek_that_is_lost_with_damage_is_told_and_stops_nothing(caplog: pytes
                 for _ in range(10):
                     await (await consumer.receive()).ack()
                 await consumer.flush_acks()
-                await client.seek_subscription(TOPIC, "s", 15)
+                await client.admin.seek_subscription(TOPIC, "s", 15)
                 while (message := await consumer.receive()).offset != 15:
                     pass
                 await message.ack()

@@ -48,7 +48,7 @@ async def reach(client: Client) -> None:
     with trio.fail_after(10):
         while True:
             try:
-                await client.info()
+                await client.admin.info()
             except DanubeError:
                 await trio.sleep(0.1)
             else:
@@ -84,7 +84,7 @@ def test_acknowledgements_of_earlier_deliveries_do_not_undo_a_seek(kind: Subscri
                     holder.held = []
                 random.shuffle(told)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(clients[2].seek_subscription, TOPIC, "s", 0)
+                    nursery.start_soon(clients[2].admin.seek_subscription, TOPIC, "s", 0)
                     for consumer, message in told:
                         await trio.sleep(random.choice((0.0, 0.0002)))  # about as long as a message is on its way
                         if message.offset % 5 == 4 and kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
@@ -96,14 +96,14 @@ def test_acknowledgements_of_earlier_deliveries_do_not_undo_a_seek(kind: Subscri
                 for holder in holders:
                     await holder.consumer.flush_acks()
                 await reach(clients[2])
-                (row,) = await clients[2].describe_subscription(TOPIC, "s")
+                (row,) = await clients[2].admin.describe_subscription(TOPIC, "s")
                 assert row.backlog_messages == COUNT, "nothing of what was delivered since is acknowledged"
             await hold_all(holders)
             for holder in holders:
                 for message in holder.held:
                     message.ack_nowait()
                 await holder.consumer.flush_acks()
-            (row,) = await clients[2].describe_subscription(TOPIC, "s")
+            (row,) = await clients[2].admin.describe_subscription(TOPIC, "s")
             assert row.backlog_messages == 0, "what was delivered since counts"
             takers.cancel_scope.cancel()
 
@@ -130,7 +130,7 @@ def test_nothing_of_before_a_seek_is_said_after_it(kind: SubscriptionType) -> No
                 first = await consumer.receive()
                 for target in (0, 10, 0):
                     await trio.sleep(1)
-                    await client.seek_subscription(TOPIC, "s", target)
+                    await client.admin.seek_subscription(TOPIC, "s", target)
                     await first.nack()  # it would be poison
                     await first.extend_lease(1)
                     await trio.sleep(1)
@@ -146,7 +146,7 @@ def test_nothing_of_before_a_seek_is_said_after_it(kind: SubscriptionType) -> No
                         found.add(message.offset)
                         message.ack_nowait()
                 await consumer.flush_acks()
-            (row,) = await client.describe_subscription(TOPIC, "s")
+            (row,) = await client.admin.describe_subscription(TOPIC, "s")
             assert (row.backlog_messages, row.dropped_messages) == (0, 0)
 
     simulate(work)
@@ -166,7 +166,7 @@ def test_a_consumer_that_is_moved_has_not_caught_up() -> None:
                             found += batch.offsets
                             await batch.ack()
                     assert frozenset(found) == ALL
-                    await client.seek_subscription(TOPIC, "s", 0)
+                    await client.admin.seek_subscription(TOPIC, "s", 0)
                     await trio.sleep(0.1)
 
     simulate(work)
@@ -178,16 +178,16 @@ def test_a_subscription_that_was_created_again_knows_nothing_of_the_former_one()
     async def work(world: World) -> None:
         async with (
             world.applications.client("a", Random(1), "broker") as client,
-            world.applications.client("admin", Random(2), "broker") as admin,
+            world.applications.client("admin", Random(2), "broker") as manager,
         ):
-            await fill(admin)
+            await fill(manager)
             async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
                 for _ in range(COUNT):
                     (await consumer.receive()).ack_nowait()
                 world.network.set_cut("a", "broker", True)
                 await trio.sleep(20)  # the broker has noticed
-                await admin.delete_subscription(TOPIC, "s")
-                async with admin.consumer(TOPIC, subscription="s", start="earliest"):
+                await manager.admin.delete_subscription(TOPIC, "s")
+                async with manager.consumer(TOPIC, subscription="s", start="earliest"):
                     pass
                 world.network.set_cut("a", "broker", False)
                 with trio.fail_after(60):

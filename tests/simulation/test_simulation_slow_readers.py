@@ -65,7 +65,7 @@ class House:
     async def publish(self, count: int = COUNT, durability: Durability = Durability.OS) -> None:
         async with self.client("publisher") as client:
             with suppress(AlreadyExistsError):
-                await client.create_topic(TOPIC, durability=durability)
+                await client.admin.create_topic(TOPIC, durability=durability)
             async with client.producer(TOPIC, batch_max_bytes=BATCH) as producer:
                 for first in range(0, count, 100):
                     await producer.send_many([bytes(1000) + b"%d" % number for number in range(first, first + 100)])

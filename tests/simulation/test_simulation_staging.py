@@ -87,7 +87,7 @@ class Model:
         batch = max(0, job.last + ahead)
         payloads = job.rows(rows)
         try:
-            async with self.client.stage(topic, producer=name, batch_id=batch, attempt=str(job.count)) as stage:
+            async with self.client.stages.open(topic, producer=name, batch_id=batch, attempt=str(job.count)) as stage:
                 await stage.add(payloads[: rows // 2])
                 await stage.add(payloads[rows // 2 :])
                 assert stage.committed == (batch <= job.last)
@@ -111,7 +111,7 @@ class Model:
         outcomes: list[StageCommit] = []
 
         async def ask() -> None:
-            outcomes.append(await self.client.commit_stages(name, batch, stages))
+            outcomes.append(await self.client.stages.commit(name, batch, stages))
 
         async with trio.open_nursery() as nursery:
             for _ in range(2 if twice else 1):
@@ -133,16 +133,16 @@ class Model:
         job = self.jobs[name]
         if job.committed:
             batch, _, outcome = job.committed[max(0, len(job.committed) - 1 - back)]
-            again = await self.client.commit_stages(name, batch, [])
+            again = await self.client.stages.commit(name, batch, [])
             assert not again.committed
             assert again.offsets == (outcome.offsets if batch == job.last else {})
-            assert await self.client.last_batch(name) == job.last
+            assert await self.client.stages.last_batch(name) == job.last
 
     async def abort(self, name: str, ahead: int) -> None:
         """The driver gives a batch up, or says so of one that is committed."""
         job = self.jobs[name]
         batch = max(0, job.last + ahead)
-        assert await self.client.abort_stages(name, batch) == (batch <= job.last)
+        assert await self.client.stages.abort(name, batch) == (batch <= job.last)
         gone = job.staged.pop(batch, [])
         if gone:
             await self.refused(name, batch, [staged for staged, _ in gone])
@@ -161,7 +161,7 @@ class Model:
             for number in range(tasks):
                 nursery.start_soon(task, number)
             await trio.sleep(after * 0.001)
-            assert await self.client.abort_stages(name, batch, write_id=write) == (batch <= job.last)
+            assert await self.client.stages.abort(name, batch, write_id=write) == (batch <= job.last)
         job.aborted.append((batch, write))
         await self.nothing_of_aborted_writes()
 
@@ -176,7 +176,7 @@ class Model:
     async def stage_for(self, name: str, batch: int, topic: str, write: str, pause_s: float) -> bool:
         """Stage for a write that is given up now or was before; return whether the broker took it."""
         job = self.jobs[name]
-        opening = self.client.stage(topic, producer=name, batch_id=batch, attempt=write, write_id=write)
+        opening = self.client.stages.open(topic, producer=name, batch_id=batch, attempt=write, write_id=write)
         try:
             async with opening as stage:
                 await stage.add(job.rows(3))
@@ -191,12 +191,12 @@ class Model:
 
     async def nothing_of_aborted_writes(self) -> None:
         given_up = {write for job in self.jobs.values() for _, write in job.aborted}
-        assert given_up.isdisjoint(one.attempt for one in await self.client.list_stages())
+        assert given_up.isdisjoint(one.attempt for one in (await self.client.stages.describe()).stages)
 
     async def refused(self, name: str, batch: int, stages: list[StagedBatch]) -> None:
         """Stages that are gone cannot be committed, and nothing of the others is either."""
         with pytest.raises(FailedPreconditionError, match=f"{stages[0].stage_id:016x}"):
-            await self.client.commit_stages(name, batch, stages)
+            await self.client.stages.commit(name, batch, stages)
 
     async def publish(self, topic: str, count: int) -> None:
         """Somebody else publishes there."""
@@ -285,10 +285,10 @@ class Model:
                         assert start <= places[0]
                         assert places[-1] == end - 1
         for job in self.jobs.values():
-            assert await self.client.last_batch(job.name) == (job.last if job.last >= 0 else None)
+            assert await self.client.stages.last_batch(job.name) == (job.last if job.last >= 0 else None)
         await self.nothing_of_aborted_writes()
         await self.expire()
-        assert await self.client.list_stages() == []
+        assert (await self.client.stages.describe()).stages == []
         assert world.node.stage_disk.names() == []
 
 
@@ -297,9 +297,9 @@ def simulate(seed: int, work: Callable[[Model], Awaitable[None]]) -> None:
         async with world_of(seed) as world:
             with trio.fail_after(10_000):
                 async with world.applications.client("here", Random(seed), "broker") as client:
-                    await client.create_topic(PLAIN, durability="disk")
-                    await client.create_topic(BASE, partitions=2, durability="disk")
-                    await client.create_topic(FAR, durability="remote")
+                    await client.admin.create_topic(PLAIN, durability="disk")
+                    await client.admin.create_topic(BASE, partitions=2, durability="disk")
+                    await client.admin.create_topic(FAR, durability="remote")
                     model = Model(world, client)
                     await work(model)
                     await model.check()
@@ -384,16 +384,16 @@ def test_what_the_power_took_from_an_os_topic_does_not_stop_the_next_batches() -
 
     async def work(model: Model) -> None:
         client = model.client
-        await client.create_topic("/default/os", durability="os")
+        await client.admin.create_topic("/default/os", durability="os")
         lost = 0
         for batch in range(20):
             payloads = [b"%d %d" % (batch, row) for row in range(5)]
-            async with client.stage("/default/os", producer="os-job", batch_id=batch) as stage:
+            async with client.stages.open("/default/os", producer="os-job", batch_id=batch) as stage:
                 await stage.add(payloads)
                 staged = await stage.finish()
             if batch % 2:
                 await model.trap(1 + batch % 5, batch, True)
-            outcome = await client.commit_stages("os-job", batch, [staged])
+            outcome = await client.stages.commit("os-job", batch, [staged])
             await model.up()
             if batch % 3 == 0:
                 model.strike(True)

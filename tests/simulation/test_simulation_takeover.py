@@ -130,7 +130,7 @@ def test_manifests_that_a_former_owner_writes_late_do_not_count() -> None:
             await new.ready.wait()
             await seal(former)  # it is idle, and has not found the fence
             await send(client, TOPICS[0], 10, 10)
-            await client.seal_topic(TOPICS[0])
+            await client.admin.seal_topic(TOPICS[0])
             assert list((await read(client, TOPICS[0])).values()) == [b"%d" % number for number in range(20)]
 
     simulate(work, 1)

@@ -72,7 +72,7 @@ def offsets(frame: DataFrame) -> list[int]:
 def test_sealed_and_tail_are_one(client: Client, read: Read, topic: str) -> None:
     before = datetime.now(UTC)
     publish(client, topic, [b"sealed %d" % number for number in range(1000)])
-    client.seal_topic(topic)
+    client.admin.seal_topic(topic)
     keys = [f"k{number}" for number in range(10)]
     publish(client, topic, [b"tail %d" % number for number in range(10)], keys=keys, attributes={"v": "1"}, name="me")
     rows = read(topic).orderBy("offset").collect()
@@ -89,9 +89,9 @@ def test_sealed_and_tail_are_one(client: Client, read: Read, topic: str) -> None
 
 def test_topics_and_partitions_are_columns(client: Client, read: Read, topic: str) -> None:
     several, plain = f"{topic}-several", f"{topic}-plain"
-    client.create_topic(several, partitions=3)
+    client.admin.create_topic(several, partitions=3)
     publish(client, several, [b"x"] * 90, keys=[f"k{number}" for number in range(90)])
-    client.seal_topic(several)
+    client.admin.seal_topic(several)
     publish(client, plain, [b"y"] * 10)
     by_topic = {several: 90, plain: 10}
     for frame in (read(topics=f"{several},{plain}"), read(topicsPattern=f"{topic}-(several|plain)")):
@@ -104,7 +104,7 @@ def test_topics_and_partitions_are_columns(client: Client, read: Read, topic: st
 
 def test_positions_choose_a_range(client: Client, read: Read, topic: str) -> None:
     publish(client, topic, [b"early"] * 100)
-    client.seal_topic(topic)
+    client.admin.seal_topic(topic)
     time.sleep(0.01)
     middle_ms = time.time_ns() // 1_000_000
     time.sleep(0.01)
@@ -135,7 +135,7 @@ def test_a_column_that_may_not_be_null_is_not_null(client: Client, read: Read, t
 
 
 def test_an_empty_topic_is_an_empty_table(client: Client, read: Read, topic: str) -> None:
-    client.create_topic(topic)
+    client.admin.create_topic(topic)
     frame = read(topic)
     assert frame.columns == list(COLUMNS)
     assert frame.collect() == []
@@ -143,7 +143,7 @@ def test_an_empty_topic_is_an_empty_table(client: Client, read: Read, topic: str
 
 def test_tasks_are_as_many_as_asked_for(client: Client, read: Read, topic: str) -> None:
     publish(client, topic, [bytes(1000)] * 5000)
-    client.seal_topic(topic)
+    client.admin.seal_topic(topic)
     assert read(topic).rdd.getNumPartitions() == 1
     split = read(topic, minPartitions="3")
     assert split.rdd.getNumPartitions() == 3
@@ -167,9 +167,9 @@ def test_sql_has_topics_as_views(spark: SparkSession, broker: BrokerProcess, cli
 
 
 def test_filters_that_are_pushed_change_nothing_but_the_time(client: Client, read: Read, topic: str) -> None:
-    client.create_topic(topic, partitions=2)
+    client.admin.create_topic(topic, partitions=2)
     publish(client, topic, [b"x"] * 200, keys=[f"k{number}" for number in range(200)])
-    client.seal_topic(topic)
+    client.admin.seal_topic(topic)
     publish(client, topic, [b"y"] * 20, keys=[f"k{number}" for number in range(20)])
     for condition in (
         "offset >= 10 AND offset < 25 AND partition = 1",
@@ -220,7 +220,7 @@ def moved(tasks: list[ReadTask]) -> list[ReadTask]:
 def test_filters_leave_out_what_is_certain(broker: BrokerProcess, client: Client, topic: str) -> None:
     for _ in range(4):
         publish(client, topic, [b"x"] * 100)
-        client.seal_topic(topic)
+        client.admin.seal_topic(topic)
         time.sleep(0.002)
     (task,) = tasks_of(broker, topic, Bounds(offsets=(150, 250)))
     assert [(one.start, one.end, len(one.parts)) for one in task.slices] == [(150, 250, 2)]
@@ -236,7 +236,7 @@ def test_filters_leave_out_what_is_certain(broker: BrokerProcess, client: Client
 def test_parts_that_were_merged_are_looked_for_again(broker: BrokerProcess, client: Client, topic: str) -> None:
     for _ in range(3):
         publish(client, topic, [b"x"] * 100)
-        client.seal_topic(topic)
+        client.admin.seal_topic(topic)
     publish(client, topic, [b"y"] * 10)
     tasks = moved(tasks_of(broker, topic, minPartitions="2"))
     assert rows_of(broker, tasks, topic) == list(range(310))
@@ -247,10 +247,10 @@ def test_what_has_expired_under_way_is_loss(
 ) -> None:
     for _ in range(3):
         publish(client, topic, [b"x"] * 100)
-        client.seal_topic(topic)
+        client.admin.seal_topic(topic)
         time.sleep(0.002)
     tasks = moved(tasks_of(broker, topic))
-    client.change_retention(topic, Retention(max_bytes=tasks[0].slices[0].parts[-1].part.size_bytes), now=True)
+    client.admin.change_retention(topic, Retention(max_bytes=tasks[0].slices[0].parts[-1].part.size_bytes), now=True)
     with pytest.raises(DataLossError, match=rf"{topic}, partition 0: offsets \[0, 200\) .*failOnDataLoss=false"):
         rows_of(broker, tasks, topic)
     with caplog.at_level(logging.WARNING, "pyspark_danube"):
@@ -268,7 +268,7 @@ def test_an_object_that_is_where_it_should_be_and_gone_is_an_error(
     broker: BrokerProcess, client: Client, topic: str
 ) -> None:
     publish(client, topic, [b"x"] * 100)
-    client.seal_topic(topic)
+    client.admin.seal_topic(topic)
     (task,) = tasks_of(broker, topic)
     history = Path(task.storages["default"].removeprefix("disk://"))
     (history / task.slices[0].parts[0].object).rename(history / "aside")
@@ -281,9 +281,9 @@ def test_an_object_that_is_where_it_should_be_and_gone_is_an_error(
 
 def test_a_new_topic_of_the_same_name_is_another_one(broker: BrokerProcess, client: Client, topic: str) -> None:
     publish(client, topic, [b"x"] * 100)
-    client.seal_topic(topic)
+    client.admin.seal_topic(topic)
     tasks = moved(tasks_of(broker, topic))
-    client.delete_topic(topic)
+    client.admin.delete_topic(topic)
     publish(client, topic, [b"y"] * 100)
     with pytest.raises(DataLossError, match="deleted and created again while the query was running"):
         rows_of(broker, tasks, topic)
@@ -292,7 +292,7 @@ def test_a_new_topic_of_the_same_name_is_another_one(broker: BrokerProcess, clie
 def test_a_tail_is_that_of_the_topic_that_was_planned(broker: BrokerProcess, client: Client, topic: str) -> None:
     publish(client, topic, [b"x"] * 100)
     tasks = tasks_of(broker, topic)
-    client.delete_topic(topic)
+    client.admin.delete_topic(topic)
     publish(client, topic, [b"y"] * 100)
     with pytest.raises(DanubeError, match="created again"):
         rows_of(broker, tasks, topic)
@@ -305,9 +305,9 @@ def test_a_topic_that_goes_under_way_is_loss_and_no_end_if_that_is_asked_for(
 ) -> None:
     publish(client, topic, [b"x"] * 100)
     if sealed:
-        client.seal_topic(topic)
+        client.admin.seal_topic(topic)
     tasks = moved(tasks_of(broker, topic))
-    client.delete_topic(topic)
+    client.admin.delete_topic(topic)
     if again:
         publish(client, topic, [b"y"] * 200)
     with pytest.raises(DanubeError, match="created again" if again else "does not exist"):
@@ -345,7 +345,7 @@ def test_a_broker_that_is_restarted_under_way_is_waited_for(forgetful: BrokerPro
 
 def test_damage_names_object_offset_and_remedy(broker: BrokerProcess, client: Client, topic: str) -> None:
     publish(client, topic, [bytes(100)] * 5000, batch_max_messages=1000)
-    client.seal_topic(topic)
+    client.admin.seal_topic(topic)
     (task,) = tasks_of(broker, topic)
     (part,) = task.slices[0].parts
     path = Path(task.storages["default"].removeprefix("disk://")) / part.object
@@ -366,7 +366,7 @@ def test_history_is_read_without_a_broker(
 ) -> None:
     for _ in range(2):
         publish(client, topic, [b"x"] * 100)
-        client.seal_topic(topic)
+        client.admin.seal_topic(topic)
         time.sleep(0.002)
     publish(client, topic, [b"tail"] * 10)
     url = next(iter(tasks_of(broker, topic)[0].storages.values()))

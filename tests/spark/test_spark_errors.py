@@ -98,7 +98,7 @@ def in_s3(seaweed: SeaweedServer, tmp_path_factory: pytest.TempPathFactory) -> I
     with BrokerProcess(directory / "data", "--storage", url, stderr=log) as process:
         with connect(process.url) as client:
             publish(client, TOPIC, [b"x"] * 100)
-            client.seal_topic(TOPIC)
+            client.admin.seal_topic(TOPIC)
         yield process, log
 
 

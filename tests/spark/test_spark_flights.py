@@ -61,7 +61,7 @@ def test_flights(spark: SparkSession, s3_broker: BrokerProcess, example: Any, tm
 
     # One export after the other runs while a producer writes.
     with connect(s3_broker.url) as client:
-        client.create_topic(example.TOPIC, partitions=4)
+        client.admin.create_topic(example.TOPIC, partitions=4)
     published: list[int] = []
     begun = [threading.Event(), threading.Event()]
 
@@ -104,7 +104,7 @@ def test_flights(spark: SparkSession, s3_broker: BrokerProcess, example: Any, tm
 
     # Everything is there once, with its key.
     with connect(s3_broker.url) as client:
-        client.seal_topic(example.TOPIC)
+        client.admin.seal_topic(example.TOPIC)
     reader = spark.read.format("danube").options(servers=s3_broker.url, topic=example.TOPIC, payloadFormat="json")
     catalog = load_catalog("danube", **catalog_properties(str(tmp_path / "warehouse"), {}))
     files = catalog.load_table("lake.flights").scan().plan_files()

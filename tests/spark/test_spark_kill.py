@@ -115,10 +115,11 @@ class Driver:
 
 def contents(client: Client, topic: str) -> list[bytes]:
     found = []
-    for state in client.log_state([topic]):
-        for batch in client.read_log(state.name, state.start_offset, state.end_offset):
-            records = open_records(batch.part, read_header(batch.part), Limits().max_batch_bytes)
-            found += [record if isinstance(record, bytes) else record.payload for record in records]
+    for state in client.logs.states([topic]):
+        with client.logs.read(state.name, state.start_offset, state.end_offset) as batches:
+            for batch in batches:
+                records = open_records(batch.part, read_header(batch.part), Limits().max_batch_bytes)
+                found += [record if isinstance(record, bytes) else record.payload for record in records]
     return sorted(found)
 
 
@@ -158,8 +159,8 @@ def test_rows_are_there_once_however_often_the_driver_is_killed(tmp_path: Path) 
     with BrokerProcess(tmp_path / "data", "--storage", f"disk://{tmp_path / 'history'}") as broker:
         try:
             with connect(broker.url) as client:
-                client.create_topic("/default/in", partitions=2)
-                client.create_topic("/default/out", partitions=2)
+                client.admin.create_topic("/default/in", partitions=2)
+                client.admin.create_topic("/default/out", partitions=2)
                 waiting.append(Driver(broker, tmp_path, config, last=False))
                 for number in range(ROUNDS):
                     batch = [b"%d" % payload for payload in range(published, published + PER_ROUND)]
@@ -266,9 +267,9 @@ def test_rows_are_there_once_when_tasks_and_executors_die(tmp_path: Path) -> Non
     ):
         expected = sorted(b"%d" % number for number in range(6_000))
         publish(client, "/default/in", expected, keys=[f"k{number % 100}" for number in range(6_000)])
-        client.seal_topic("/default/in")
+        client.admin.seal_topic("/default/in")
         for kind in ("task", "executor"):
-            client.create_topic(f"/default/out-{kind}", partitions=2)
+            client.admin.create_topic(f"/default/out-{kind}", partitions=2)
         said = run_python(CLUSTER, broker.url, str(tmp_path), json.dumps(config), timeout_s=300)
         assert said.split() == ["task", "executor"]
         for kind in ("task", "executor"):

@@ -73,7 +73,7 @@ def test_export_goes_on_where_it_was(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, kind: str
 ) -> None:
     topic = f"/default/export-{kind}"
-    client.create_topic(topic, partitions=2)
+    client.admin.create_topic(topic, partitions=2)
     produce(client, topic, range(1000))
     typed = kind != "parquet"
     arguments: dict[str, Any] = {"servers": broker.url, "kind": kind, "once": True, "schema": ORDER if typed else ""}
@@ -104,7 +104,7 @@ def test_export_goes_on_where_it_was(
 
 
 def test_export_of_some_columns(spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path) -> None:
-    client.create_topic("/default/export-columns")
+    client.admin.create_topic("/default/export-columns")
     produce(client, "/default/export-columns", range(10))
     arguments: dict[str, Any] = {"servers": broker.url, "once": True}
     target = str(tmp_path / "orders")
@@ -119,7 +119,7 @@ def test_export_of_some_columns(spark: SparkSession, broker: BrokerProcess, clie
 def test_import_of_files_is_stored_once(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
 ) -> None:
-    client.create_topic("/default/imported", partitions=2)
+    client.admin.create_topic("/default/imported", partitions=2)
     source = tmp_path / "orders.csv"
     source.write_text("id,user\n" + "".join(f"{n},user-{n % 7}\n" for n in range(500)))
     arguments: dict[str, Any] = {
@@ -160,7 +160,7 @@ def test_import_from_a_database(spark: SparkSession, broker: BrokerProcess, clie
     )
     rows.write.format("jdbc").options(**options, dbtable="shop.orders").save()
 
-    client.create_topic("/default/imported-jdbc", partitions=2)
+    client.admin.create_topic("/default/imported-jdbc", partitions=2)
     parts = {"partitionColumn": "id", "lowerBound": "0", "upperBound": "300", "numPartitions": "3"}
     arguments: dict[str, Any] = {"servers": broker.url, "format": "jdbc", "key": "customer"}
     for _ in range(2):
@@ -184,7 +184,7 @@ def test_import_from_a_database(spark: SparkSession, broker: BrokerProcess, clie
 def test_import_of_a_stream_of_files(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
 ) -> None:
-    client.create_topic("/default/imported-stream")
+    client.admin.create_topic("/default/imported-stream")
     directory = tmp_path / "files"
     for number in range(2):
         spark.range(number * 100, number * 100 + 100).selectExpr("CAST(id AS STRING) AS text", "id").write.parquet(
@@ -208,8 +208,8 @@ def test_import_of_a_stream_of_files(
 
 
 def test_transform_by_sql(spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path) -> None:
-    client.create_topic("/default/raw-orders", partitions=2)
-    client.create_topic("/default/large-orders", partitions=2)
+    client.admin.create_topic("/default/raw-orders", partitions=2)
+    client.admin.create_topic("/default/large-orders", partitions=2)
     for numbers in (range(100), range(100, 150)):
         produce(client, "/default/raw-orders", numbers)
         query = transform(
@@ -234,9 +234,9 @@ def test_transform_of_several_topics_begins_where_each_is_told(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
 ) -> None:
     for name in ("left", "right", "whole"):
-        client.create_topic(f"/default/from-{name}")
+        client.admin.create_topic(f"/default/from-{name}")
         produce(client, f"/default/from-{name}", range(10))
-    client.create_topic("/default/from-all")
+    client.admin.create_topic("/default/from-all")
     views = {name: f"/default/from-{name}" for name in ("left", "right", "whole")}
     sql = " UNION ALL ".join(f"SELECT payload, '{name}' AS key FROM {name}" for name in views)
     arguments: dict[str, Any] = {"servers": broker.url, "checkpoint": str(tmp_path / "checkpoint"), "once": True}
@@ -252,8 +252,8 @@ def test_transform_of_several_topics_begins_where_each_is_told(
 def test_transform_of_messages_and_its_errors(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
 ) -> None:
-    client.create_topic("/default/copied")
-    client.create_topic("/default/copy")
+    client.admin.create_topic("/default/copied")
+    client.admin.create_topic("/default/copy")
     produce(client, "/default/copied", range(21))
     arguments: dict[str, Any] = {
         "servers": broker.url,
@@ -279,7 +279,7 @@ def test_transform_of_messages_and_its_errors(
 
 def test_replay_of_a_range(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
     topic = "/default/replayed"
-    client.create_topic(topic)
+    client.admin.create_topic(topic)
     with client.producer(topic) as producer:
         for number in range(20):
             attributes = {"v": "1", "x-original-topic": "older"} if number % 2 else None
@@ -334,8 +334,8 @@ def danube(spark: SparkSession, broker: BrokerProcess, monkeypatch: pytest.Monke
 
 
 def test_commands(danube: Any, client: Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
-    client.create_topic("/default/cli-orders")
-    client.create_topic("/default/cli-large")
+    client.admin.create_topic("/default/cli-orders")
+    client.admin.create_topic("/default/cli-large")
     source = tmp_path / "orders.json"
     source.write_bytes(b"".join(order(number) + b"\n" for number in range(100)))
     imported = danube("import", "/default/cli-orders", str(source), "--format", "json", "--key", "user", "-o", "json")

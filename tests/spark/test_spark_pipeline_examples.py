@@ -54,7 +54,7 @@ def test_the_declarative_pipeline(spark: SparkSession, broker: BrokerProcess, cl
     with (project / "conf" / "spark-defaults.conf").open("a") as defaults:
         defaults.write(f"spark.driver.extraJavaOptions {java_options(tmp_path)}\n")
     for topic in ("orders", "incoming", "large-orders", "orders-again"):
-        client.create_topic(f"/default/{topic}")
+        client.admin.create_topic(f"/default/{topic}")
     with client.producer("/default/orders") as producer:
         for number in range(100):
             user = ("ann", "bob")[number % 2]
@@ -104,7 +104,7 @@ def test_an_export_that_is_killed_goes_on_where_it_was(broker: BrokerProcess, cl
     from deltalake import DeltaTable
 
     topic, target = "/default/killed-export", str(tmp_path / "table")
-    client.create_topic(topic, partitions=2)
+    client.admin.create_topic(topic, partitions=2)
     command = [sys.executable, "-m", "danube", "pipeline", "export", topic, "--to", target, "--every", "0.1s"]
     command += [
         "--master",

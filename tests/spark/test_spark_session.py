@@ -149,7 +149,7 @@ def test_a_query_that_starts_adds_nothing_to_what_all_queries_share(
     Two that add the same key at once make it count an entry twice; from then on no task of the source can be read by
     an executor (OptionalDataException). Keys that are there already are replaced, which does no harm.
     """
-    client.create_topic(topic := f"/default/start-{registered}")
+    client.admin.create_topic(topic := f"/default/start-{registered}")
 
     class Registered(pyspark_danube.DefaultSource):
         @classmethod

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 def contents(client: Client, topic: str) -> dict[str, list[Record]]:
     """Return the messages of each partition in order."""
     found = {}
-    for state in client.log_state([topic]):
+    for state in client.logs.states([topic]):
         records: list[Record] = []
-        for batch in client.read_log(state.name, state.start_offset, state.end_offset):
-            opened = open_records(batch.part, read_header(batch.part), Limits().max_batch_bytes)
-            records += [one if isinstance(one, Record) else Record(one) for one in opened]
+        with client.logs.read(state.name, state.start_offset, state.end_offset) as batches:
+            for batch in batches:
+                opened = open_records(batch.part, read_header(batch.part), Limits().max_batch_bytes)
+                records += [one if isinstance(one, Record) else Record(one) for one in opened]
         found[state.name] = records
     return found
 
@@ -61,7 +62,7 @@ def expected(count: int, start: int = 0) -> list[bytes]:
 
 
 def test_rows_become_messages(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
-    client.create_topic("/default/k-rows", partitions=3)
+    client.admin.create_topic("/default/k-rows", partitions=3)
     frame = spark.range(0, 3_000, 1, 2).selectExpr(
         "concat('user-', id % 50) AS key",
         "encode(CAST(id AS STRING), 'UTF-8') AS payload",
@@ -96,7 +97,7 @@ def test_a_written_topic_is_read_again(spark: SparkSession, broker: BrokerProces
 
 
 def test_rows_without_a_key_are_spread(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
-    client.create_topic("/default/k-spread", partitions=2)
+    client.admin.create_topic("/default/k-spread", partitions=2)
     write(numbers(spark, 60_000, tasks=2), broker, topic="/default/k-spread")
     found = contents(client, "/default/k-spread")
     assert payloads(client, "/default/k-spread") == expected(60_000)
@@ -121,7 +122,7 @@ def test_a_batch_with_an_identity_is_written_once(spark: SparkSession, broker: B
 
 
 def test_several_topics_in_one_write(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
-    client.create_topic("/default/k-even", partitions=2)
+    client.admin.create_topic("/default/k-even", partitions=2)
     frame = spark.range(0, 1_000, 1, 2).selectExpr(
         "CAST(id AS STRING) AS payload",
         "CASE WHEN id % 2 = 0 THEN '/default/k-even' ELSE '/default/k-odd' END AS topic",
@@ -133,7 +134,7 @@ def test_several_topics_in_one_write(spark: SparkSession, broker: BrokerProcess,
 
 
 def test_nothing_is_written_for_no_rows(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
-    client.create_topic("/default/k-empty")
+    client.admin.create_topic("/default/k-empty")
     for _ in range(2):
         write(numbers(spark, 0), broker, topic="/default/k-empty", producerId="k-empty", batchId="0")
     assert payloads(client, "/default/k-empty") == []
@@ -182,14 +183,14 @@ def test_an_address_where_nobody_answers_is_told_at_once() -> None:
 
 
 def test_a_topic_that_keeps_nothing_is_refused(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
-    client.create_topic("/default/k-lossy", durability="none")
+    client.admin.create_topic("/default/k-lossy", durability="none")
     with pytest.raises(Exception, match="durability"):
         write(numbers(spark, 1), broker, topic="/default/k-lossy")
 
 
 def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
     topic = "/default/k-fails"
-    client.create_topic(topic)
+    client.admin.create_topic(topic)
     frame = spark.range(0, 40_000, 1, 4).selectExpr(
         "CASE WHEN id < 39000 THEN CAST(id AS STRING) ELSE CAST(raise_error('planted') AS STRING) END AS payload"
     )
@@ -198,7 +199,7 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: BrokerProc
     assert payloads(client, topic) == []
     # Not that of a task either that was still at work when the driver gave the write up.
     assert nothing_staged(client)
-    assert client.last_batch("k-fails") is None
+    assert client.stages.last_batch("k-fails") is None
     write(numbers(spark, 10), broker, topic=topic, producerId="k-fails", batchId="3")
     assert payloads(client, topic) == expected(10)
     assert nothing_staged(client)
@@ -207,17 +208,17 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, broker: BrokerProc
 def test_an_attempt_too_many_is_dropped(broker: BrokerProcess, client: Client) -> None:
     """What speculation does: two attempts of a task write the same rows, and Spark names one of them."""
     topic = "/default/k-attempts"
-    client.create_topic(topic, partitions=2)
+    client.admin.create_topic(topic, partitions=2)
     schema = StructType([StructField("payload", StringType())])
     rows = [pa.record_batch({"payload": [f"{number}" for number in range(start, start + 50)]}) for start in (0, 50)]
     options = write_options({"servers": broker.url, "topic": topic, "producerId": "k-attempts", "batchId": "0"})
     writer = pickle.loads(pickle.dumps(batch_writer(options, schema, overwrite=False)))
     first, second, other = (writer.write(iter(batches)) for batches in (rows, rows, rows[:1]))
-    assert len(client.list_stages("k-attempts")) == 5
+    assert len(client.stages.describe("k-attempts").stages) == 5
     assert payloads(client, topic) == []
     writer.commit([pickle.loads(pickle.dumps(second)), None])
     assert payloads(client, topic) == expected(100)
-    assert client.list_stages("k-attempts") == []
+    assert client.stages.describe("k-attempts").stages == []
     # The slower attempt comes to its end after the decision.
     assert [stage.stage_id for stage in writer.write(iter(rows)).stages] == [0, 0]
     writer.commit([second])
@@ -227,7 +228,7 @@ def test_an_attempt_too_many_is_dropped(broker: BrokerProcess, client: Client) -
 
 def test_the_abort_of_one_of_two_writes_leaves_the_other_alone(broker: BrokerProcess, client: Client) -> None:
     topic = "/default/k-aborts"
-    client.create_topic(topic)
+    client.admin.create_topic(topic)
     schema = StructType([StructField("payload", StringType())])
     options = write_options({"servers": broker.url, "topic": topic, "producerId": "k-aborts"})
     first, second, third = (
@@ -239,10 +240,10 @@ def test_the_abort_of_one_of_two_writes_leaves_the_other_alone(broker: BrokerPro
     )
     third.abort([None])  # none of its tasks has come to an end
     second.abort([other, None])
-    assert [stage.stage_id for stage in client.list_stages("k-aborts")] == [mine.stages[0].stage_id]
+    assert [stage.stage_id for stage in client.stages.describe("k-aborts").stages] == [mine.stages[0].stage_id]
     first.commit([mine])
     assert payloads(client, topic) == [b"a"]
-    assert client.list_stages("k-aborts") == []
+    assert client.stages.describe("k-aborts").stages == []
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -251,7 +252,7 @@ def test_a_task_that_goes_on_behind_the_abort_stages_nothing(
 ) -> None:
     """Spark gives a write up without waiting for its tasks: one of them is half done, and one has not begun."""
     topic = f"/default/k-behind-{streaming}"
-    client.create_topic(topic)
+    client.admin.create_topic(topic)
     schema = StructType([StructField("payload", StringType())])
     rows = [pa.record_batch({"payload": [f"{number}" * 1000] * 1000}) for number in range(3)]
 
@@ -285,7 +286,7 @@ def test_a_task_that_goes_on_behind_the_abort_stages_nothing(
 
 def test_of_two_writes_that_take_the_same_batch_id_the_second_says_so(broker: BrokerProcess, client: Client) -> None:
     topic = "/default/k-overlap"
-    client.create_topic(topic)
+    client.admin.create_topic(topic)
     schema = StructType([StructField("payload", StringType())])
     options = write_options({"servers": broker.url, "topic": topic, "producerId": "k-overlap"})
     first, second = (
@@ -319,7 +320,7 @@ def test_a_commit_is_repeated_until_its_outcome_is_known(tmp_path: Path) -> None
         options = write_options({"servers": process.url, "topic": "/default/k-away"}, streaming=True)
         writer = stream_writer(options, schema, overwrite=False)
         with connect(process.url) as client:
-            client.create_topic("/default/k-away")
+            client.admin.create_topic("/default/k-away")
         stages = stage_rows(options, "k-away", 0, iter(rows))
         process.kill()
         restart = threading.Timer(1.0, process.start)
@@ -417,7 +418,7 @@ def test_a_new_checkpoint_under_an_old_name_is_refused(
 
 
 def test_a_new_checkpoint_is_noticed_whichever_batch_is_its_first(broker: BrokerProcess, client: Client) -> None:
-    client.create_topic("/default/k-first")
+    client.admin.create_topic("/default/k-first")
     given = {"servers": broker.url, "topic": "/default/k-first", "producerId": "k-first"}
     options = write_options(given, streaming=True)
     writer = stream_writer(options, StructType([StructField("payload", StringType())]), overwrite=False)
@@ -442,7 +443,7 @@ def test_batches_without_rows_leave_no_trace(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, files: Path
 ) -> None:
     topic = "/default/k-hollow"
-    client.create_topic(topic)
+    client.admin.create_topic(topic)
     checkpoint = tmp_path / "checkpoint"
     for batch in range(3):
         put(files, f"{batch}.txt", range(batch * 10, batch * 10 + 10))
@@ -458,7 +459,7 @@ def test_a_micro_batch_that_fails_is_written_when_it_is_tried_again(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, files: Path
 ) -> None:
     topic = "/default/k-broken"
-    client.create_topic(topic)
+    client.admin.create_topic(topic)
     put(files, "0.txt", range(100))
     broken = lines(spark, files).selectExpr(
         "CASE WHEN payload < 99 THEN payload ELSE CAST(raise_error('planted') AS STRING) END AS payload"

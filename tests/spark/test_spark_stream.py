@@ -85,7 +85,7 @@ def test_a_source_reads_to_the_end_and_then_finds_nothing(broker: BrokerProcess,
 
 def test_history_and_tail_are_one_stream(broker: BrokerProcess, client: Client) -> None:
     publish(client, "/default/s-history", numbered(1_000))
-    client.seal_topic("/default/s-history")
+    client.admin.seal_topic("/default/s-history")
     publish(client, "/default/s-history", numbered(500, 1_000))
     reader = source(broker, topic="/default/s-history")
     start = reader.initialOffset()
@@ -99,7 +99,7 @@ def test_a_batch_that_is_read_again_is_the_same(broker: BrokerProcess, client: C
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     publish(client, "/default/s-again", numbered(100, 100))
-    client.seal_topic("/default/s-again")
+    client.admin.seal_topic("/default/s-again")
     restarted = source(broker, topic="/default/s-again", startingOffsets="latest")
     saved_start, saved_end = (json.loads(json.dumps(position)) for position in (start, end))
     assert rows_of(restarted, saved_start, saved_end) == [(0, number, b"%d" % number) for number in range(100)]
@@ -146,7 +146,7 @@ def test_a_batch_is_limited_in_messages(broker: BrokerProcess, client: Client) -
 def test_a_batch_is_limited_in_bytes(broker: BrokerProcess, client: Client) -> None:
     topic = "/default/s-bytes"
     publish(client, topic, [b"x" * 1_000] * 500)
-    client.seal_topic(topic)
+    client.admin.seal_topic(topic)
     publish(client, topic, [b"x" * 1_000] * 500)
     reader = source(broker, topic=topic, maxBytesPerTrigger="100k")
     limit = reader.getDefaultReadLimit()
@@ -171,8 +171,8 @@ def test_an_idle_source_asks_the_broker_for_nothing(broker: BrokerProcess, clien
     calls: list[str] = []
     watch = reader._watch
     assert watch is not None
-    asked = watch.client.log_state
-    watch.client.log_state = lambda *args, **kwargs: calls.append("log_state") or asked(*args, **kwargs)  # type: ignore[method-assign]
+    asked = watch.client.logs.states
+    watch.client.logs.states = lambda *args, **kwargs: calls.append("states") or asked(*args, **kwargs)  # type: ignore[method-assign]
     began = time.perf_counter()
     for _ in range(1_000):
         assert reader.latestOffset(at, ReadAllAvailable()) == at
@@ -233,7 +233,7 @@ def test_a_deleted_topic_is_a_loss(broker: BrokerProcess, client: Client, again:
     start = strict.initialOffset()
     end = strict.latestOffset(start, ReadAllAvailable())
     assert loose.latestOffset(start, ReadAllAvailable()) == end
-    client.delete_topic(topic)
+    client.admin.delete_topic(topic)
     if again:
         publish(client, topic, numbered(3))
     publish(client, stays, numbered(1, 10))
@@ -262,7 +262,7 @@ def test_a_query_whose_topic_was_deleted_is_started_again(broker: BrokerProcess,
     options = {"topics": f"{stays}, {goes}", "failOnDataLoss": "false"}
     begun = source(broker, **options)
     at = begun.latestOffset(begun.initialOffset(), ReadAllAvailable())
-    client.delete_topic(goes)
+    client.admin.delete_topic(goes)
     publish(client, stays, numbered(1, 10))
     again = source(broker, **options)
     after = again.latestOffset(at, ReadAllAvailable())
@@ -279,10 +279,10 @@ def test_expired_messages_are_a_loss(broker: BrokerProcess, client: Client) -> N
     reader = source(broker, topic=topic)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    client.seal_topic(topic)
+    client.admin.seal_topic(topic)
     publish(client, topic, numbered(50, 100))
-    client.change_retention(topic, Retention(max_bytes=1), now=True)
-    assert client.log_state([topic])[0].start_offset == 100
+    client.admin.change_retention(topic, Retention(max_bytes=1), now=True)
+    assert client.logs.states([topic])[0].start_offset == 100
     with pytest.raises(DataLossError, match="offsets 0 to 99 of topic /default/s-expired, partition 0, none are there"):
         reader.partitions(start, end)
     fresh = source(broker, topic=topic)
@@ -353,7 +353,7 @@ def test_a_query_goes_on_where_it_has_stopped(
 ) -> None:
     topic = "/default/s-restart"
     publish(client, topic, numbered(1_000))
-    client.seal_topic(topic)
+    client.admin.seal_topic(topic)
     publish(client, topic, numbered(500, 1_000))
     query = run(stream(spark, broker, topic=topic, maxOffsetsPerTrigger="600"), tmp_path)
     finish(query)
@@ -370,7 +370,7 @@ def test_a_running_query_follows_restarts_of_the_broker_and_tells_its_lag(spark:
     topic = "/default/s-moving"
     with BrokerProcess(tmp_path / "data", "--storage", f"disk://{tmp_path / 'history'}") as broker:
         with connect(broker.url) as client:
-            client.create_topic(topic, partitions=1)
+            client.admin.create_topic(topic, partitions=1)
             publish(client, topic, numbered(100))
         frame = stream(spark, broker, topic=topic, maxOffsetsPerTrigger="100")
         with running(run(frame, tmp_path, processingTime="50 milliseconds")) as query:
@@ -399,7 +399,7 @@ def test_a_query_fails_when_its_topic_is_deleted(
     topic = "/default/s-gone"
     publish(client, topic, numbered(10))
     finish(run(stream(spark, broker, topic=topic), tmp_path))
-    client.delete_topic(topic)
+    client.admin.delete_topic(topic)
     publish(client, topic, numbered(10))
     with pytest.raises(Exception, match="deleted and created again after offset 10"):
         finish(run(stream(spark, broker, topic=topic), tmp_path))

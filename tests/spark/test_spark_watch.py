@@ -11,7 +11,7 @@ import pytest
 from brokers import BrokerProcess
 from sparks import publish
 
-from danube.client.sync import Client, connect
+from danube.client.sync import Client, Logs, connect
 from danube.model.errors import ConnectionLostError, DataLossError, TopicNotFoundError, UnavailableError
 from danube.model.policies import Retention
 from danube.model.query_api import LogState
@@ -58,7 +58,7 @@ def test_a_watch_sees_new_partitions_and_topics(broker: BrokerProcess, client: C
     publish(client, "/default/grow-lossy", [b"a"], durability="none")
     eventually(lambda: len(watch.logs.states) == 2)
     assert sorted(watch.logs.states) == [LogKey("/default/grow-a", 0), LogKey("/default/grow-a", 1)]
-    client.create_topic("/default/grow-b")
+    client.admin.create_topic("/default/grow-b")
     eventually(lambda: LogKey("/default/grow-b", 0) in watch.logs.states)
 
 
@@ -68,14 +68,14 @@ def test_a_topic_that_keeps_nothing_is_no_news(
     publish(client, "/default/mixed-kept", [b"a"])
     publish(client, "/default/mixed-lossy", [b"a"], durability="none")
     calls = 0
-    log_state = Client.log_state
+    states = Logs.states
 
-    def counted(self: Client, *args: Any, **options: Any) -> list[LogState]:
+    def counted(self: Logs, *args: Any, **options: Any) -> list[LogState]:
         nonlocal calls
         calls += options.get("pattern") == "/default/mixed-.*"
-        return log_state(self, *args, **options)
+        return states(self, *args, **options)
 
-    monkeypatch.setattr(Client, "log_state", counted)
+    monkeypatch.setattr(Logs, "states", counted)
     watch = watch_of(broker, topicsPattern="/default/mixed-.*")
     publish(client, "/default/mixed-lossy", [b"b"] * 10, durability="none")
     time.sleep(0.5)
@@ -100,7 +100,7 @@ def test_a_deleted_topic_fails_the_watch_or_leaves_the_others(broker: BrokerProc
     publish(client, "/default/goes", [b"a"])
     topics = "/default/stays, /default/goes"
     strict, loose = (watch_of(broker, topics=topics, failOnDataLoss=fail) for fail in ("true", "false"))
-    client.delete_topic("/default/goes")
+    client.admin.delete_topic("/default/goes")
     # The next call notices it, and a message ends the one that is waiting.
     publish(client, "/default/stays", [b"b"])
     eventually(lambda: list(loose.logs.states) == [LogKey("/default/stays", 0)])
@@ -133,14 +133,14 @@ def test_a_watch_survives_a_restart_of_the_broker_and_gives_up_in_the_end(tmp_pa
 def test_messages_are_weighed_by_parts_and_the_tail_by_what_is_known(client: Client) -> None:
     publish(client, "/default/weighed", [b"x" * 100] * 1_000)
     weights = Weights()
-    (log,) = client.log_state(["/default/weighed"])
+    (log,) = client.logs.states(["/default/weighed"])
     ((start, end, weight),) = weights.runs(client, log, 0, 1_000)
     assert (start, end) == (0, 1_000)
     assert 100 < weight < 110
 
-    client.seal_topic("/default/weighed")
+    client.admin.seal_topic("/default/weighed")
     publish(client, "/default/weighed", [b"x" * 1_000] * 100)
-    (log,) = client.log_state(["/default/weighed"])
+    (log,) = client.logs.states(["/default/weighed"])
     runs = Weights().runs(client, log, 500, 1_100)
     assert [(start, end) for start, end, _ in runs] == [(0, 1_000), (1_000, 1_100)]
     assert all(100 < weight < 110 for _, _, weight in runs)
@@ -149,17 +149,17 @@ def test_messages_are_weighed_by_parts_and_the_tail_by_what_is_known(client: Cli
 def test_what_is_not_there_any_more_is_weighed_by_a_guess_and_again(client: Client) -> None:
     topic = "/default/unweighed"
     publish(client, topic, [b"x" * 100] * 100)
-    (log,) = client.log_state([topic])
-    client.seal_topic(topic)
+    (log,) = client.logs.states([topic])
+    client.admin.seal_topic(topic)
     publish(client, topic, [b"x" * 1_000] * 100)
-    client.change_retention(topic, Retention(max_bytes=1), now=True)
+    client.admin.change_retention(topic, Retention(max_bytes=1), now=True)
     weights = Weights()
     # The state is older than the retention.
     assert weights.runs(client, log, 0, 100) == [(0, 100, GUESSED_MESSAGE_BYTES)]
-    (log,) = client.log_state([topic])
+    (log,) = client.logs.states([topic])
     ((_, _, weight),) = weights.runs(client, log, 100, 200)
     assert 1_000 < weight < 1_010
-    client.delete_topic(topic)
+    client.admin.delete_topic(topic)
     # Sealed when the state was asked for, and no topic at all any more.
     assert Weights().runs(client, log, 0, 200) == [(0, 200, GUESSED_MESSAGE_BYTES)]
     publish(client, topic, [b"y"])

@@ -14,16 +14,49 @@
 The asynchronous client runs in an event loop in a thread of its own; every call is passed to it and waits, so the
 rules about order, errors and reconnects are those of :mod:`danube.client`. All objects may be used from several
 threads. Acknowledgements do not wait: they are collected here and passed on together.
+
+``_facade`` is generated from the asynchronous classes. Written by hand is only what differs: the thread with the loop
+(``_loop``), taking several messages at a time (``_receiver``, ``_reading``), collecting acknowledgements
+(``_consumer``), handlers in threads (``_handlers``).
 """
 
 from __future__ import annotations
 
-from danube.client.sync._client import Client, connect
-from danube.client.sync._consumer import Consumer
+from danube.client.sync._facade import (
+    Admin,
+    Client,
+    Consumer,
+    LogReading,
+    Logs,
+    Pending,
+    Producer,
+    Reader,
+    Requester,
+    Responder,
+    Stage,
+    Stages,
+    Storages,
+    connect,
+)
+from danube.client.sync._handlers import Handler
 from danube.client.sync._messages import Batch, Message
-from danube.client.sync._producer import Pending, Producer
-from danube.client.sync._reader import Reader
-from danube.client.sync._requester import Requester
-from danube.client.sync._stages import Stage
 
-__all__ = ["Batch", "Client", "Consumer", "Message", "Pending", "Producer", "Reader", "Requester", "Stage", "connect"]
+__all__ = [
+    "Admin",
+    "Batch",
+    "Client",
+    "Consumer",
+    "Handler",
+    "LogReading",
+    "Logs",
+    "Message",
+    "Pending",
+    "Producer",
+    "Reader",
+    "Requester",
+    "Responder",
+    "Stage",
+    "Stages",
+    "Storages",
+    "connect",
+]

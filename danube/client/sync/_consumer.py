@@ -1,91 +1,83 @@
-"""The blocking consumer."""
+"""The core of the blocking consumer: collects acknowledgements of any thread, and passes them on together."""
 
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING, Any
 
-from danube.client import _consumer
 from danube.client._acks import AckLedger
-from danube.client._feed import Feed
-from danube.client._message import Source
-from danube.client.sync._loop import Loop
-from danube.client.sync._messages import Message
-from danube.client.sync._receiver import Receiver
+from danube.client._consumer import Consumer
+from danube.client.sync._messages import LoopSource, Message
+from danube.client.sync._receiver import ReceiverCore
 from danube.model.errors import InvalidArgumentError
 
-__all__ = ["Consumer"]
+if TYPE_CHECKING:
+    from danube.client._feed import Feed
+    from danube.client._message import Source
+    from danube.client.sync._loop import Loop
+
+__all__ = ["ConsumerCore"]
 
 
-class _SafeFeed:
+class _SafeFeed(LoopSource):
     """The feed of messages and batches, for acknowledging from any thread."""
 
-    __slots__ = ("_consumer", "feed", "ledger", "ledger_moves", "partition", "topic")
+    __slots__ = ("_consumer", "ledger", "ledger_moves")
 
-    def __init__(self, feed: Feed, consumer: Consumer) -> None:
-        self.feed = feed
-        self.topic = feed.topic
-        self.partition = feed.partition
+    def __init__(self, feed: Feed, loop: Loop, consumer: ConsumerCore) -> None:
+        super().__init__(feed, loop)
         self.ledger = AckLedger()
         self.ledger_moves = 0
         """Number of seeks before the delivery of the messages in the ledger; others' acknowledgements are void."""
         self._consumer = consumer
 
-    @property
-    def generation(self) -> int:
-        """Number of the stream: messages delivered on an older one may be delivered again."""
-        return self.feed.generation
-
-    @property
-    def moves(self) -> int:
-        """Number of observed seeks of the subscription: messages delivered before a seek are void after it."""
-        return self.feed.moves
-
     def ack(self, start: int, end: int, moves: int) -> None:
         """Acknowledge ``[start, end)``, delivered after ``moves`` seeks, soon."""
         self._consumer._tell(self, start, end, moves)
 
-    def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
-        """Refuse ranges."""
-        self._consumer._loop.call(self.feed.nack, ranges, delay_s, reason, moves)
 
-    def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
-        """Move the ack timeout of ranges."""
-        self._consumer._loop.call(self.feed.extend, ranges, lease_s, moves)
+class ConsumerCore(ReceiverCore[Consumer]):
+    """The part of :class:`Consumer` that is not generated."""
 
-
-class Consumer(Receiver[Feed]):
-    """Receives the messages of one subscription; made by :meth:`Client.consumer`. Iterate over it for messages."""
-
-    def __init__(self, consumer: _consumer.Consumer, loop: Loop) -> None:
-        super().__init__(consumer, loop)
-        self._consumer = consumer
+    def __init__(self, inner: Consumer, loop: Loop) -> None:
+        super().__init__(inner, loop)
         self._lock = threading.Lock()
-        self._safe = [_SafeFeed(feed, self) for feed in consumer._feeds]
+        self._safe = [_SafeFeed(feed, loop, self) for feed in inner._feeds]
         self._told = False
-        self.subscription = consumer.subscription
-
-    @property
-    def active(self) -> bool:
-        """False for a failover consumer on standby."""
-        return self._consumer.active
 
     def ack_cumulative(self, message: Message) -> None:
-        """Acknowledge everything in the message's topic (partition) up to and including it."""
+        """Acknowledge all messages delivered from the message's topic (partition), up to and including this one.
+
+        Delayed messages that were not delivered yet are excluded. For exclusive and failover subscriptions only.
+        """
         if not isinstance(message, Message):
             raise InvalidArgumentError(f"ack_cumulative takes a message, not {type(message).__name__}")
-        self._loop.call(self._safe[message.partition].feed.ack_cumulative, message.offset, message._batch)
+        feed = self._inner._feeds[message.partition]
+        self._loop.call(feed.ack_cumulative, message.offset, message._batch)
 
     def flush_acks(self) -> None:
-        """Wait until every acknowledgement given so far is durable at the broker."""
+        """Wait until every acknowledgement given so far is durable at the broker.
+
+        In a key-shared subscription acknowledgements take effect in the order of their key: one that is given before
+        that of an earlier message of the same key becomes durable together with the earlier one, which this does not
+        wait for.
+
+        Raises:
+            DanubeError: the subscription has ended, so the acknowledgements will never arrive.
+        """
 
         async def flush() -> None:
             self._hand_over()
-            await self._consumer.flush_acks()
+            await self._inner.flush_acks()
 
         self._loop.run(flush)
 
-    def _source(self, feed: Feed) -> Source:
-        return self._safe[feed.partition]
+    def _leave(self) -> None:
+        self._loop.call(self._hand_over)
+
+    def _source(self, feed: Any) -> Source:
+        source: Source = self._safe[feed.partition]
+        return source
 
     def _tell(self, safe: _SafeFeed, start: int, end: int, moves: int) -> None:
         with self._lock:

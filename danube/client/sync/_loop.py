@@ -98,11 +98,11 @@ class Loop:
                 future.cancel()
                 raise
 
-    def call(self, function: Callable[..., T], *args: object) -> T:
+    def call(self, function: Callable[..., T], /, *args: object, **options: object) -> T:
         """Run a plain function in the loop."""
 
         async def call() -> T:
-            return function(*args)
+            return function(*args, **options)
 
         with self._until_it_is_over():
             return self._portal.start_task_soon(call).result()

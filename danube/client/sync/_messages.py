@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
-from danube.client._message import BareMessage, DeliveredBatch
+import msgspec
 
-__all__ = ["Batch", "Message"]
+from danube.client import _message
+from danube.client._message import BareMessage, DeliveredBatch, Source
+
+if TYPE_CHECKING:
+    from danube.client.sync._loop import Loop
+
+__all__ = ["Batch", "LoopSource", "Message", "message_of"]
 
 
 class Message(BareMessage, gc=False, eq=False):
@@ -54,3 +60,44 @@ class Batch(DeliveredBatch, Sequence[Message]):
     def extend_lease(self, lease_s: float | None = None) -> None:
         """Ask for more time for all messages of the batch; as :meth:`Message.extend_lease`."""
         self.feed.extend(self.ranges, lease_s, self.moves)
+
+
+class LoopSource:
+    """The source of messages and batches, for acknowledging, refusing and extending from any thread."""
+
+    __slots__ = ("_loop", "feed", "partition", "topic")
+
+    def __init__(self, feed: Source, loop: Loop) -> None:
+        self.feed = feed
+        self.topic = feed.topic
+        self.partition = feed.partition
+        self._loop = loop
+
+    @property
+    def generation(self) -> int:
+        """Number of the stream: messages delivered on an older one may be delivered again."""
+        return self.feed.generation
+
+    @property
+    def moves(self) -> int:
+        """Number of observed seeks of the subscription: messages delivered before a seek are void after it."""
+        return self.feed.moves
+
+    def ack(self, start: int, end: int, moves: int) -> None:
+        """Acknowledge ``[start, end)``, delivered after ``moves`` seeks."""
+        self._loop.call(self.feed.ack, start, end, moves)
+
+    def nack(self, ranges: list[int], delay_s: float | None, reason: str, moves: int) -> None:
+        """Refuse ranges."""
+        self._loop.call(self.feed.nack, ranges, delay_s, reason, moves)
+
+    def extend(self, ranges: list[int], lease_s: float | None, moves: int) -> None:
+        """Move the ack timeout of ranges."""
+        self._loop.call(self.feed.extend, ranges, lease_s, moves)
+
+
+def message_of(message: _message.Message, loop: Loop) -> Message:
+    """Return the blocking form of a message."""
+    made = Message(*msgspec.structs.astuple(message))
+    made._batch = Batch.adopt(message._batch, LoopSource(message._batch.feed, loop))
+    return made

@@ -1,10 +1,10 @@
-"""Shared base of blocking consumers and readers: taking messages and batches."""
+"""Shared core of blocking consumers and readers: taking messages and batches, several at a time."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
 
@@ -12,39 +12,25 @@ from danube.client import _message
 from danube.client._checks import check_seconds
 from danube.client._inflow import Inflow, OpenBatch
 from danube.client._message import Source
-from danube.client._receiver import Receiver as AsyncReceiver
+from danube.client._receiver import Receiver
+from danube.client.sync._handles import Handle
 from danube.client.sync._loop import Loop
 from danube.client.sync._messages import Batch, Message
 from danube.model.errors import DeadlineExceededError
 
-__all__ = ["Receiver"]
+__all__ = ["ReceiverCore"]
 
-F = TypeVar("F", bound=Inflow)
+R = TypeVar("R", bound=Receiver[Any])
 T = TypeVar("T")
 
 
-class Receiver(Generic[F]):
-    """Common base of :class:`Consumer` and :class:`Reader`. Iterate over it for messages."""
+class ReceiverCore(Handle[R]):
+    """The part of :class:`Consumer` and :class:`Reader` that is not generated."""
 
-    def __init__(self, receiver: AsyncReceiver[F], loop: Loop) -> None:
-        self._receiver = receiver
-        self._loop = loop
+    def __init__(self, inner: R, loop: Loop) -> None:
+        super().__init__(inner, loop)
         self._open: OpenBatch[Message] | None = None
         self._open_lock = threading.Lock()
-        self.topic = receiver.topic
-        """The topic as requested."""
-        self.name = receiver.name
-        """Name of this consumer within the subscription; a reader may have none."""
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether all messages that were in the topic have been taken."""
-        return self._receiver.caught_up
-
-    @property
-    def dropped_messages(self) -> int:
-        """Messages of a ``none`` topic that the broker dropped because they were not taken fast enough."""
-        return self._receiver.dropped_messages
 
     def __iter__(self) -> Self:
         return self
@@ -80,14 +66,15 @@ class Receiver(Generic[F]):
         while (batch := self._take(_whole, until_caught_up=until_caught_up)) is not None:
             yield batch
 
-    def _source(self, feed: F) -> Source:
+    def _source(self, feed: Any) -> Source:
         """Return the thread-safe receiver of acknowledgements, refusals and lease extensions for ``feed``."""
-        return feed
+        source: Source = feed
+        return source
 
     def _take(
-        self, hand_out: Callable[[F, Batch], T], *, until_caught_up: bool = False, timeout_s: float | None = None
+        self, hand_out: Callable[[Inflow, Batch], T], *, until_caught_up: bool = False, timeout_s: float | None = None
     ) -> T | None:
-        receiver = self._receiver
+        receiver = self._inner
         if timeout_s is not None:
             timeout_s = check_seconds("timeout_s", timeout_s, zero=True)
 
@@ -99,7 +86,7 @@ class Receiver(Generic[F]):
                     return None
             if taken is None:
                 assert scope.cancelled_caught
-                raise DeadlineExceededError(f"{self.topic}: no message within {timeout_s:g} s")
+                raise DeadlineExceededError(f"{receiver.topic}: no message within {timeout_s:g} s")
             feed = receiver._feeds[taken.partition]
             return hand_out(feed, Batch.adopt(taken, self._source(feed)))
 

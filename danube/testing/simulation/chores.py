@@ -82,7 +82,7 @@ async def do_chore(applications: Applications, plan: ChorePlan, random: Random) 
             with trio.move_on_after(random.expovariate(1 / plan.every_s)):
                 await applications.calm.wait()
         if chore is _change_topic:
-            await client.change_policies(plan.topic.name, **_NO_TOPIC_RULES)
+            await client.admin.change_policies(plan.topic.name, **_NO_TOPIC_RULES)
         return True
 
     await applications.again_and_again(plan.name, random, work, 30.0, plan.topic, applications.client)
@@ -118,7 +118,7 @@ async def _seek(applications: Applications, plan: ChorePlan, client: Client, ran
     applications.trace("seek", plan.topic.name, subscription, target)
     failed = True
     try:
-        await client.seek_subscription(plan.topic.name, subscription, target)
+        await client.admin.seek_subscription(plan.topic.name, subscription, target)
         failed = False
     finally:
         for part in plan.topic.parts:
@@ -136,7 +136,7 @@ async def _change_policy(applications: Applications, plan: ChorePlan, client: Cl
     if len(poisons) > 1:
         changes["poison"] = str(random.choice(poisons))
     applications.trace("change-policy", plan.topic.name, plan.consumer.subscription, changes)
-    await client.change_subscription_policy(plan.topic.name, plan.consumer.subscription, **changes)
+    await client.admin.change_subscription_policy(plan.topic.name, plan.consumer.subscription, **changes)
 
 
 async def _change_topic(applications: Applications, plan: ChorePlan, client: Client, random: Random) -> None:
@@ -145,7 +145,7 @@ async def _change_topic(applications: Applications, plan: ChorePlan, client: Cli
     if plan.topic.message_ttl_s:
         changes["message_ttl_s"] = random.choice((plan.topic.message_ttl_s, plan.topic.message_ttl_s, _LONGER_S, 0.0))
     applications.trace("change-topic", plan.topic.name, changes)
-    await client.change_policies(plan.topic.name, **changes)
+    await client.admin.change_policies(plan.topic.name, **changes)
 
 
 class _Churn:
@@ -159,11 +159,11 @@ class _Churn:
         topic = f"/default/churn-{plan.name}"
         self._incarnation += 1
         with suppress(NotFoundError):
-            await client.delete_topic(topic)
+            await client.admin.delete_topic(topic)
         local = (Durability.DISK, Durability.OS) if not applications.moves else ()  # a new machine would not have them
         durability = random.choice((*local, plan.topic.durability))
         try:
-            await client.create_topic(topic, partitions=random.choice((0, 2)), durability=durability)
+            await client.admin.create_topic(topic, partitions=random.choice((0, 2)), durability=durability)
         except AlreadyExistsError:
             return  # an answer was lost, or an old deletion is still on its way
         mark = b"churn|%d|" % self._incarnation

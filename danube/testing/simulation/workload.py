@@ -446,7 +446,7 @@ async def read_topic(client: Client, topic: TopicPlan) -> dict[str, tuple[list[A
     starts = dict.fromkeys(found, 0)
     if topic.retention:
         for part in found:
-            starts[part] = (await client.describe_topic(part)).start_offset
+            starts[part] = (await client.admin.describe_topic(part)).start_offset
     return {part: (messages, starts[part]) for part, messages in found.items()}
 
 

@@ -256,12 +256,12 @@ class World:
         for consumer in self.plan.consumers:
             self.history.rules(consumer.topic.parts, consumer.subscription, consumer.rules)
         for topic in self.plan.topics:
-            async with self._client("admin", topic.home) as admin:
-                await admin.create_topic(
+            async with self._client("admin", topic.home) as client:
+                await client.admin.create_topic(
                     topic.name, partitions=topic.partitions, durability=topic.durability, retention=topic.retention
                 )
                 if topic.message_ttl_s:
-                    await admin.change_policies(topic.name, message_ttl_s=topic.message_ttl_s)
+                    await client.admin.change_policies(topic.name, message_ttl_s=topic.message_ttl_s)
             for part in topic.parts:
                 self.history.topic(
                     part,
@@ -294,14 +294,14 @@ class World:
                 # Its blocking message may never be acknowledged any more: allow no poison.
                 async with self._client("monitor", topic.home) as monitor:
                     change = partial(
-                        monitor.change_subscription_policy, topic.name, subscription, max_redelivery_count=-1
+                        monitor.admin.change_subscription_policy, topic.name, subscription, max_redelivery_count=-1
                     )
                     await self._patiently(f"unblocking {subscription} of {topic.name}", change)
             async with self._client("monitor", topic.home) as monitor:
                 with trio.move_on_after(_PATIENCE_S) as patience:
                     while True:
                         try:
-                            rows = await monitor.describe_subscription(topic.name, subscription)
+                            rows = await monitor.admin.describe_subscription(topic.name, subscription)
                             if not any(row.backlog_messages for row in rows):
                                 break
                         except DanubeError as error:
@@ -309,7 +309,7 @@ class World:
                         await trio.sleep(0.5)
                 if patience.cancelled_caught:
                     try:
-                        explanation = (await monitor.explain_subscription(topic.name, subscription)).sentence
+                        explanation = (await monitor.admin.explain_subscription(topic.name, subscription)).sentence
                     except DanubeError as error:
                         explanation = shown_error(error)
                     raise StuckError(f"{subscription} of {topic.name} is stuck: {explanation}")
@@ -344,8 +344,8 @@ class World:
     async def _seal_and_restart(self) -> None:
         for topic in self.plan.topics:
             if topic.durability is not Durability.NONE and not self.history.is_damaged(topic.parts):
-                async with self._client("admin", topic.home) as admin:
-                    await self._patiently(f"sealing {topic.name}", partial(admin.seal_topic, topic.name))
+                async with self._client("admin", topic.home) as client:
+                    await self._patiently(f"sealing {topic.name}", partial(client.admin.seal_topic, topic.name))
         for node in list(self.serving):
             if self.plan.last_end == "drain":
                 node.drain()

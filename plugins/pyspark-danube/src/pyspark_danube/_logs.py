@@ -49,15 +49,15 @@ class BrokerLogs:
 
     def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
         """Return how far logs reach."""
-        return self.client.log_state(topics, pattern=pattern)
+        return self.client.logs.states(topics, pattern=pattern)
 
     def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
         """Return where the sealed batches of a range are."""
-        return self.client.log_parts(topic, start, end)
+        return self.client.logs.parts(topic, start, end)
 
     def find_time(self, name: str, time_us: int) -> int:
         """Return the first offset that was appended at or after a time."""
-        return self.client.offsets_at(name, time_us)
+        return self.client.logs.offset_at(name, time_us)
 
 
 class BucketLogs:

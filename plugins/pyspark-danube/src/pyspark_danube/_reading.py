@@ -121,9 +121,10 @@ class _Reading:
         end = wanted.end
         while position < end:
             try:
-                for batch in self._broker().read_log(wanted.name, position, end, topic_id=wanted.topic_id):
-                    yield batch
-                    position = max(position, batch.end_offset)
+                with self._broker().logs.read(wanted.name, position, end, topic_id=wanted.topic_id) as batches:
+                    for batch in batches:
+                        yield batch
+                        position = max(position, batch.end_offset)
                 return
             except (DataLossError, FailedPreconditionError, TopicNotFoundError) as error:
                 if self._options.fail_on_data_loss:
@@ -137,7 +138,7 @@ class _Reading:
     def _end_now(self, wanted: Slice) -> int:
         """Return the present end of the planned log at the broker; 0 if it no longer exists."""
         try:
-            states = self._broker().log_state([wanted.name])
+            states = self._broker().logs.states([wanted.name])
         except TopicNotFoundError:
             return 0
         return next((state.end_offset for state in states if state.topic_id == wanted.topic_id), 0)

@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = resolve(
             self._options.starting,
             states,
-            lambda key, time_us: watch.client.offsets_at(states[key].name, time_us),
+            lambda key, time_us: watch.client.logs.offset_at(states[key].name, time_us),
             default=EARLIEST_OFFSET,
         )
         return encode({key: Position(offset, states[key].topic_id) for key, offset in starts.items()})

@@ -149,7 +149,7 @@ class Watch:
         """Return the states; with ``known``, as soon as they have changed."""
         wait_s = 0.0 if known is None else _POLL_S
         try:
-            return self.client.log_state(self._topics, pattern=self._pattern, beyond=known, timeout_s=wait_s)
+            return self.client.logs.states(self._topics, pattern=self._pattern, beyond=known, timeout_s=wait_s)
         except TopicNotFoundError as error:
             if not self._may_vanish:
                 raise DataLossError(
@@ -162,7 +162,7 @@ class Watch:
         found: list[LogState] = []
         for topic in self._topics:
             try:
-                found += self.client.log_state([topic])
+                found += self.client.logs.states([topic])
             except TopicNotFoundError:
                 logger.debug("topic %s is gone", topic)
         return found

@@ -49,7 +49,7 @@ class Weights:
 
     def _parts(self, client: Client, log: LogState, start: int, end: int) -> list[LogPart]:
         try:
-            return client.log_parts(log.name, start, end).parts
+            return client.logs.parts(log.name, start, end).parts
         except (FailedPreconditionError, TopicNotFoundError) as error:
             # Deleted since the states were queried, and possibly created again: that is handled when it is read.
             logger.debug("nothing of %s can be weighed in [%d, %d): %s", log.name, start, end, error.message)
@@ -59,7 +59,8 @@ class Weights:
         weight = self._tails.get(log.topic_id)
         if weight is None:
             try:
-                batches = list(client.read_log(log.name, at, at + 1, topic_id=log.topic_id))
+                with client.logs.read(log.name, at, at + 1, topic_id=log.topic_id) as reading:
+                    batches = list(reading)
             except (DataLossError, FailedPreconditionError, TopicNotFoundError) as error:
                 logger.debug("nothing of %s can be weighed at offset %d: %s", log.name, at, error.message)
                 batches = []

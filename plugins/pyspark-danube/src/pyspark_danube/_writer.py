@@ -117,7 +117,7 @@ class BatchWriter(DataSourceArrowWriter):
         if options.batch_id is not None:
             self._batch_id = options.batch_id
         else:
-            last = client.last_batch(self._producer)
+            last = client.stages.last_batch(self._producer)
             self._batch_id = 0 if last is None else last + 1
         self._write_id = f"write-{uuid.uuid4()}"
         # With a batch id, a repetition by any writer must change nothing: no label.
@@ -267,7 +267,7 @@ class _Staging:
     def _stage(self, target: str) -> Stage:
         stage = self.stages.get(target)
         if stage is None:
-            opening = self.client.stage(
+            opening = self.client.stages.open(
                 target,
                 producer=self.producer,
                 batch_id=self.batch_id,
@@ -280,7 +280,7 @@ class _Staging:
 
 def _targets(client: Client, topic: str) -> list[str]:
     try:
-        return client.lookup_topic(topic).topics
+        return client.admin.lookup_topic(topic).topics
     except NotFoundError:
         # The broker may be allowed to create it; otherwise it reports an error.
         return [topic]
@@ -293,7 +293,7 @@ def _commit(
     if not stages:
         return  # nothing to commit or record: a repetition is empty, too
     with broker_client(options.servers, patience_s=EXECUTOR_PATIENCE_S) as client:
-        outcome = client.commit_stages(producer, batch_id, stages, label=label)
+        outcome = client.stages.commit(producer, batch_id, stages, label=label)
     if outcome.committed:
         return
     if outcome.label != label:
@@ -305,7 +305,7 @@ def _commit(
 def _abort(options: WriteOptions, producer: str, batch_id: int, write_id: str) -> None:
     """Drop the stages of one write, or (empty) all of the batch."""
     with broker_client(options.servers) as client:
-        client.abort_stages(producer, batch_id, write_id=write_id)
+        client.stages.abort(producer, batch_id, write_id=write_id)
 
 
 def _stages(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatch]:

@@ -1,4 +1,4 @@
-"""Client methods for sealed history: sealing, retention, storages, restoring.
+"""Storages of a broker, which hold the sealed history of its topics: ``client.storages``.
 
 Most of these calls have no fixed duration: no deadline fits reading a whole storage. They end when the broker replies,
 when the connection breaks (both sides check that), or when they are cancelled, which stops the broker's work, too.
@@ -13,74 +13,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from danube.client._checks import check_list, check_seconds
 from danube.model import api, history_api
 from danube.model.history_api import HistoryMethod
-from danube.model.names import validate_topic
-from danube.model.policies import Retention
 
 if TYPE_CHECKING:
     from danube.client._connection import Connection
 
-__all__ = ["HistoryCalls"]
+__all__ = ["Storages"]
 
 T = TypeVar("T")
 
 
-class HistoryCalls:
-    """The part of :class:`Client` that manages sealed history.
+class Storages:
+    """Reports on the storages of a broker, checks and repairs them, and restores topics; it is :attr:`Client.storages`.
 
     ``timeout_s`` of a method bounds the call: DeadlineExceededError is raised then, and the broker stops, too. None
     waits for as long as the connection lives.
     """
 
-    _connection: Connection
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
-    async def seal_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
-        """Seal all messages of a topic, and return when they are in its storage; one row for each partition.
-
-        Raises:
-            StorageError: the storage failed; the broker continues to retry.
-            FailedPreconditionError: the topic stores no messages, or its storage is not durable.
-        """
-        validate_topic(topic)
-        request = history_api.SealTopic(topic)
-        return (await self._call(HistoryMethod.SEAL_TOPIC, request, history_api.SealedTopics, timeout_s)).topics
-
-    async def unload_topic(self, topic: str, *, timeout_s: float | None = None) -> list[history_api.SealedTopic]:
-        """Disconnect all clients from a topic (they reconnect by themselves), and seal all its messages.
-
-        Raises as :meth:`seal_topic`.
-        """
-        validate_topic(topic)
-        request = history_api.UnloadTopic(topic)
-        return (await self._call(HistoryMethod.UNLOAD_TOPIC, request, history_api.SealedTopics, timeout_s)).topics
-
-    async def change_retention(
-        self,
-        topic: str,
-        retention: Retention | None = None,
-        *,
-        dry_run: bool = False,
-        now: bool = False,
-        timeout_s: float | None = None,
-    ) -> history_api.RetentionPlans:
-        """Change the retention rules of a topic, apply them, or report their effect.
-
-        Args:
-            topic: a plain or partitioned topic.
-            retention: the new rules, replacing all; None leaves them unchanged.
-            dry_run: change nothing, only report which messages would be deleted.
-            now: apply the rules before returning; otherwise that happens within a minute.
-            timeout_s: see the class.
-        """
-        validate_topic(topic)
-        request = history_api.ChangeRetention(topic, retention, dry_run, now)
-        return await self._call(HistoryMethod.CHANGE_RETENTION, request, history_api.RetentionPlans, timeout_s)
-
-    async def storages_status(self) -> history_api.StoragesStatus:
+    async def status(self) -> history_api.StoragesStatus:
         """Return the storages of the broker: capabilities, state, and the progress of sealing."""
         timeout_s = self._connection.options.request_timeout_s
         return await self._call(HistoryMethod.STORAGES_STATUS, api.Empty(), history_api.StoragesStatus, timeout_s)
 
-    async def check_storage(
+    async def check(
         self, storage: str = "default", *, deep: bool = False, timeout_s: float | None = None
     ) -> history_api.StorageFindings:
         """Compare a storage with the broker's catalogue. Changes nothing.
@@ -97,7 +54,7 @@ class HistoryCalls:
         request = history_api.CheckStorage(storage, deep)
         return await self._call(HistoryMethod.CHECK_STORAGE, request, history_api.StorageFindings, timeout_s)
 
-    async def repair_storage(
+    async def repair(
         self, storage: str = "default", *, adopt: bool = False, timeout_s: float | None = None
     ) -> history_api.StorageFindings:
         """Check a storage, and remove unreferenced data: orphaned objects, and remains of interrupted uploads.
@@ -110,7 +67,7 @@ class HistoryCalls:
 
         Raises:
             FailedPreconditionError: the storage holds the history of another broker.
-            and as :meth:`check_storage`.
+            and as :meth:`check`.
         """
         request = history_api.RepairStorage(storage, adopt)
         return await self._call(HistoryMethod.REPAIR_STORAGE, request, history_api.StorageFindings, timeout_s)

@@ -1,6 +1,6 @@
-"""Client methods for query engines, which read ranges of topics: log states, sealed parts, offsets by time, batches.
+"""Reading ranges of topics, for query engines: ``client.logs``.
 
-All of them only read, so they are repeated when the connection breaks.
+All of these calls only read, so they are repeated when the connection breaks.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -23,7 +24,7 @@ from danube.client._checks import (
 )
 from danube.client._log_reading import LogReading
 from danube.client._retry import Retry
-from danube.model.errors import DanubeError, FailedPreconditionError, InvalidArgumentError, TopicNotFoundError
+from danube.model.errors import FailedPreconditionError, InvalidArgumentError, TopicNotFoundError
 from danube.model.limits import MIB
 from danube.model.names import validate_topic
 from danube.model.query_api import (
@@ -45,20 +46,22 @@ from danube.model.query_api import (
 
 if TYPE_CHECKING:
     from danube.client._connection import Connection
-    from danube.client._options import ClientOptions
 
-__all__ = ["QueryCalls", "join_parts"]
+__all__ = ["Logs", "join_parts"]
 
 T = TypeVar("T")
 
 
-class QueryCalls:
-    """The part of :class:`Client` for query engines. Offsets are of messages; ranges are half-open."""
+class Logs:
+    """Finds and reads ranges of topics, for query engines; it is :attr:`Client.logs`.
 
-    _connection: Connection
-    _options: ClientOptions
+    Offsets are of messages; ranges are half-open.
+    """
 
-    async def log_state(
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def states(
         self,
         topics: Sequence[str] = (),
         *,
@@ -103,7 +106,7 @@ class QueryCalls:
             if not wait_s or known is None or _has_news(answer.states, known):
                 return answer.states
 
-    async def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
+    async def parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
         """Return the places of the sealed batches of a range of offsets, for reading them from the storage.
 
         Args:
@@ -144,7 +147,7 @@ class QueryCalls:
             storages,
         )
 
-    async def offsets_at(self, topic: str, time: int | datetime) -> int:
+    async def offset_at(self, topic: str, time: int | datetime) -> int:
         """Return the offset of the first message that was appended at or after a time; the end if there is none.
 
         Args:
@@ -152,7 +155,7 @@ class QueryCalls:
             time: microseconds since the epoch, or a date with a time zone.
 
         Raises:
-            TopicNotFoundError, FailedPreconditionError: as :meth:`log_parts`.
+            TopicNotFoundError, FailedPreconditionError: as :meth:`parts`.
             StorageError, DataLossError: the broker cannot read the history that it has to search.
         """
         validate_topic(topic)
@@ -165,10 +168,10 @@ class QueryCalls:
         ).offset
 
     @asynccontextmanager
-    async def read_log(
+    async def read(
         self, topic: str, start: int, end: int, *, topic_id: int = 0, credit_bytes: int = 16 * MIB
     ) -> AsyncIterator[LogReading]:
-        """Read a range of a log from the broker, as stored batches: ``async with client.read_log(...) as batches``.
+        """Read a range of a log from the broker, as stored batches: ``async with client.logs.read(...) as batches``.
 
         Iterating over the result yields each :class:`~danube.model.query_api.RawBatch`, verified and not decoded, and
         ends at ``end``. The first one may begin before ``start``, the last one end after ``end``; messages that
@@ -196,17 +199,12 @@ class QueryCalls:
         try:
             yield reading
         finally:
-            await reading.aclose()
+            await reading._close()
 
     async def _query(self, path: str, request: Any, kind: type[T], wait_s: float = 0.0) -> T:
-        retry = Retry(self._options)
-        while True:
-            try:
-                channel = await self._connection.channel()
-                return await channel.unary(path, request, kind, timeout_s=self._options.request_timeout_s + wait_s)
-            except DanubeError as error:
-                if not error.retryable or not await retry.wait(error):
-                    raise
+        options = self._connection.options
+        limit_s = options.request_timeout_s + wait_s
+        return await Retry(options).repeat(partial(self._connection.attempt, path, request, kind, timeout_s=limit_s))
 
 
 def join_parts(pages: Iterable[Sequence[LogPart]]) -> list[LogPart]:
