@@ -90,7 +90,7 @@ def main(url: str, path: Path | None) -> None:
     spark = pyspark_danube.session("flights", master="local[2]")
     reader = spark.read.format("danube").options(servers=url, topic=TOPIC, payloadFormat="json")
     reader.schema(COLUMNS).load().createOrReplaceTempView("flights")
-    delays = spark.sql(DELAYS).toPandas()
+    delays: Any = spark.sql(DELAYS).toPandas()
     print(delays.to_string(index=False))
     if path is not None:
         plot(delays, path)

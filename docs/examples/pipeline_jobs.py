@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import pyspark_danube
 from pyspark.sql import SparkSession
@@ -29,7 +30,7 @@ def jobs(spark: SparkSession, url: str, directory: Path) -> None:
 
     # Files to a topic. Producer and batch number make a repetition known.
     source = str(directory / "orders.json")
-    names = {"format": "json", "path": source, "key": "user", "producer_id": "shop-import"}
+    names: dict[str, Any] = {"format": "json", "path": source, "key": "user", "producer_id": "shop-import"}
     import_table(spark, "/default/shop-orders", servers=url, batch_id=1, **names)
 
     # Topic to topic, by SQL. The checkpoint knows what was read.
