@@ -180,8 +180,8 @@ class Broker:
                     await journal.aclose()
                 if patience.cancelled_caught:
                     _log.error(
-                        "the %s did not finish its commits within drain_timeout_s = %g; what was not acknowledged"
-                        " is given up",
+                        "the %s did not finish its commits within drain_timeout_s = %g; unacknowledged entries"
+                        " are abandoned",
                         "journal" if journal is runtime.journal else "storage of topics of durability 'remote'",
                         config.drain_timeout_s,
                     )

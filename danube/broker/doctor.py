@@ -100,7 +100,7 @@ def _data(data_directory: str, limits: Limits) -> list[Check]:
             standing = await Journal(disk, limits).survey()
             record, _, revision = await read_record(store)
         losses = find_losses(standing, record, revision)
-        fits = f"both are whole as far as each knows the other; metadata at revision {revision}"
+        fits = f"both are consistent; metadata at revision {revision}"
         return Check(name, not losses, "; ".join(losses) or fits, remedy)
 
     try:
@@ -212,5 +212,5 @@ def _reachable(storage: StorageStatus) -> Check:
         return Check(name, False, detail, "check address, credentials and network of the storage from this machine")
     detail = f"{storage.url}: {storage.objects} objects, {storage.object_bytes / MIB:.1f} MiB"
     if not storage.durable:
-        detail += "; it forgets: durable topics are not sealed into it, and stay in the journal"
+        detail += "; it is not durable: durable topics are not sealed into it and stay in the journal"
     return Check(name, True, detail)

@@ -108,7 +108,7 @@ class LogReading:
             raise ProtocolError(f"the broker answered ConsumeOpen with {type(answer).__name__}")
         if answer.durability is Durability.NONE:
             raise FailedPreconditionError(
-                f"topic {self._topic!r} has durability 'none': it keeps nothing that could be read"
+                f"topic {self._topic!r} has durability 'none': it stores nothing, so nothing can be read"
             )
         if answer.topic_id != (self._topic_id or answer.topic_id):
             raise FailedPreconditionError(

@@ -206,7 +206,7 @@ class FileKeeper:
         self._warn_when_filling()
         if self._waiting:
             self._waiting = False
-            _log.warning("the journal goes on in another file")
+            _log.warning("the journal continues in another file")
 
     def _warn_when_filling(self) -> None:
         used, limit = self._admission.used_bytes, self._limits.journal_max_bytes
@@ -234,7 +234,7 @@ class FileKeeper:
                         self._no_descriptor = True
                         _log.error(
                             "no file descriptor is left for the next file of the journal (%s); raise the limit of the"
-                            " process (ulimit -n). It is tried again in %g s",
+                            " process (ulimit -n). Retrying in %g s",
                             error.strerror,
                             _RETRY_S,
                         )
@@ -321,8 +321,7 @@ class FileKeeper:
                 raise
             except DanubeError as error:
                 _log.error(
-                    "no file of the journal can be freed, because its checkpoint cannot be stored, which is tried again"
-                    " in %g s: %s",
+                    "no file of the journal can be freed: its checkpoint cannot be stored; retrying in %g s: %s",
                     _CHECKPOINT_RETRY_S,
                     error,
                 )

@@ -322,7 +322,7 @@ def read_file_header(data: bytes, file_id: int) -> FileHeader | None:
             continue
         if version != FORMAT_VERSION:
             raise DataDirectoryError(
-                f"journal file {file_id} has format {version}, and this Danube knows format {FORMAT_VERSION};"
+                f"journal file {file_id} has format {version}, and this Danube supports format {FORMAT_VERSION};"
                 " start the Danube that wrote it"
             )
         if count > _MAX_LIVE:

@@ -256,8 +256,8 @@ class Recovery:
                     size = max(size, item.hole.torn_bytes)
                     self._recovered.torn = TornTail(item.source.file_id, item.hole.start, size)
                     _log.warning(
-                        "journal file %s: the last write is incomplete at byte %d; dropped %d bytes that nothing says"
-                        " were synced",
+                        "journal file %s: the last write is incomplete at byte %d; dropped %d bytes that were not"
+                        " confirmed as synced",
                         item.source.name,
                         item.hole.start,
                         size,
@@ -388,7 +388,9 @@ class Recovery:
             while (found := await scanner.next()) is not None:
                 # The same bytes were valid when scanned; if they are not now, the disk cannot be used.
                 if isinstance(found, Hole):
-                    raise OSError(errno.EIO, f"{source.name} reads differently at byte {found.start} than a moment ago")
+                    raise OSError(
+                        errno.EIO, f"{source.name} returned other bytes at {found.start} than in the first scan"
+                    )
                 if found.block.sequence <= self.checkpoint:
                     # It gets a new sequence above the checkpoint's, so entries superseded by the checkpoint must not be
                     # copied.

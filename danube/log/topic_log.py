@@ -111,7 +111,7 @@ class TopicLog:
         self._journal = journal
         self._cache = cache
         self._cached = TopicCache()
-        assert durability is not Durability.NONE, "a topic that keeps nothing has no log"
+        assert durability is not Durability.NONE, "a topic that stores nothing has no log"
         self._resume: tuple[int, Location] = _NOWHERE
         if recovered is not None:
             self.index = recovered.index

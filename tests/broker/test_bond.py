@@ -146,7 +146,7 @@ async def test_a_flipped_byte_of_the_metadata_log_is_not_missed_in_silence(tmp_p
         place = min(number * len(content) // count + chance.randrange(40), len(content) - 1)
         flipped[place] ^= 1 << chance.randrange(8)
         (tmp_path / "tampered" / "metadata.db-wal").write_bytes(flipped)
-        assert "seen" in await outcome(tmp_path / "tampered")
+        assert "recorded" in await outcome(tmp_path / "tampered")
         shutil.rmtree(tmp_path / "tampered")
 
 
@@ -166,7 +166,7 @@ async def test_the_journal_of_another_broker_is_refused(tmp_path: Path) -> None:
     for name in ("one", "two"):
         await write(tmp_path / name, crash=False)
     shutil.copy(tmp_path / "two" / "metadata.db", tmp_path / "one" / "metadata.db")
-    assert "of another broker" in await outcome(tmp_path / "one")
+    assert "belongs to another broker" in await outcome(tmp_path / "one")
 
 
 def test_the_process_ends_with_code_74_and_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +175,7 @@ def test_the_process_ends_with_code_74_and_says_what_to_do(tmp_path: Path, capsy
     (tmp_path / "data" / "metadata.db-wal").unlink()
     assert run_broker(small_config(tmp_path / "data")) == 74
     said = capsys.readouterr().err
-    assert "know no journal" in said
+    assert "record no journal" in said
     assert "Nothing was changed" in said
     assert ACCEPT_NAME in said
 
@@ -218,7 +218,7 @@ async def test_a_loss_that_is_accepted_is_accepted_once(tmp_path: Path, lost: st
             assert await read_all(client, "/default/new") == [b"after"]
         await running.drain()
     (directory / "metadata.db").unlink()
-    assert "know no journal" in await outcome(directory)
+    assert "record no journal" in await outcome(directory)
 
 
 async def test_a_directory_where_the_journal_alone_is_new_or_the_metadata_forget(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ async def test_a_directory_where_the_journal_alone_is_new_or_the_metadata_forget
             await running.drain()
         running = await start(tmp_path / "data", nursery)
         await running.drain()
-        with pytest.raises(ConfigurationError, match="forgets"):
+        with pytest.raises(ConfigurationError, match="loses its data"):
             await Broker(config, Seams(lambda: 0, random.Random())).run()
 
 
@@ -250,9 +250,9 @@ KNOWN = JournalRecord(7, 3, 1000)
         (Standing(False, 0, 0, 0, 0, (), {}, frozenset()), None, 0, ""),
         (Standing(False, 0, 0, 0, 0, (), {}, frozenset()), JournalRecord(7), 5, ""),
         (Standing(False, 0, 0, 0, 0, (), {}, frozenset()), KNOWN, 50, "the journal is missing"),
-        (WHOLE, None, 0, "know no journal"),
-        (WHOLE, KNOWN, 49, "seen them at revision 50"),
-        (WHOLE, JournalRecord(8, 3, 1000), 50, "of another broker"),
+        (WHOLE, None, 0, "record no journal"),
+        (WHOLE, KNOWN, 49, "the journal has recorded revision 50"),
+        (WHOLE, JournalRecord(8, 3, 1000), 50, "belongs to another broker"),
         (WHOLE, JournalRecord(7, 4, 1000), 50, "journal-0000000000000004.log is missing or empty"),
         (WHOLE, JournalRecord(7, 3, 1001), 50, "sequence 1001 was synced"),
         (WHOLE._replace(missing_files=(2,)), KNOWN, 50, "journal-0000000000000002.log is missing"),

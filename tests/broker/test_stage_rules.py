@@ -332,10 +332,10 @@ async def test_what_is_decided_is_finished_before_the_next_batch_is_decided() ->
         a = world.topics["/default/a"]
         first, second = await world.staged(0, b"1", b"2"), await world.staged(1, b"3")
         a.refusal = FULL
-        with pytest.raises(UnavailableError, match="decided, and not finished yet"):
+        with pytest.raises(UnavailableError, match="committed, but not applied yet"):
             await world.commit(0, first)
         assert await world.last() == 0
-        with pytest.raises(UnavailableError, match="batch 0 of producer 'job' is decided"):
+        with pytest.raises(UnavailableError, match="batch 0 of producer 'job' is committed"):
             await world.commit(1, second)
         assert await world.last() == 0, "nothing is decided behind a batch that is not finished"
         assert await world.states() == {first: "committing", second: "staged"}
@@ -481,7 +481,7 @@ async def test_a_batch_that_waits_is_tried_again_after_pauses_that_double(caplog
         a.refusal = UnavailableError("the disk is slow")
         await trio.sleep(70)
         (record,) = caplog.records
-        assert "staged batches of 'job' wait" in record.message, "another reason is told, once"
+        assert "staged batches of 'job' are delayed" in record.message, "another reason is told, once"
         a.refusal = None
         await trio.sleep(30)
         assert (a.rows, await world.states()) == ([b"1"], {})
@@ -509,7 +509,7 @@ async def test_a_batch_that_cannot_be_finished_after_a_restart_is_told_once_and_
         world.nursery.start_soon(world.stages.run)
         await trio.sleep(100)
         (record,) = caplog.records
-        assert "staged batches of 'job' wait" in record.message
+        assert "staged batches of 'job' are delayed" in record.message
         a.refusal = None
         await trio.sleep(30)
         assert a.rows == [b"1"]
@@ -745,7 +745,7 @@ async def test_a_decided_stage_that_is_lost_is_data_loss_and_says_which() -> Non
         for name in await world.disk.list():
             await world.disk.remove(name)
         await world.restart()
-        with pytest.raises(DataLossError, match=rf"batch 0 of producer 'job' is decided.*{staged:016x}"):
+        with pytest.raises(DataLossError, match=rf"batch 0 of producer 'job' is committed.*{staged:016x}"):
             await world.commit(0)
 
 
@@ -806,12 +806,12 @@ async def test_stages_of_other_batches_states_and_producers_are_refused_by_name(
         await come_to_rest()
         unfinished = stream.sent[0].stage_id
         for wrong, why in (
-            (later, "of this batch"),
-            (foreign, "of this batch"),
-            (unfinished, "finished"),
-            (99, "there"),
+            (later, "belongs to another batch"),
+            (foreign, "belongs to another batch"),
+            (unfinished, "is not finished"),
+            (99, "does not exist"),
         ):
-            with pytest.raises(FailedPreconditionError, match=rf"{wrong:016x}.* is not {why}.*; nothing was committed"):
+            with pytest.raises(FailedPreconditionError, match=rf"{wrong:016x}.* {why}.*; nothing was committed"):
                 await world.commit(1, good, wrong)
         with pytest.raises(FailedPreconditionError, match="and 3 more"):
             await world.commit(1, *range(100, 113))
@@ -1034,7 +1034,7 @@ async def test_a_batch_that_was_committed_needs_nothing_more() -> None:
         ([opening(-1)], "batch id -1 is not between"),
         ([opening(2**63)], "is not between 0 and 9223372036854775807"),
         ([opening(0, attempt="x" * 256)], "more than 255 characters"),
-        ([opening(0, topic="/default/none")], "keeps nothing, so nothing can be staged"),
+        ([opening(0, topic="/default/none")], "stores nothing, so nothing can be staged"),
         ([opening(0), opening(0)], "StageOpen once"),
         ([opening(0), stage_api.StageFinish(), part(b"late")], "StageFinish at its end"),
         ([opening(0), part(b"x" * (MIB + 200))], "the limit"),
@@ -1130,7 +1130,7 @@ async def test_a_disk_that_cannot_be_read_at_the_start_is_named() -> None:
             raise OSError(errno.EACCES, "no")
 
         world.disk.list = fail  # type: ignore[method-assign]
-        with pytest.raises(DataDirectoryError, match="what is staged there cannot be read"):
+        with pytest.raises(DataDirectoryError, match="its stages cannot be read"):
             await world.restart()
 
 

@@ -455,11 +455,11 @@ async def test_why_the_journal_waits_is_said_once(autojump_clock: MockClock, cap
         await trio.sleep(1)
         assert b.keeper.can_roll()
         b.fill(20)
-        assert said(caplog, "goes on in another file") == 1
+        assert said(caplog, "continues in another file") == 1
         await trio.sleep(1)
         if b.keeper.can_roll():
             b.fill(20)
-        assert said(caplog, "goes on in another file") == 1
+        assert said(caplog, "continues in another file") == 1
 
 
 async def test_who_waits_for_news_is_told_when_a_disk_is_full_no_more(autojump_clock: MockClock) -> None:

@@ -411,7 +411,7 @@ async def test_a_disk_that_reads_differently_is_an_error(autojump_clock: MockClo
         return standing
 
     f.recovery.survey = surveyed  # type: ignore[method-assign, assignment]
-    with pytest.raises(OSError, match="reads differently"):
+    with pytest.raises(OSError, match="returned other bytes"):
         await f.run()
 
 

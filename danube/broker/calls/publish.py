@@ -107,7 +107,7 @@ class PublishStream:
             if header.producer_id != self.session.producer_id:
                 raise InvalidArgumentError(
                     f"batch of producer {header.producer_id:016x} on the stream of {self.session.producer_id:016x};"
-                    " use the ids that PublishOpened gave"
+                    " use the ids from PublishOpened"
                 )
             check_batch(self._intake, self._runtime.limits, header, part)
             known_offset = self._intake.take(self, message, part, header)

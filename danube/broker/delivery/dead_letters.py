@@ -211,7 +211,7 @@ class DeadLetters:
     def _say(self, error: DanubeError | None) -> None:
         """Record and log why copying fails, or that it succeeds again."""
         if error is not None and self.problem is None:
-            _log.error("%s cannot send dead letters to %s, and tries again: %s", self._subscription, self.target, error)
+            _log.error("%s cannot send dead letters to %s; retrying: %s", self._subscription, self.target, error)
         elif error is None and self.problem is not None:
             _log.warning("%s sends dead letters again", self._subscription)
         self.problem = error
@@ -271,7 +271,7 @@ class DeadLetters:
             opened = topic.opened.open(topic.topic_id, batch)
         except CorruptBatchError as error:
             # Its messages cannot be told apart: one letter stands for all of them.
-            reason = f"the batch cannot be opened, and this is all of it: {error}"
+            reason = f"the batch cannot be opened, so the payload is its raw bytes: {error}"
             attributes = self._attributes(batch, found[0]._replace(start=batch.base_offset, reason=reason))
             return [_Letter(batch.base_offset, batch.end_offset, Record(batch.part, attributes=attributes))]
         flags = batch.header.flags
@@ -287,7 +287,9 @@ class DeadLetters:
                     record = decode(raw)
                 except UNDECODABLE as error:
                     record = Record(bytes(raw))
-                    about = about._replace(reason=f"the record does not decode, and this is all of it: {error}")
+                    about = about._replace(
+                        reason=f"the record does not decode, so the payload is its raw bytes: {error}"
+                    )
                 attributes = {**(record.attributes or {}), **self._attributes(batch, about)}
                 if isinstance(record, CompositeRecord):
                     attributes |= _producer(record.producer, record.producer_id)

@@ -106,5 +106,5 @@ class MessageExpiry:
 
     def _tell_once(self, topic: Expiring, error: Exception) -> None:
         if topic.name not in self._failing:
-            _log.error("messages of topic %r do not expire, as they cannot be read; tried again: %s", topic.name, error)
+            _log.error("messages of topic %r cannot be read, so they expire later; retrying: %s", topic.name, error)
         self._failing.add(topic.name)

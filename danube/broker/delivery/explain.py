@@ -62,12 +62,12 @@ def explanation_of(subscription: Subscription) -> api.Explanation:
 
 def _reason(subscription: Subscription) -> tuple[str, str]:
     if subscription.failure is not None:
-        return "failed", f"{subscription.failure}; it is looked at again when a consumer connects"
+        return "failed", f"{subscription.failure}; it is checked again when a consumer connects"
     if subscription.waits_for is not None:
-        return "waiting-for-storage", f"it waits for its history, and tries again: {subscription.waits_for}"
+        return "waiting-for-storage", f"it waits for history from the storage; retrying: {subscription.waits_for}"
     if subscription.moving:
         return "waiting-for-storage", (
-            f"it was moved to offset {subscription.cursor.floor}, and delivers from there on once that is durable"
+            f"the seek to offset {subscription.cursor.floor} is not durable yet; delivery continues there afterwards"
         )
     now = trio.current_time()
     found = subscription.machine.explain(now, subscription.topic.end_offset)
@@ -76,7 +76,8 @@ def _reason(subscription: Subscription) -> tuple[str, str]:
         count = subscription.machine.poisoned_messages()
         waiting = "1 message waits" if count == 1 else f"{count:,} messages wait"
         return "dead-lettering", (
-            f"{waiting} to be copied to {letters.target!r}, which is tried again: {letters.problem}; {found.sentence}"
+            f"{waiting} to be copied to {letters.target!r}, which failed and is retried: {letters.problem};"
+            f" {found.sentence}"
         )
     rate, paced_s = subscription.rate, subscription.paced_until - now
     if found.state == "moving" and rate is not None and 0 < paced_s < math.inf:
@@ -85,7 +86,7 @@ def _reason(subscription: Subscription) -> tuple[str, str]:
         deaf = [consumer.name for consumer in subscription.consumers.values() if consumer.holds]
         if deaf:
             names = ", ".join(map(repr, deaf[:3])) + ("" if len(deaf) < 4 else f" and {len(deaf) - 3} more")
-            return found.state, f"{found.sentence}; what was sent to {names} is not read from its connection"
+            return found.state, f"{found.sentence}; data sent to {names} is not read from the connection"
     return found.state, found.sentence
 
 

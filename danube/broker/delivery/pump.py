@@ -326,9 +326,9 @@ class Pump(ABC):
 
     def _storage_down(self, error: StorageError | None) -> None:
         if error is not None and self.waits_for is None:
-            _log.error("%s waits for its history, and tries again: %s", self, error)
+            _log.error("%s waits for history from the storage; retrying: %s", self, error)
         elif error is None and self.waits_for is not None:
-            _log.warning("%s reads its history again", self)
+            _log.warning("%s can read its history again", self)
         self.waits_for = error
 
     def _fail(self, error: DanubeError) -> None:
@@ -339,7 +339,7 @@ class Pump(ABC):
     def forget_failure(self) -> None:
         """Clear the failure and try again: its cause may be repaired, or the cursor may have been moved."""
         if self.failure is not None:
-            _log.warning("%s is tried again after: %s", self, self.failure)
+            _log.warning("%s delivers again; it had stopped with: %s", self, self.failure)
         self.failure, self._failed_at = None, -1
 
     async def look_again(self) -> None:
@@ -351,7 +351,7 @@ class Pump(ABC):
             try:
                 await self.topic.kept.read(offset, 1)
             except StorageError as error:
-                _log.debug("%s: out of reach is not lost: %s", self, error)
+                _log.debug("%s: the storage is unreachable, which does not mean that data is lost: %s", self, error)
             except (DanubeError, OSError) as error:
                 _log.debug("%s stays stopped: %s", self, error)
                 return

@@ -104,34 +104,34 @@ def find_losses(standing: Standing, record: JournalRecord | None, revision: int)
     if record is None:
         if standing.identity:
             losses.append(
-                f"the metadata are empty, missing or of another broker (they are at revision {revision} and know no"
-                f" journal), and the journal has seen them at revision {standing.metadata}"
+                f"the metadata are empty, missing or of another broker (they are at revision {revision} and record"
+                f" no journal), but the journal has recorded their revision {standing.metadata}"
             )
         return losses
     if not standing.begun:
         if record.file:
-            losses.append(f"the journal is missing, of which the metadata know the file {journal_name(record.file)}")
+            losses.append(f"the journal is missing: the metadata record its file {journal_name(record.file)}")
         return losses
     if standing.identity != record.identity:
         losses.append(
-            f"the journal is {standing.identity:016x}, and the metadata belong to the journal {record.identity:016x}:"
-            " one of them is of another broker, or its headers are damaged"
+            f"the journal is {standing.identity:016x}, but the metadata belong to the journal {record.identity:016x}:"
+            " one of them belongs to another broker, or its headers are damaged"
         )
         return losses
     if revision < standing.metadata:
         losses.append(
-            f"the metadata are at revision {revision}, and the journal has seen them at revision {standing.metadata}:"
+            f"the metadata are at revision {revision}, but the journal has recorded revision {standing.metadata}:"
             " their newest changes are lost (a damaged metadata.db-wal, or an old copy)"
         )
     if record.file > standing.newest_file:
         losses.append(
-            f"journal file {journal_name(record.file)} is missing or empty, which the metadata know to be written; the"
-            f" newest one that is there is {journal_name(standing.newest_file)}"
+            f"journal file {journal_name(record.file)} is missing or empty, but the metadata record that it was"
+            f" written; the newest existing one is {journal_name(standing.newest_file)}"
         )
     elif record.sequence > standing.end:
         losses.append(
-            f"the journal ends at sequence {standing.end}, and the metadata know that sequence {record.sequence} was"
-            f" synced: the end of {journal_name(standing.newest_file)} is lost"
+            f"the journal ends at sequence {standing.end}, but the metadata record that sequence {record.sequence}"
+            f" was synced: the end of {journal_name(standing.newest_file)} is lost"
         )
     return losses
 
@@ -174,8 +174,8 @@ class Bond:
         if not store.capabilities.durable:
             if standing.identity:
                 raise ConfigurationError(
-                    f"the metadata engine forgets when the broker stops, and the journal in {place} belongs to metadata"
-                    " of another engine: without them its messages would be given up. Configure that engine, or"
+                    f"the metadata engine loses its data when the broker stops, but the journal in {place} belongs to"
+                    " metadata of another engine: without them its messages would be lost. Configure that engine, or"
                     " choose another data directory"
                 )
             return cls(journal, disk, store, None)
@@ -184,8 +184,9 @@ class Bond:
         accepting = ACCEPT_NAME in standing.other_files
         if losses and not accepting:
             raise DataLossError(
-                f"data directory {place}: {'; '.join(losses)}. Nothing was changed. Restore what is missing or damaged"
-                f" from a copy; or, to go on without what is lost, create the file {ACCEPT_NAME} there and start again"
+                f"data directory {place}: {'; '.join(losses)}. Nothing was changed. Restore the missing or damaged"
+                f" files from a copy; or, to continue without the lost data, create the file {ACCEPT_NAME} there and"
+                " start again"
             )
         for loss in losses:
             _log.critical("data directory %s: accepted as lost: %s", place, loss)
@@ -241,7 +242,7 @@ class Bond:
                     raise
                 except DanubeError as error:
                     _log.warning(
-                        "the metadata cannot be told how far the journal is, which is tried again in %g s: %s",
+                        "the position of the journal cannot be stored in the metadata; retrying in %g s: %s",
                         _RETRY_S,
                         error,
                     )

@@ -305,7 +305,11 @@ class Directory:
                     await self.history.drop_topic(topic_id, name)
                     break
                 except UnavailableError as error:
-                    _log.warning("the history of the deleted topic %r is forgotten later: %s", name, error)
+                    _log.warning(
+                        "the history of deleted topic %r cannot be removed from the catalogue; retrying later: %s",
+                        name,
+                        error,
+                    )
                     await trio.sleep(_METADATA_RETRY_S)
 
     # --- Requests of topics ---
@@ -333,7 +337,7 @@ class Directory:
         topics = self.resolve(name)
         if topics[0].lossy:
             raise FailedPreconditionError(
-                f"topic {name!r} keeps nothing (durability 'none') and cannot take dead letters; name another"
+                f"topic {name!r} keeps nothing (durability 'none') and cannot hold dead letters; name another"
                 " dead_letter_topic"
             )
         return topics

@@ -62,7 +62,7 @@ def _check_history(directory: Directory, name: str, record: TopicRecord, changes
         for policy in ("retention", "message_ttl_s"):
             if changes.get(policy):
                 raise FailedPreconditionError(
-                    f"topic {name!r} has durability 'none': it keeps nothing, so {policy} means nothing"
+                    f"topic {name!r} has durability 'none': it stores nothing, so {policy} has no effect"
                 )
 
 

@@ -70,7 +70,11 @@ async def recover(directory: Directory, *, identity: int | None, synced: int, lo
             if report.corruptions or report.missing_files:
                 lost = topic.producers.note_lost_names()
                 if lost:
-                    _log.error("topic %r: the names of %d of its producers are lost with damage", topic_name, lost)
+                    _log.error(
+                        "topic %r: the names of %d producers were lost in a damaged part of the journal",
+                        topic_name,
+                        lost,
+                    )
             failure = topic.failure or stopped.get(topic_id)
             if failure is not None:
                 topic.stop(failure)
@@ -114,7 +118,7 @@ def _check_seeks(
                 continue
             what = f"a seek of subscription {name!r} of topic {names.get(topic_id, f'{topic_id:016x}')!r}"
             if not loss_known:
-                raise DataLossError(f"{what} is missing in the journal, though entries after it are there")
+                raise DataLossError(f"{what} is missing from the journal, but later entries exist")
             _log.error("%s is lost with a part of the journal: the subscription keeps its position; seek again", what)
 
 

@@ -104,7 +104,7 @@ async def restore_topics(directory: Directory, request: history_api.RestoreTopic
     for topic in request.topics:
         validate_topic(topic)
     if request.give_up_others and not request.topics:
-        raise InvalidArgumentError("give_up_others goes with topics: it is about all others")
+        raise InvalidArgumentError("give_up_others needs topics: it applies to all other topics")
     storage = _find_storage(directory, request)
     survey = await survey_bucket(storage, directory.runtime.config.cluster)
     _check_owner(directory, storage, survey)
@@ -119,7 +119,7 @@ async def restore_topics(directory: Directory, request: history_api.RestoreTopic
                 try:
                     await _carry_out(directory, storage, survey, candidates, request)
                 except (DanubeError, OSError) as error:
-                    _log.error("restoring was cut off, and may be repeated: %s", error)
+                    _log.error("the restore was interrupted and can be repeated: %s", error)
                     raise
 
         await directory.runtime.finish(carry_out)
@@ -149,7 +149,9 @@ def _find_storage(directory: Directory, request: history_api.RestoreTopics) -> S
             f"several storages are at {wanted}: {', '.join(storage.name for storage in found)}; choose one (--storage)"
         )
     if not found[0].capabilities.durable:
-        raise FailedPreconditionError(f"storage {found[0].name!r} ({found[0].url}) forgets: topics cannot live in it")
+        raise FailedPreconditionError(
+            f"storage {found[0].name!r} ({found[0].url}) is not durable: topics cannot be stored in it"
+        )
     return found[0]
 
 
@@ -157,7 +159,7 @@ def _check_owner(directory: Directory, storage: Storage, survey: Survey) -> None
     catalogue = directory.history.catalogue
     if survey.bucket.epoch and survey.bucket.incarnation == catalogue.incarnation:
         raise FailedPreconditionError(
-            f"{storage.url} is this broker's own already: there is nothing to restore. To see whether it is whole:"
+            f"{storage.url} belongs to this broker already: there is nothing to restore. To verify it:"
             f" danube storage check {storage.name}"
         )
     if not survey.bucket.epoch and not survey.objects:
@@ -230,7 +232,7 @@ def _choose(
     if others and not (request.give_up_others or request.dry_run):
         raise FailedPreconditionError(
             f"{storage.url} also holds {_some([one.name for one in others])}. The bucket becomes this broker's as a"
-            " whole, and what is not restored is deleted by and by; say --give-up-others if that is what you want"
+            " whole, and what is not restored is deleted later; give --give-up-others to accept that"
         )
     for one in others:
         one.state = "given-up"
@@ -242,14 +244,14 @@ def _choose(
         if present is not None:
             if present.topic_ids != one.record.topic_ids:
                 raise AlreadyExistsError(
-                    f"topic {one.name!r} exists already, and is another one than that in {storage.url}; delete it"
+                    f"topic {one.name!r} exists already, and is not the one in {storage.url}; delete it"
                     " first, or restore the others with --topic and --give-up-others"
                 )
             one.state = "present"
         elif directory.level(one.record).recovers_itself:
             raise FailedPreconditionError(
-                f"topic {one.name!r} of {storage.url} has durability 'remote': it comes back by itself when a broker"
-                " starts with that storage and cluster; restart this one first"
+                f"topic {one.name!r} of {storage.url} has durability 'remote': it is recovered by itself when a"
+                " broker starts with that storage and cluster; restart this one first"
             )
         chosen.append(one)
     return chosen
@@ -289,7 +291,7 @@ async def _check_unchanged(directory: Directory, storage: Storage, survey: Surve
         before.snapshot_key,
     ):
         raise FailedPreconditionError(
-            f"{storage.url} has changed since it was looked at, so the broker of epoch {now.epoch} that it belongs to"
+            f"{storage.url} has changed since it was read, so the broker of epoch {now.epoch} that it belongs to"
             " still runs. Nothing was restored: what that broker stores or deletes meanwhile would be missing here."
             " Stop it for good, and restore again"
         )

@@ -70,8 +70,7 @@ async def open_storages(
             )
             if not backend.capabilities.durable:
                 _log.warning(
-                    "storage %r (%s) forgets what it holds: durable topics are not sealed into it, and stay in the"
-                    " journal",
+                    "storage %r (%s) is not durable: durable topics are not sealed into it and stay in the journal",
                     name,
                     opened.for_history[name].url,
                 )
@@ -85,5 +84,6 @@ def _check_object_size(name: str, backend: StorageBackend, limits: Limits) -> No
         raise ConfigurationError(
             f"storage {name!r} ({backend.url}) stores at most {backend.capabilities.max_object_bytes} bytes in one"
             f" object, and a segment may have {needed} (limits segment_bytes = {limits.segment_bytes} and"
-            f" max_batch_bytes = {limits.max_batch_bytes}, and its index): raise the one, or lower the others"
+            f" max_batch_bytes = {limits.max_batch_bytes}, and its index): choose another storage, or lower"
+            " these limits"
         )

@@ -247,7 +247,7 @@ class BucketLevel(Level):
         capabilities = found.capabilities
         if capabilities.durable and capabilities.conditional_put:
             return None
-        why = "forgets what it holds" if not capabilities.durable else "cannot store an object only if it is absent"
+        why = "is not durable" if not capabilities.durable else "cannot store an object only if it is absent"
         return FailedPreconditionError(
             f"storage {name!r} ({found.url}) {why}, so it cannot carry topics of durability 'remote'; choose another"
             " storage for them"
@@ -338,7 +338,7 @@ class BucketLevel(Level):
         except OwnerFencedError:
             raise
         except DanubeError as error:  # its topics are served by now, and need their journal
-            _log.warning("%s is taken over later: %s", self._storages[name].url, error)
+            _log.warning("%s cannot be taken over; retrying later: %s", self._storages[name].url, error)
 
     async def _agree(self, name: str, recovered: RemoteRecovered) -> dict[str, TopicRecord]:
         """Make the metadata agree with the bucket, and return the records of its topics."""
@@ -356,7 +356,7 @@ class BucketLevel(Level):
                 await self._take_back(topic, present)
             else:
                 raise FailedPreconditionError(
-                    f"topic {topic!r} of {url} cannot come back: there is another topic of that name, and durability"
+                    f"topic {topic!r} of {url} cannot be recovered: there is another topic of that name, and durability"
                     f" {present.durability.value!r}; delete that one and start the broker again"
                 )
         for topic, record in self.records(name).items():
@@ -366,13 +366,13 @@ class BucketLevel(Level):
             copy = catalogue.find(topic)
             if copy is None:
                 await catalogue.restore_topic(topic, record, {})
-                _log.warning("topic %r is back, from %s", topic, url)
+                _log.warning("topic %r was recovered from %s", topic, url)
             elif copy.policies != record.policies or copy.topic_ids != record.topic_ids:
                 await catalogue.replace_topic(topic, record)  # a change that was interrupted in between
         return records
 
     async def _take_back(self, topic: str, record: TopicRecord) -> None:
-        _log.warning("topic %r was not yet created, or already deleted, and is gone", topic)
+        _log.warning("topic %r is removed: its creation was not finished, or its deletion had begun", topic)
         await self.catalogue.delete_topic(topic)
         for number in record.topic_ids:
             await self.history.drop_topic(number, topic)
@@ -469,7 +469,7 @@ class BucketLevel(Level):
     def unavailable(self, name: str, record: TopicRecord) -> DanubeError:
         """Return why a topic of this durability is not served."""
         failure = self._failures.get(record.storage)
-        why = failure.message if failure is not None else "its creation or deletion is on its way"
+        why = failure.message if failure is not None else "its creation or deletion is in progress"
         if failure is not None and not failure.retryable and not isinstance(failure, StorageError):
             return type(failure)(f"topic {name!r} cannot be served: {why}")
         return StorageUnavailableError(f"topic {name!r} waits for storage {record.storage!r}: {why}; try again")

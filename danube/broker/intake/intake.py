@@ -206,9 +206,9 @@ class Intake:
         self._expire(self._clock_us())
         if len(table) >= limits.max_known_producers_per_topic and table.session_of(name) is None:
             raise LimitExceededError(
-                f"producer {name!r} cannot be remembered: topic {self._topic.name!r} knows {len(table)} producers"
+                f"producer {name!r} cannot be registered: topic {self._topic.name!r} knows {len(table)} producers"
                 f" (limit max_known_producers_per_topic); each is forgotten {limits.producer_state_expiry_s:g} s after"
-                " its last message (producer_state_expiry_s), so let producers come back under the names they had"
+                " its last message (producer_state_expiry_s), so reuse the names of producers"
             )
         present = self._senders
         if name not in present and name not in self._arriving and name not in self._registered:
@@ -315,7 +315,7 @@ class Intake:
                 sender.end(
                     ProducerFencedError(
                         f"producer {name!r} of topic {self._topic.name!r}: a newer session has taken over; this one"
-                        " is over"
+                        " has ended"
                     )
                 )
 
@@ -391,7 +391,7 @@ class Intake:
         topic = self._topic
         if topic.lossy:
             raise FailedPreconditionError(
-                f"topic {topic.name!r} has durability 'none': it keeps nothing that could be delivered later"
+                f"topic {topic.name!r} has durability 'none': it stores nothing, so nothing can be delivered later"
             )
         delay_s = (deliver_at_us - self._clock_us()) / 1e6
         if delay_s > self._limits.max_delivery_delay_s:

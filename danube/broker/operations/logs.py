@@ -101,8 +101,8 @@ class LogOperations:
                         found.append(directory.find(each))
             if len(found) > most:
                 raise LimitExceededError(
-                    f"the states of more than max_log_states = {most} topics and partitions are asked for at a time;"
-                    " ask for fewer topics, or with a narrower pattern"
+                    f"the states of more than max_log_states = {most} topics and partitions are requested at a time;"
+                    " request fewer topics, or use a narrower pattern"
                 )
         return found
 
@@ -147,7 +147,9 @@ class LogOperations:
         validate_topic(name)
         topic = self._directory.find(name)
         if topic.lossy:
-            raise FailedPreconditionError(f"topic {name!r} has durability 'none': it keeps nothing that could be read")
+            raise FailedPreconditionError(
+                f"topic {name!r} has durability 'none': it stores nothing, so nothing can be read"
+            )
         return topic
 
     async def parts(self, request: query_api.GetLogParts) -> query_api.LogPartsPage:

@@ -68,8 +68,8 @@ class StorageOperations:
         if not self._directory.history.can_seal(storage):
             found = self._directory.history.storages.get(storage)
             raise FailedPreconditionError(
-                f"topic {name!r} cannot be sealed: storage {storage!r} ({found.url}) forgets what it holds when the"
-                " broker stops; configure a durable one"
+                f"topic {name!r} cannot be sealed: storage {storage!r} ({found.url}) is not durable: its objects are"
+                " lost when the broker stops; configure a durable one"
                 if found is not None
                 else f"topic {name!r} cannot be sealed: its storage {storage!r} is not configured; add it to [storages]"
             )

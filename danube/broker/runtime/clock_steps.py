@@ -66,7 +66,7 @@ class ClockSteps:
         step_s = (ahead_us - self._ahead_us) / 1e6
         if abs(step_s) >= _STEP_S:
             self._ahead_us = ahead_us
-            _log.warning("the wall clock was set by %+.3f s; messages that wait for a time follow it", step_s)
+            _log.warning("the wall clock was set by %+.3f s; the waits of delayed messages are adjusted", step_s)
             for waiting in list(self._waiting):
                 waiting.clock_stepped(step_s)
         return now_us

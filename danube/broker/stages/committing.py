@@ -87,7 +87,7 @@ class _Sender:
 
     def end(self, error: DanubeError | None, /) -> None:
         """Handle that the topic was deleted, or has an exclusive producer."""
-        self.error = self.error or error or UnavailableError("another commit of this producer goes on")
+        self.error = self.error or error or UnavailableError("another commit of this producer is in progress")
 
     async def room(self, limit: int) -> None:
         """Wait until no more than ``limit`` bytes are in flight.
@@ -148,8 +148,8 @@ class Committer:
             else:  # its own task drops it
                 stage.fail(
                     FailedPreconditionError(
-                        f"{stage}: batch {head.batch_id} was committed without it, or a later one was; nothing more of"
-                        " it is taken"
+                        f"{stage}: batch {head.batch_id} was committed without it, or a later one was; it accepts"
+                        " no more data"
                     )
                 )
 
@@ -188,9 +188,9 @@ class Committer:
         for number in stage_ids:
             stage = self._store.find(number)
             if stage is None:
-                wrong.append(f"stage {number:016x} is not there (it was dropped, or has expired)")
+                wrong.append(f"stage {number:016x} does not exist (it was dropped, or has expired)")
             elif (stage.head.producer, stage.head.batch_id) != (producer, batch_id):
-                wrong.append(f"{stage} is not of this batch")
+                wrong.append(f"{stage} belongs to another batch")
             elif stage.state != StageState.STAGED:
                 wrong.append(f"{stage} is not finished")
             else:
@@ -296,14 +296,14 @@ class Committer:
         except DataLossError as error:
             known.problem = error
             raise DataLossError(
-                f"batch {record.last_batch} of producer {known.name!r} is decided, and cannot be finished:"
+                f"batch {record.last_batch} of producer {known.name!r} is committed, but cannot be applied:"
                 f" {error.message}"
             ) from error
         except DanubeError as error:
             known.problem = error
             raise UnavailableError(
-                f"batch {record.last_batch} of producer {known.name!r} is decided, and not finished yet; the broker"
-                f" goes on by itself: {error.message}"
+                f"batch {record.last_batch} of producer {known.name!r} is committed, but not applied yet; the"
+                f" broker continues by itself: {error.message}"
             ) from error
         known.problem = None
         self._hold()

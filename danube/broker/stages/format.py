@@ -105,7 +105,7 @@ def read_head(data: bytes) -> tuple[StageHead, int]:
         end = _HEAD.size + size + _CRC.size
         if magic == _MAGIC and version == _VERSION and end <= len(data) and crc32c(data[:end]) == CRC_RESIDUE:
             return _DECODER.decode(data[_HEAD.size : end - _CRC.size]), end
-    raise CorruptBatchError("stage: its head is damaged, or was never written whole")
+    raise CorruptBatchError("stage: its header is damaged or incomplete")
 
 
 def frame_part(part: bytes) -> tuple[bytes, bytes]:

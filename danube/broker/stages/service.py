@@ -92,8 +92,8 @@ class Stages:
             await self._store.load()
         except OSError as error:
             raise DataDirectoryError(
-                f"data directory {self._directory.runtime.config.data_directory}: what is staged there cannot be read"
-                f" ({error}); see that the broker's user may read and write it"
+                f"data directory {self._directory.runtime.config.data_directory}: its stages cannot be read"
+                f" ({error}); make sure that the broker's user may read and write it"
             ) from error
         await self._ledger.load()
         await self._aborted.load()
@@ -135,8 +135,8 @@ class Stages:
         topic = await directory.for_producer(api.PublishOpen(request.topic, request.producer, anonymous=True))
         if topic.lossy:
             raise FailedPreconditionError(
-                f"topic {topic.name!r} has durability 'none': it keeps nothing, so nothing can be staged for it; create"
-                " it with durability os, disk or remote"
+                f"topic {topic.name!r} has durability 'none': it stores nothing, so nothing can be staged for it;"
+                " create it with durability os, disk or remote"
             )
         limits = self._limits
         opened = StageOpened(
@@ -149,8 +149,7 @@ class Stages:
         if Write(request.producer, request.batch_id, request.write_id) in self._aborted:
             raise FailedPreconditionError(
                 f"topic {topic.name!r}: nothing can be staged for batch {request.batch_id} of {request.producer!r} by"
-                f" write {request.write_id!r}: it was aborted; write again, which is another write with an id of its"
-                " own"
+                f" write {request.write_id!r}: it was aborted; repeat the job as another write with an id of its own"
             )
         head = StageHead(
             directory.runtime.new_id(),
@@ -339,7 +338,7 @@ class Stages:
                 await self._committer.settle(known)
         except DanubeError as error:
             if before is None or known.problem is None or before.message != known.problem.message:
-                _log.error("staged batches of %r wait: %s", known.name, error)
+                _log.error("staged batches of %r are delayed; retrying: %s", known.name, error)
 
     async def _expire(self) -> None:
         expiry_s = self._limits.stage_expiry_s
@@ -348,14 +347,14 @@ class Stages:
             before_us = self._clock_us() - int(expiry_s * 1e6)
             for stage in self._store:
                 if stage.head.created_us < before_us and stage.state != StageState.COMMITTING:
-                    _log.warning("%s expires: nobody has committed it for %g s", stage, expiry_s)
+                    _log.warning("%s expires: it was not committed for %g s", stage, expiry_s)
                     self._end(stage, f"{stage}: it has expired after stage_expiry_s = {expiry_s:g}")
             try:
                 await self._aborted.expire()
                 await self._ledger.expire()
             except DanubeError as error:
                 _log.warning(
-                    "producers of staged batches that are idle, and aborted writes, are forgotten later: %s", error
+                    "idle producers of staged batches and aborted writes cannot be removed; retrying later: %s", error
                 )
 
 

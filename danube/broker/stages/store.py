@@ -300,7 +300,7 @@ class StageReader:
         try:
             data = await self._disk.read(stage.name, self._position, size)
         except FileNotFoundError as error:
-            raise self._damaged("its file is gone") from error
+            raise self._damaged("its file is missing") from error
         except OSError as error:
             raise UnavailableError(f"{stage}: the disk of the broker cannot be read ({error})") from error
         if len(data) < size:
