@@ -44,7 +44,9 @@ def _load(point: EntryPoint) -> Any:
     except (ImportError, AttributeError) as error:
         package = point.dist.name if point.dist else "its package"
         return _missing(
-            point.name, f"`danube {point.name}` cannot be loaded: {error}", f"install {package} anew, with all it needs"
+            point.name,
+            f"`danube {point.name}` cannot be loaded: {error}",
+            f"install {package} again, with its dependencies",
         )
     command = typer.main.get_command(app)
     command.name = point.name

@@ -12,7 +12,16 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Output", "OutputOption", "human_bytes", "human_rate", "print_json", "show_record", "show_rows"]
+__all__ = [
+    "Output",
+    "OutputOption",
+    "human_bytes",
+    "human_messages",
+    "human_rate",
+    "print_json",
+    "show_record",
+    "show_rows",
+]
 
 
 class Output(enum.StrEnum):
@@ -71,6 +80,11 @@ def human_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     raise AssertionError("the last unit always returns")
+
+
+def human_messages(count: int) -> str:
+    """Return ``1 message``, ``1,234 messages``."""
+    return "1 message" if count == 1 else f"{count:,} messages"
 
 
 def human_rate(count: float, seconds: float, unit: str) -> str:

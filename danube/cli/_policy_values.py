@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
 def _parse_count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise InvalidArgumentError(f"{text!r} is not a number; to take a policy away, use `danube policies unset`")
+        raise InvalidArgumentError(f"{text!r} is not a number; to remove a policy, use `danube policies unset`")
     return int(text)
 
 

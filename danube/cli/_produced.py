@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from danube.cli._output import Output, human_bytes, human_rate, print_json
+from danube.cli._output import Output, human_bytes, human_messages, human_rate, print_json
 
 if TYPE_CHECKING:
     from danube.client import RangeReceipt
@@ -97,10 +97,11 @@ def show_summary(summary: dict[str, Any], output: Output) -> None:
         return
     seconds = summary["seconds"]
     print(
-        f"{summary['messages']:,} messages, {human_bytes(summary['bytes'])} in {seconds:.2f} s:"
+        f"{human_messages(summary['messages'])}, {human_bytes(summary['bytes'])} in {seconds:.2f} s:"
         f" {human_rate(summary['messages'], seconds, 'messages')}"
         + (f"; {summary['skipped']:,} skipped, stored before" if summary["skipped"] else "")
         + ("; interrupted" if summary["interrupted"] else "")
     )
     for part in summary["topics"]:
-        print(f"  {part['topic']}: {part['messages']:,} messages, offsets {part['first_offset']}-{part['last_offset']}")
+        stored = human_messages(part["messages"])
+        print(f"  {part['topic']}: {stored}, offsets {part['first_offset']}-{part['last_offset']}")

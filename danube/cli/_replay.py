@@ -21,7 +21,7 @@ import trio
 
 from danube.cli._client import run_with_client
 from danube.cli._dead_letters import ORIGINAL_TOPIC, own_attributes
-from danube.cli._output import Output, print_json
+from danube.cli._output import Output, human_messages, print_json
 from danube.model.errors import InvalidArgumentError, LimitExceededError, NotFoundError
 from danube.model.names import split_partition, validate_topic
 from danube.model.policies import EARLIEST, SubscriptionPolicy
@@ -211,7 +211,10 @@ def _show(plan: Plan, replay: _Replay, output: Output) -> None:
     if replay.left > len(replay.reasons):
         print(f"left: {replay.left - len(replay.reasons)} more", file=sys.stderr)
     if replay.left:
-        print(f"--to TOPIC sends what was left to a topic of your choice; {plan.topic} still has it", file=sys.stderr)
+        print(
+            f"--to TOPIC sends the messages that were left to another topic; {plan.topic} still has them",
+            file=sys.stderr,
+        )
     topics = sorted(replay.sent.items())
     if output is Output.JSON:
         summary: dict[str, Any] = {
@@ -229,9 +232,9 @@ def _show(plan: Plan, replay: _Replay, output: Output) -> None:
     else:
         would = "would be replayed" if plan.dry_run else "replayed"
         print(
-            f"{replay.count:,} messages {would}"
+            f"{human_messages(replay.count)} {would}"
             + (f", {replay.left:,} left" if replay.left else "")
             + ("; interrupted" if replay.interrupted else "")
         )
         for topic, count in topics:
-            print(f"  {topic}: {count:,} messages")
+            print(f"  {topic}: {human_messages(count)}")

@@ -46,9 +46,9 @@ def describe_retention(rules: Retention) -> str:
     """Describe in a few words which messages are deleted."""
     words = []
     if rules.max_age_s:
-        words.append(f"what is older than {human_duration(rules.max_age_s)} goes")
+        words.append(f"messages older than {human_duration(rules.max_age_s)}")
     if rules.max_bytes:
-        words.append(f"the oldest beyond {human_bytes(rules.max_bytes)} goes")
+        words.append(f"the oldest beyond {human_bytes(rules.max_bytes)}")
     if rules.acknowledged:
-        words.append("what is acknowledged goes")
-    return ", ".join(words) or "everything is kept"
+        words.append("acknowledged messages")
+    return f"deletes {', '.join(words)}" if words else "everything is kept"

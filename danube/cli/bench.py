@@ -16,7 +16,9 @@ bench_app = typer.Typer(no_args_is_help=True, help="Measure a running broker: pu
 
 _Topic = Annotated[
     str | None,
-    typer.Option("--topic", metavar="TOPIC", help="Use and keep this topic; else one is made and deleted afterwards."),
+    typer.Option(
+        "--topic", metavar="TOPIC", help="Use and keep this topic; by default one is created and deleted afterwards."
+    ),
 ]
 _Size = Annotated[int, typer.Option("--size", min=16, max=2**30, help="Payload of a message in bytes.")]
 _Count = Annotated[int, typer.Option("-n", "--count", min=1, max=10**15, help="Messages.")]

@@ -32,7 +32,7 @@ def list_contexts(output: OutputOption = Output.TABLE) -> None:
 def add_context(
     name: _Name,
     url: Annotated[str, typer.Argument(metavar="URL", help="Address, danube://HOST:PORT.")],
-    description: Annotated[str, typer.Option(help="A note for people.")] = "",
+    description: Annotated[str, typer.Option(help="A description for people.")] = "",
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a context of the same name.")] = False,
 ) -> None:
     """Store a context. The first one becomes the current one."""

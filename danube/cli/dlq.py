@@ -25,7 +25,7 @@ def list_letters(
     start: Annotated[
         str, typer.Option(metavar="POSITION", help="earliest, an offset, or an ISO 8601 time.")
     ] = EARLIEST,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most so many messages.")] = 1_000,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most this many messages.")] = 1_000,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
@@ -47,12 +47,14 @@ def list_letters(
 def replay(
     topic: _Topic,
     to: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Send all of them there, not to where each is from.")
+        str | None, typer.Option(metavar="TOPIC", help="Send all messages to this topic, not to their original topics.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="Replay at most so many.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; say what would be sent.")] = False,
+    limit: Annotated[
+        int | None, typer.Option("-n", "--limit", min=1, help="Replay at most this many messages.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; show what would be sent.")] = False,
     subscription: Annotated[
-        str, typer.Option("-s", "--subscription", metavar="NAME", help="Remembers what was replayed.")
+        str, typer.Option("-s", "--subscription", metavar="NAME", help="Subscription that tracks replayed messages.")
     ] = "dlq-replay",
     url: UrlOption = None,
     context: ContextOption = None,

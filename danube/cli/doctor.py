@@ -19,7 +19,7 @@ _CONNECT_TIMEOUT_S = 2.0
 
 def doctor(
     data_dir: Annotated[
-        str, typer.Option(metavar="DIRECTORY", help="Data directory of the broker; made if missing.")
+        str, typer.Option(metavar="DIRECTORY", help="Data directory of the broker; created if missing.")
     ] = "./danube-data",
     url: UrlOption = None,
     context: ContextOption = None,
@@ -67,7 +67,7 @@ def _ask_broker(address: str) -> list[Check]:
             try:
                 return check_broker(await client.storages.status())
             except DanubeError as error:
-                detail = f"{address}: a broker answers, but says: {error}"
+                detail = f"{address}: the broker answers with an error: {error}"
                 return [Check("broker", False, detail, "see the log of the broker")]
 
     try:

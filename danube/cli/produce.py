@@ -50,27 +50,31 @@ def produce(
         float | None, typer.Option(min=0.001, help="Messages a second; as fast as possible if not given.")
     ] = None,
     count: Annotated[
-        int | None, typer.Option("-n", "--count", min=0, help="Stop after this many; -m texts go round until then.")
+        int | None,
+        typer.Option("-n", "--count", min=0, help="Stop after this many messages; -m texts repeat until then."),
     ] = None,
     producer_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Identity: only one such producer at a time, and --resume works.")
+        str | None, typer.Option(metavar="NAME", help="Producer name, of one session at a time; --resume needs it.")
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Skip what this producer name has stored already: same input again, no duplicates."
+            "--resume", help="Skip messages stored under this producer name: repeat the same input without duplicates."
         ),
     ] = False,
     durability: Annotated[
-        Durability | None, typer.Option(help="What the topic must have, or gets if it is created now.")
+        Durability | None, typer.Option(help="Durability that the topic must have, or gets if it is created now.")
     ] = None,
-    partitions: Annotated[int, typer.Option(min=0, help="Create the topic with this many, if it is missing.")] = 0,
-    compression: Annotated[Compression, typer.Option(help="Packing of batches.")] = Compression.NONE,
+    partitions: Annotated[
+        int, typer.Option(min=0, help="Create the topic with this many partitions if it is missing.")
+    ] = 0,
+    compression: Annotated[Compression, typer.Option(help="Compression of batches.")] = Compression.NONE,
     deliver_after: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Deliver each only so long after it was sent, such as 10s or 2h.")
+        str | None,
+        typer.Option(metavar="TIME", help="Deliver each message this long after it was sent, such as 10s or 2h."),
     ] = None,
     deliver_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Deliver only from then on, such as 2026-01-31T12:00:00Z.")
+        str | None, typer.Option(metavar="TIME", help="Deliver from this time on, such as 2026-01-31T12:00:00Z.")
     ] = None,
     url: UrlOption = None,
     context: ContextOption = None,

@@ -22,9 +22,7 @@ def read(
         str, typer.Option(metavar="POSITION", help="earliest, latest, an offset, or an ISO 8601 time.")
     ] = EARLIEST,
     count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after this many messages.")] = None,
-    follow: Annotated[
-        bool, typer.Option("-F", "--follow", help="Go on with what is published from now on, until Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("-F", "--follow", help="Continue with new messages until Ctrl-C.")] = False,
     format: FormatOption = None,
     url: UrlOption = None,
     context: ContextOption = None,

@@ -27,7 +27,7 @@ def serve(
         ),
     ] = None,
     data_dir: Annotated[
-        str | None, typer.Option(metavar="DIRECTORY", help="Journal and metadata; made if missing. [./danube-data]")
+        str | None, typer.Option(metavar="DIRECTORY", help="Journal and metadata; created if missing. [./danube-data]")
     ] = None,
     durability: Annotated[
         Durability | None,

@@ -13,16 +13,16 @@ from danube.model.errors import FailedPreconditionError
 
 __all__ = ["stages_app"]
 
-stages_app = typer.Typer(
-    no_args_is_help=True, help="List what jobs have staged and not committed yet, and give batches up."
-)
+stages_app = typer.Typer(no_args_is_help=True, help="List staged batches that are not committed yet, and abort them.")
 
 _COLUMNS = ("stage", "producer", "batch", "attempt", "topic", "state", "records", "bytes", "age s")
 
 
 @stages_app.command("list")
 def list_stages(
-    producer: Annotated[str, typer.Option("-p", "--producer", metavar="NAME", help="Only those of this one.")] = "",
+    producer: Annotated[
+        str, typer.Option("-p", "--producer", metavar="NAME", help="Only stages of this producer.")
+    ] = "",
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
@@ -66,5 +66,5 @@ def abort_stages(
 ) -> None:
     """Drop everything that is staged of one batch. A batch that is committed stays so, and the command fails."""
     if run_with_client(lambda client: client.stages.abort(producer, batch), url, context):
-        raise FailedPreconditionError(f"batch {batch} of producer {producer!r} is committed; it cannot be given up")
+        raise FailedPreconditionError(f"batch {batch} of producer {producer!r} is committed; it cannot be aborted")
     print(f"aborted batch {batch} of {producer}")

@@ -116,8 +116,8 @@ def repair(
         bool,
         typer.Option(
             "--adopt",
-            help="First take the place as it is for this storage, though its marker is missing: what is not there is"
-            " given up. Name the storage.",
+            help="First accept the location as this storage although its marker is missing: objects that are not"
+            " there count as lost. Name the storage.",
         ),
     ] = False,
     url: UrlOption = None,

@@ -22,7 +22,7 @@ def storage_server(
         ),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Let in only callers that present what this file contains.")
+        Path | None, typer.Option(metavar="FILE", help="Accept only callers that present the token in this file.")
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate chain (PEM): serve with TLS only.")
@@ -31,9 +31,7 @@ def storage_server(
         Path | None, typer.Option(metavar="FILE", help="Key (PEM), if it is not in the file of the certificate.")
     ] = None,
     max_object_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Largest object. [256MiB]")] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory for objects on their way in and out. [512MiB]")
-    ] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory for objects in transfer. [512MiB]")] = None,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve a storage backend to brokers on other machines, which use it as remote://HOST:PORT/SPACE.

@@ -37,7 +37,8 @@ def policy(
         str | None, typer.Option(metavar="N", help="A message that fails more often is poison; none: never.")
     ] = None,
     ack_timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="What is not acknowledged in this time fails; none: never.")
+        str | None,
+        typer.Option(metavar="TIME", help="A message that is not acknowledged in this time fails; none: never."),
     ] = None,
     backoff: Annotated[Backoff | None, typer.Option(help="How the pause grows with the failures.")] = None,
     redelivery_delay: Annotated[str | None, typer.Option(metavar="TIME", help="Pause after the first failure.")] = None,
@@ -50,7 +51,7 @@ def policy(
         str | None, typer.Option(metavar="TOPIC", help="Where copies go; none: TOPIC-SUBSCRIPTION-dlq.")
     ] = None,
     max_unacked: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Most messages delivered and not acknowledged; 0: default.")
+        int | None, typer.Option(min=0, metavar="N", help="Maximum of delivered, unacknowledged messages; 0: default.")
     ] = None,
     unmatched: Annotated[
         Unmatched | None, typer.Option(help="Key-shared: what to do with keys that no consumer's filters match.")

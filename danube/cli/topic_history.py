@@ -65,8 +65,8 @@ def retention(
     max_bytes: MaxBytesOption = None,
     delete_acknowledged: DeleteAcknowledgedOption = False,
     clear: Annotated[bool, typer.Option("--clear", help="Remove all rules: keep everything from now on.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would go.")] = False,
-    now: Annotated[bool, typer.Option("--now", help="Apply the rules at once, and show what went.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would be deleted.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Apply the rules at once, and show what was deleted.")] = False,
     url: UrlOption = None,
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
@@ -78,7 +78,7 @@ def retention(
     """
     rules = read_retention(max_age, max_bytes, delete_acknowledged)
     if clear and rules is not None:
-        raise typer.BadParameter("--clear removes all rules, so it goes with none")
+        raise typer.BadParameter("--clear removes all rules; give it without a rule")
     if dry_run and now:
         raise typer.BadParameter("--dry-run and --now exclude each other")
     if clear:
@@ -92,7 +92,7 @@ def retention(
         print_json({**to_plain(found), "changed": rules is not None and not only_ask})
         return
     if output is Output.TABLE:
-        went = "has gone" if found.applied else "would go now" if only_ask else "is going"
+        went = "was deleted" if found.applied else "would be deleted now" if only_ask else "is being deleted"
         print(f"{topic}: {describe_retention(found.retention)}; this {went}:")
     show_rows([to_plain(plan) for plan in found.plans], _PLAN_COLUMNS, output)
 
@@ -139,7 +139,7 @@ def restore(
     for found in report.topics:
         for subscription in found.clamped:
             print(
-                f"note: subscription {subscription!r} of {found.topic} was further than what was sealed, and is set"
+                f"note: subscription {subscription!r} of {found.topic} was ahead of the sealed history, and is set"
                 " back to its end",
                 file=sys.stderr,
             )

@@ -67,7 +67,7 @@ def test_lengths_of_time_and_rules() -> None:
         read_retention(None, "much", False)
     assert describe_retention(Retention()) == "everything is kept"
     assert describe_retention(Retention(86400, 2**30, True)) == (
-        "what is older than 1d goes, the oldest beyond 1.0 GiB goes, what is acknowledged goes"
+        "deletes messages older than 1d, the oldest beyond 1.0 GiB, acknowledged messages"
     )
 
 
@@ -75,7 +75,7 @@ def test_create_seal_and_describe(broker: BrokerProcess, history: Path) -> None:
     made = quick(
         broker, *["topics", "create", "/default/t", "--storage", "default", "--max-age", "7d", "--max-bytes", "10GiB"]
     ).stdout
-    assert "storage default, retention: what is older than 7d goes, the oldest beyond 10.0 GiB goes" in made
+    assert "storage default, retention: deletes messages older than 7d, the oldest beyond 10.0 GiB" in made
     quick(broker, "topics", "create", "/default/x", "--storage", "cold", code=65)
     quick(broker, "produce", "/default/t", "-m", "one", "-m", "two")
     (row,) = read(broker, "topics", "seal", "/default/t")
@@ -85,7 +85,7 @@ def test_create_seal_and_describe(broker: BrokerProcess, history: Path) -> None:
     assert (described["storage"], described["sealed_offset"], described["journal_bytes"]) == ("default", 2, 0)
     assert described["sealed_bytes"] == described["stored_bytes"] > 0
     assert described["retention"] == {"max_age_s": 604800.0, "max_bytes": 10 * 2**30, "acknowledged": False}
-    assert "what is older than 7d goes" in quick(broker, "topics", "describe", "/default/t").stdout
+    assert "deletes messages older than 7d" in quick(broker, "topics", "describe", "/default/t").stdout
     quick(broker, "produce", "/default/t", "-m", "three")
     assert "/default/t" in quick(broker, "topics", "unload", "/default/t").stdout
     assert quick(broker, "consume", "/default/t", "-s", "s", "--start", "earliest", "-e").stdout == "one\ntwo\nthree\n"
@@ -105,7 +105,7 @@ def test_retention(broker: BrokerProcess) -> None:
     assert (planned["plans"][0]["new_start_offset"], planned["plans"][0]["freed_parts"]) == (1, 1)
     assert read(broker, "topics", "describe", "/default/r")["start_offset"] == 0
     shown = quick(broker, "topics", "retention", "/default/r", "--max-bytes", "1", "--now").stdout
-    assert "the oldest beyond 1 B goes; this has gone:" in shown
+    assert "deletes the oldest beyond 1 B; this was deleted:" in shown
     described = read(broker, "topics", "describe", "/default/r")
     assert (described["start_offset"], described["retention"]["max_bytes"]) == (1, 1)
     assert read(broker, "topics", "retention", "/default/r", "--clear")["changed"]
