@@ -67,7 +67,7 @@ class Storages:
 
         Raises:
             FailedPreconditionError: the storage holds the history of another broker.
-            and as :meth:`check`.
+            DanubeError: as :meth:`check`.
         """
         request = history_api.RepairStorage(storage, adopt)
         return await self._call(HistoryMethod.REPAIR_STORAGE, request, history_api.StorageFindings, timeout_s)

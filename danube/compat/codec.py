@@ -1,7 +1,7 @@
 """The codec of the upstream protocol: protobuf messages by their generated classes.
 
 It serves ``application/grpc`` without a subtype and ``application/grpc+proto``; the classes come from
-:mod:`danube.compat.proto`. Native methods cannot be called with it, since their messages have no protobuf form.
+``danube.compat.proto``. Native methods cannot be called with it, since their messages have no protobuf form.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ _RECORD = msgspec.msgpack.Decoder(ConsumerRecord)
 
 
 class KnownConsumer:
-    """A consumer that has an id. Its record is changed only by :meth:`ConsumerIds.change`."""
+    """A consumer that has an id. Its record is changed only by :meth:`ConsumerIds.register`."""
 
     __slots__ = ("active", "consumer_id", "expected_until", "record", "stream", "subscription_id", "used")
 

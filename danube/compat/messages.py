@@ -8,11 +8,12 @@ creating an object for each message (1.3 us against 5.2 us for a message of 100 
 field              sent one at a time (composite batch)        sent in a batch of a native producer
 =================  ==========================================  ===========================================
 request_id         as the client gave it                       its sequence
-msg_id             id of its producer, topic, our address, and its offset, in both cases; the offset of a
-                   message of a NonReliable topic is 0, by which upstream's tools know that there is nothing to ack
 publish_time       milliseconds; the client's own              milliseconds
-producer_name      name of its producer
 =================  ==========================================  ===========================================
+
+In both cases ``producer_name`` is the name of its producer, and ``msg_id`` has the id of its producer, topic, our
+address, and its offset; the offset of a message of a NonReliable topic is 0, by which upstream's tools know that there
+is nothing to acknowledge.
 
 An acknowledgement returns the ``msg_id`` unchanged. For a subscription that was moved it therefore contains the
 generation in which the message was delivered, as the fragment of our address: ``http://host:6650#3``. Without a

@@ -162,7 +162,6 @@ class Raft:
         role: its present role.
         leader: leader of the current term, if known.
         commit: the highest index known to be committed.
-        conf: the configuration in force.
     """
 
     def __init__(

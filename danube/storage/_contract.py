@@ -102,7 +102,7 @@ class StorageBackend(ABC):
         Raises:
             StorageNotFoundError: no such object.
             StorageRangeError: the object ends before ``end`` (or before ``start``).
-            and the same retryable ones as :meth:`put`.
+            StorageError: the retryable ones of :meth:`put`.
         """
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

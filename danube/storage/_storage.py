@@ -160,7 +160,7 @@ class Storage:
 
         Raises:
             StorageExistsError: ``if_absent``, and the key holds another object.
-            and the errors of :meth:`StorageBackend.put`; after a retryable error the object may have been stored.
+            StorageError: as :meth:`StorageBackend.put`; after a retryable one the object may have been stored.
         """
         validate_key(key)
         size, most = len(data), self.capabilities.max_object_bytes

@@ -1,7 +1,7 @@
 """Storage URLs: parsing, and removal of secrets for display.
 
 ``scheme://location/path?option=value``. A URL can contain secrets, as user information or as options;
-messages, manifests and metrics show :func:`public_url`, which leaves them out.
+messages, manifests and metrics show ``parse_url(url).public``, which leaves them out.
 """
 
 from __future__ import annotations

@@ -379,7 +379,7 @@ class Catalogue:
         return record
 
     async def change_broker_policies(self, changes: Mapping[str, Any]) -> None:
-        """Change the policies of the broker; ``changes`` as in :func:`danube.model.change_policy`."""
+        """Change the policies of the broker; ``changes`` as in :func:`danube.model.policies.change_policy`."""
         async with self._lock:
             policies = change_policy(self.broker_policies, changes)
             await self._store.put("/policies", _encode(policies))
@@ -390,7 +390,7 @@ class Catalogue:
 
         Raises:
             NamespaceNotFoundError: it does not exist.
-            InvalidArgumentError: see :func:`danube.model.change_policy`.
+            InvalidArgumentError: see :func:`danube.model.policies.change_policy`.
         """
         validate_namespace(name)
         async with self._lock:
@@ -448,7 +448,7 @@ class Catalogue:
         Raises:
             TopicNotFoundError: it does not exist.
             FailedPreconditionError: it is a partition.
-            InvalidArgumentError: see :func:`danube.model.change_policy`.
+            InvalidArgumentError: see :func:`danube.model.policies.change_policy`.
         """
         async with self._lock:
             record = self._topics.get(topic)
@@ -469,7 +469,8 @@ class Catalogue:
             topic: plain or partitioned.
             topic_id: of the one partition that this is for; 0: for all of them, and the plain topic.
             subscription: its name.
-            changes: names and plain values, as in :func:`danube.model.change_policy`; added to the stored ones.
+            changes: names and plain values, as in :func:`danube.model.policies.change_policy`; added to the stored
+                ones.
             existing: subscriptions whose planned changes are not needed any more.
 
         Raises:

@@ -81,8 +81,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     admin_listen: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_ADMIN_PORT}",)
     """Addresses of the admin port, in the form of :attr:`listen`. An empty list disables the admin port; a broker whose
     faces have no admin services has none either. Every client that can reach this port may do everything there: there
-        is
-    no authentication yet."""
+    is no authentication yet."""
     advertised_address: str = ""
     """Where official Danube clients are told to connect: ``host:port``, or a URL with ``http://`` or ``https://``. By
     default they are told to keep the address that they connected to."""

@@ -26,8 +26,7 @@ def fit_to_descriptors(limits: Limits) -> Limits:
     """Raise the process's soft limit of open files as far as needed and allowed; return limits that fit it.
 
     If even the hard limit is too low for ``max_connections``, that is lowered and the reduction is logged: an
-        additional
-    connection would find no descriptor, or, worse, leave none to a journal that needs its next file.
+    additional connection would find no descriptor, or, worse, leave none to a journal that needs its next file.
     """
     wanted = limits.max_connections + limits.max_connections // ADMIN_SHARE + RESERVE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

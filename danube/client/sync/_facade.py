@@ -607,7 +607,7 @@ class Storages(Handle[_storages.Storages]):
 
         Raises:
             FailedPreconditionError: the storage holds the history of another broker.
-            and as :meth:`check`.
+            DanubeError: as :meth:`check`.
         """
         return self._loop.run(self._inner.repair, storage, adopt=adopt, timeout_s=timeout_s)
 
