@@ -82,7 +82,7 @@ async def test_nothing_is_delivered_until_a_seek_is_durable(tmp_path: Path, monk
         with trio.move_on_after(0.1):
             raise AssertionError(f"it was told {await consumer.reply()}")
         told = explanation_of(subscription)
-        assert (told.state, "moved to offset 0" in told.sentence) == ("waiting-for-storage", True)
+        assert (told.state, "the seek to offset 0" in told.sentence) == ("waiting-for-storage", True)
         journal.settle_first(None)
         assert (await consumer.reply_of(api.Sought)).generation == 1
         await next_delivery(consumer)

@@ -267,7 +267,7 @@ async def test_a_topic_that_keeps_nothing_answers_at_once() -> None:
     assert world.commits.flushes == 1
     assert world.take(sender, "a", 0, 3) == 0
     assert await world.intake.register("r") == world.table.session_of("r").producer_id  # type: ignore[union-attr]
-    with pytest.raises(FailedPreconditionError, match="keeps nothing"):
+    with pytest.raises(FailedPreconditionError, match="stores nothing"):
         world.intake.check_delivery_time(world.now_us)
     assert world.intake.try_admit(10**12)
 

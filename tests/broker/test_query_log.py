@@ -372,7 +372,7 @@ async def test_offsets_by_time(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="at least 0"):
             await client.logs.offset_at(T, -1)
         await client.admin.create_topic("/default/none", durability="none")
-        with pytest.raises(FailedPreconditionError, match="keeps nothing"):
+        with pytest.raises(FailedPreconditionError, match="stores nothing"):
             await client.logs.offset_at("/default/none", 0)
 
 
@@ -485,7 +485,7 @@ async def test_the_end_of_the_log_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(TopicNotFoundError):
             await read(client, "/default/missing", 0, 1)
         await client.admin.create_topic("/default/none", durability="none")
-        with pytest.raises(FailedPreconditionError, match="keeps nothing"):
+        with pytest.raises(FailedPreconditionError, match="stores nothing"):
             await read(client, "/default/none", 0, 1)
 
 

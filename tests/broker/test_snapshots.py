@@ -136,7 +136,7 @@ async def test_how_many_producers_are_remembered(tmp_path: Path) -> None:
             await producer.send(b"one")
         with pytest.raises(LimitExceededError, match="max_known_producers_per_topic"):
             await intake.register("c")
-        with pytest.raises(LimitExceededError, match="'d' cannot be remembered"):
+        with pytest.raises(LimitExceededError, match="'d' cannot be registered"):
             async with client.producer("/default/t", name="d"):
                 pass
         assert await intake.register("a") == known

@@ -548,7 +548,7 @@ async def test_damage_is_found_before_anything_is_decided(tmp_path: Path) -> Non
         with pytest.raises(DataLossError, match=f"{staged.stage_id:016x}.*stage again"):
             await client.stages.commit("job", 0, [staged])
         path.unlink()
-        with pytest.raises(DataLossError, match="gone"):
+        with pytest.raises(DataLossError, match="is missing"):
             await client.stages.commit("job", 0, [staged])
         assert await client.stages.last_batch("job") is None
         again = await stage(client, 0, rows("a", 5))

@@ -85,9 +85,9 @@ async def test_what_cannot_be_sealed_says_why(tmp_path: Path) -> None:
         await client.admin.create_topic("/default/none", durability="none")
         with pytest.raises(FailedPreconditionError, match="is not durable"):
             await client.admin.seal_topic("/default/t")
-        with pytest.raises(FailedPreconditionError, match="keeps nothing"):
+        with pytest.raises(FailedPreconditionError, match="stores nothing"):
             await client.admin.seal_topic("/default/none")
-        with pytest.raises(FailedPreconditionError, match="keeps nothing"):
+        with pytest.raises(FailedPreconditionError, match="stores nothing"):
             await client.admin.change_retention("/default/none", Retention(max_bytes=1), dry_run=True)
         with pytest.raises(TopicNotFoundError):
             await client.admin.unload_topic("/default/missing")

@@ -53,6 +53,7 @@ class StandInClient:
         self.most_in_flight = 0
         self.opened = []
         self.when = []
+        self.admin = self  # one object stands for both
 
     async def lookup_topic(self, topic):
         await trio.lowlevel.checkpoint()

@@ -124,7 +124,7 @@ async def test_used_up_limits_are_left_as_soon_as_something_can_be_freed(
         d.metadata_away = False
         d.log.expire(d.log.end_offset)
         await d.expect(stuck)
-        assert "goes on" in caplog.text
+        assert "continues in another file" in caplog.text
         await d.journal.admit(1000)
         # And once more.
         await d.fill()

@@ -56,7 +56,7 @@ class StorageOperations:
         validate_topic(name)
         topics = self._directory.resolve(name)
         if topics[0].lossy:
-            raise FailedPreconditionError(f"topic {name!r} has durability 'none': it keeps nothing")
+            raise FailedPreconditionError(f"topic {name!r} has durability 'none': it stores nothing")
         return topics
 
     def _sealable(self, name: str) -> list[Topic]:
