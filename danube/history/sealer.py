@@ -227,13 +227,16 @@ class Sealer:
             due, whole = self._due(asks)
             starts = [topic.log.journal_start for topic in due]
             error: BaseException | None = None
+            fenced: BaseException | None = None
             try:
                 if due:
                     await self._seal(due, whole)
             except* OwnerFencedError as group:
-                raise _first(group) from None
+                fenced = _first(group)
             except* (DanubeError, OSError) as group:
                 error = _first(group)
+            if fenced is not None:
+                raise fenced  # not above: Python before 3.11.4 wraps what except* raises in a group
             for ask in asks:
                 ask.error = error
                 ask.done.set()
