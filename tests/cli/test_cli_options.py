@@ -234,11 +234,18 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
+async def at_once(function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+    """Stands for a thread: virtual time does not wait for real ones, and a command would have taken too long."""
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
+
+
 @pytest.fixture
 def world(tmp_path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A broker with a few topics, for all commands."""
     made = World(tmp_path / "broker")
     monkeypatch.setattr(trio, "run", made.run)
+    monkeypatch.setattr(trio.to_thread, "run_sync", at_once)
     monkeypatch.setattr(danube, "connect", made.connect, raising=False)
     for topic in (["/default/t"], ["/default/p", "--partitions", "2"]):
         assert invoke(["topics", "create", *topic]).exit_code == 0
