@@ -2,6 +2,9 @@
 
 The newest header lists the older files that belong to the log and where each of them ends. Files newer than it were
 prepared ahead of time, or were being written by an interrupted recovery; they hold no data.
+
+A listed file may have been freed since: a FREED entry says so. If that entry is damaged, the file itself still shows
+it: a file is renamed only once its FREED entry is durable, and keeps its old header until it is used again.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from danube.log._files import journal_name, parse_journal_name
+from danube.log._files import is_spare_name, journal_name, parse_journal_name
 from danube.log.disk import Disk
 from danube.log.format import (
     BLOCK_HEADER_SIZE,
@@ -20,7 +23,7 @@ from danube.log.format import (
     read_file_header,
 )
 
-__all__ = ["UNKNOWN", "Source", "Sources", "read_sources"]
+__all__ = ["UNKNOWN", "Source", "Sources", "find_recycled", "read_sources"]
 
 UNKNOWN: Final = -1
 
@@ -120,6 +123,20 @@ async def read_sources(disk: Disk, sizes: Mapping[str, int]) -> Sources:
     return found
 
 
+async def find_recycled(disk: Disk, sizes: Mapping[str, int]) -> dict[int, str]:
+    """Return the files that were freed and renamed, and not yet written again: their former ids and present names."""
+    recycled: dict[int, str] = {}
+    for name in sizes:
+        file_id = parse_journal_name(name)
+        if file_id is None and not is_spare_name(name):
+            continue
+        head = await disk.read(name, 0, FILE_HEADER_SIZE)
+        former = _former_id(head)
+        if former != file_id and read_file_header(head, former) is not None:
+            recycled[former] = name
+    return recycled
+
+
 def _header_from_block(head: bytes, file_id: int) -> FileHeader | None:
     """Build a substitute for a damaged file header from the first block."""
     block = read_block_header(head, FILE_HEADER_SIZE, file_id)
@@ -132,5 +149,8 @@ def _header_from_block(head: bytes, file_id: int) -> FileHeader | None:
 
 def _is_unused(head: bytes) -> bool:
     """Return whether a file was never written under its present name: zeros, or the header of its previous use."""
-    former = int.from_bytes(head[8:16], "little")
-    return not any(head[:FILE_HEADER_SIZE]) or read_file_header(head, former) is not None
+    return not any(head[:FILE_HEADER_SIZE]) or read_file_header(head, _former_id(head)) is not None
+
+
+def _former_id(head: bytes) -> int:
+    return int.from_bytes(head[8:16], "little")

@@ -36,7 +36,7 @@ from danube.log._files import (
 )
 from danube.log._salvage import salvage
 from danube.log._scan import Hole, Scanner
-from danube.log._sources import UNKNOWN, Source, Sources, read_sources
+from danube.log._sources import UNKNOWN, Source, Sources, find_recycled, read_sources
 from danube.log.disk import Disk
 from danube.log.format import (
     DURABILITIES,
@@ -103,6 +103,8 @@ class Recovery:
         self._found = Sources()
         self._chain: list[_Run | _Gap] = []
         self._freed: list[tuple[int, bytes]] = []
+        self._recycled: set[str] = set()
+        """Files that are the only proof that a listed file was freed; their headers are overwritten last."""
         self._watermark = 0
         self._highest = 0
         self._last = 0
@@ -137,10 +139,18 @@ class Recovery:
             self.metadata,
             found.newest_id,
             max(found.highest, self._end),
-            tuple(sorted(missing)),
+            tuple(await self._without_recycled(missing)),
             found.cut,
             frozenset(name for name in self._sizes if number_of(name) == 0),
         )
+
+    async def _without_recycled(self, missing: set[int]) -> list[int]:
+        """Leave out files that were freed, according to their contents: the entry that says so may be damaged."""
+        if not missing:
+            return []  # no need to read the spares
+        recycled = await find_recycled(self._disk, self._sizes)
+        self._recycled = {recycled[file_id] for file_id in missing & recycled.keys()}
+        return sorted(missing - recycled.keys())
 
     def _body(self) -> list[Source]:
         """Return the files that hold only sequences that were certainly synced."""
@@ -162,7 +172,6 @@ class Recovery:
             JournalFullError: no space for the fresh file.
         """
         self._visitor = visitor
-        await self._collect_spares()
         found = self._found
         self.checkpoint = found.checkpoint
         self._watermark = max(self._watermark, synced)
@@ -176,13 +185,15 @@ class Recovery:
                 self.checkpoint = max(self.checkpoint, checkpoint)
                 found.expected_ids.difference_update(file_id for (file_id,) in ids)
         present = {source.file_id for source in found.live}
-        missing = sorted(found.expected_ids - present)
+        missing = await self._without_recycled(found.expected_ids - present)
+        await self._collect_spares()
         for source in body:
             missing = self._report_missing(missing, source.file_id)
             await self._read_body(source)
         self._report_missing(missing, self.next_number)
         for source in found.unused:
             await self._retire(source, damaged=False)  # there may be no space for another file
+        self.spares.sort(key=lambda name: name not in self._recycled)  # the last one is used first
         await self._copy(chain, (body[-1].limit or 0) if body else 0)
         damaged = {item.source.file_id for item in chain if isinstance(item, _Gap)}
         for source in (*found.void, *found.live[len(body) :]):
@@ -445,3 +456,5 @@ class Recovery:
             name = spare_name(self._take_number())
             await self._disk.rename(source.name, name)
             self.spares.append(name)
+            if source.name in self._recycled:
+                self._recycled.add(name)

@@ -443,6 +443,33 @@ async def test_what_is_released_is_recycled_at_once_and_forgotten(autojump_clock
         assert k.checkpoints >= 1
 
 
+async def test_no_damaged_block_makes_a_freed_file_look_missing(autojump_clock: MockClock) -> None:
+    async with keeper() as k:
+        logs = [k.log(topic_id) for topic_id in (1, 2, 3)]
+        for log in logs:
+            await k.put(log)
+            await k.roll()
+        await k.put(logs[2])
+        for topic_id in (1, 2):
+            k.journal.drop_topic(topic_id)
+            await trio.sleep(1)
+        await k.put(logs[2])
+        name = k.journal._keeper.active.name
+        gone = {entry.file for entry in k.settled[:2]}
+        data, file_id = bytes(k.disk.content(name)), k.journal._keeper.active.file_id
+        header = read_file_header(data, file_id)
+        assert header is not None
+        assert gone < {listed for listed, _ in header.live}
+        assert not any(k.journal.is_live(listed) for listed in gone)
+        for block in parse_blocks(data, file_id, FILE_HEADER_SIZE):
+            for place in range(block.position, block.position + block.length, 9) if isinstance(block, Block) else ():
+                k.disk.flip(name, place)
+                assert (await survey(k.disk)).missing_files == (), place
+                k.disk.flip(name, place)
+        k.disk.lose(journal_name(k.settled[2].file))
+        assert (await survey(k.disk)).missing_files == (k.settled[2].file,)
+
+
 async def test_a_file_is_freed_as_soon_as_its_commits_have_settled(autojump_clock: MockClock) -> None:
     async with keeper() as k:
         log = k.log(1, Durability.OS)

@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 import pytest
+import trio
 from log_lives import make_part
 from trio.testing import MockClock
 
@@ -112,10 +113,16 @@ class Found:
         self.recovery = Recovery(self.disk, self.table, SIZE)
 
     async def run(self, synced: int = 0) -> Found:
+        await self.write()
+        return await self.look(synced)
+
+    async def write(self) -> None:
         for name, content in self.files.items():
             await self.disk.create(name, len(content))
-            self.disk.content(name)[:] = content
+            await self.disk.write(name, 0, [content], sync=True)
         await self.disk.sync_directory()
+
+    async def look(self, synced: int = 0) -> Found:
         self.standing = await self.recovery.survey()
         self.recovered = await self.recovery.run(self.witness, synced)
         return self
@@ -247,6 +254,71 @@ async def test_what_was_freed_is_not_missed_and_raises_the_checkpoint(autojump_c
     assert f.standing.missing_files == (1,)
     assert f.recovered.missing_files == [1]
     assert f.recovered.torn == TornTail(3, START, len(gone[0]))
+
+
+FREEING = [
+    block(5, 20, batch(1, 3), watermark=19),
+    block(5, 21, freed(3, 1, 2, 3), watermark=20),
+    block(5, 22, batch(1, 4), watermark=21),
+]
+FREED_AT = START + len(FREEING[0])
+
+
+def freeing() -> tuple[str, bytes]:
+    """The newest file of a journal, which has freed all others; the block that says so is damaged."""
+    fifth = file(5, 20, *FREEING, live=[(1, 12), (2, 15), (3, 19)], watermark=19)
+    return damaged(fifth, FREED_AT + BLOCK_HEADER_SIZE + 20)
+
+
+def freed_files() -> list[tuple[str, bytes]]:
+    """Where a journal keeps the files it has freed: as spares, and made ready to be written again."""
+    return [
+        (spare_name(9), body()[1]),
+        (journal_name(8), file(2, 13, block(2, 13, batch(2, 9)))[1]),
+        (spare_name(7), damaged(file(3, 16), 30)[1]),  # each header is there twice
+        (spare_name(6), bytes(SIZE)),
+    ]
+
+
+async def test_what_was_freed_is_not_missed_if_the_entry_that_says_so_is_damaged(autojump_clock: MockClock) -> None:
+    f = await recover(freeing(), *freed_files())
+    assert f.standing.missing_files == ()
+    assert f.recovered.missing_files == []
+    (corruption,) = f.recovered.corruptions
+    assert (corruption.file, corruption.start, corruption.complete) == (5, FREED_AT, True)
+    assert f.recovered.stopped_topics() == {}, "no message is lost"
+    for kept in range(3):  # each file that is really missing is
+        files = freed_files()
+        files[kept] = (files[kept][0], file(4, 20)[1])
+        f = await recover(freeing(), *files)
+        assert f.standing.missing_files == (kept + 1,)
+        assert f.recovered.missing_files == [kept + 1]
+
+
+async def test_what_was_freed_is_not_missed_if_the_entry_that_says_so_is_cut_off(autojump_clock: MockClock) -> None:
+    blocks = FREEING[0], block(5, 21, freed(3, 1, 2, 3), watermark=19)
+    fifth = file(5, 20, *blocks, live=[(1, 12), (2, 15), (3, 19)], watermark=19)
+    f = await recover(damaged(fifth, START + 60), *freed_files())
+    assert f.recovered.torn is not None
+    assert (f.standing.missing_files, f.recovered.missing_files) == ((), [])
+
+
+async def test_no_crash_of_a_recovery_destroys_the_proof_that_a_file_was_freed(autojump_clock: MockClock) -> None:
+    steps = 0
+    done = False
+    while not done:
+        for power_loss in (True, False):
+            found = Found(dict([freeing(), *freed_files()]))
+            found.disk = SimulatedDisk(Random(steps))
+            found.recovery = Recovery(found.disk, found.table, SIZE)
+            await found.write()
+            with trio.move_on_after(steps * 0.0005) as crash:
+                await found.look()
+            done = not crash.cancelled_caught
+            standing = await Recovery(found.disk.crash(power_loss=power_loss), FileTable(), SIZE).survey()
+            assert standing.missing_files == (), steps
+        steps += 1
+    assert steps > 10
 
 
 async def test_revisions_of_our_metadata_count_and_of_others_do_not(autojump_clock: MockClock) -> None:
