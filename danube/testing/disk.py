@@ -155,6 +155,11 @@ class SimulatedDisk:
         """Return a file as held by the medium."""
         return bytes(self._names[name].held)
 
+    @property
+    def writing(self) -> bool:
+        """Whether a write is under way."""
+        return bool(self._under_way)
+
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
         return sorted(self._names)

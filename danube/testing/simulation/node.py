@@ -190,6 +190,8 @@ class BrokerNode:
         self.lost = ""
         """Data lost while the broker was dead: the next life must refuse to start with an error."""
         self._restore: Callable[[], None] = lambda: None
+        self._before: tuple[int, dict[str, bytes]] = (0, {})
+        self._changed = False
         self._network = network
         self._buckets = buckets
         self._random = random
@@ -255,8 +257,12 @@ class BrokerNode:
         life.scope.cancel()
 
     def _crash_disks(self, *, power_loss: bool) -> None:
+        if self.lost:
+            self._changed = self._changed or self.disk.writing or self._picture() != self._before
         self.disk = self.disk.crash(power_loss=power_loss)
         self.stage_disk = self.stage_disk.crash(power_loss=power_loss)
+        if self.lost and power_loss:
+            self._before = self._picture()  # without what lives before the loss had not synced
 
     # --- Losses
 
@@ -302,6 +308,7 @@ class BrokerNode:
         self.lost = what
         self._restore = restore
         self._before = self._picture()
+        self._changed = False
         self._trace.fault("lost", self.name, what)
 
     def _picture(self) -> tuple[int, dict[str, bytes]]:
@@ -309,7 +316,8 @@ class BrokerNode:
 
     def mend(self) -> str:
         """Restore lost data, after the broker has refused to start; return what the broker has changed."""
-        changed = "" if self._picture() == self._before else f"something was changed although {self.lost} was lost"
+        untouched = not self._changed and self._picture() == self._before
+        changed = "" if untouched else f"something was changed although {self.lost} was lost"
         self.lost = ""
         self._restore()
         self._trace("mended", self.name)
