@@ -102,3 +102,20 @@ def test_what_a_broker_changes_before_a_power_loss_is_caught(monkeypatch: pytest
     monkeypatch.setattr(Bond, "examine", change)
     (violation,) = violations(delay_s=1.0)
     assert "life 3 of broker: something was changed although metadata" in violation
+
+
+def test_damage_to_unknown_topics_concerns_those_that_the_broker_has_not_opened_yet() -> None:
+    async def main() -> None:
+        world = World(draw_plan(1, kind="several"), Trace())
+        async with world.machines():
+            node, other = world.serving[:2]
+            await node.ready.wait()
+            for topic in world.plan.topics:
+                for part in topic.parts:
+                    world.history.topic(part, topic.durability, home=topic.home)
+            world.damaged(node, {0})
+        assert {topic.home for topic in world.plan.topics} == {node.name, other.name}
+        for topic in world.plan.topics:
+            assert world.history.is_damaged(topic.parts) == (topic.home == node.name)
+
+    run_seeded(main, 1)

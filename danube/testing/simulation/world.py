@@ -141,12 +141,17 @@ class World:
             self.history.power_loss(self.plan.home_of(node.name))
 
     def damaged(self, node: BrokerNode, topic_ids: set[int]) -> None:
-        """Data of some topics was damaged (0: of whatever the node has): they may stop, loudly."""
+        """Data of some topics was damaged (0: of any of the node's): they may stop, loudly."""
         assert node.life is not None
-        for topic in node.life.broker.directory.topics():
-            if topic.topic_id in topic_ids or 0 in topic_ids:
-                self.trace("damaged", topic.name)
-                self.history.damaged(topic.name)
+        every = 0 in topic_ids
+        topics = node.life.broker.directory.topics()
+        names = dict.fromkeys(topic.name for topic in topics if every or topic.topic_id in topic_ids)
+        if every:  # also those that it has not opened yet, because their storage is away
+            home = self.plan.home_of(node.name)
+            names |= dict.fromkeys(part for topic in self.plan.topics if topic.home == home for part in topic.parts)
+        for name in names:
+            self.trace("damaged", name)
+            self.history.damaged(name)
 
     def replace(self, former: BrokerNode) -> BrokerNode:
         """Start a broker on a new machine in the place of another one, whose process goes on if it is alive."""
