@@ -14,6 +14,7 @@ from danube.log.format import Entry, EntryType
 from danube.log.index import Location, TopicIndex
 from danube.log.journal import Journal, JournalUsage
 from danube.log.memory_log import MemoryLog
+from danube.log.patience import with_descriptors
 from danube.log.producers import Checked, ProducerEntry, ProducerSession, ProducerTable, Verdict
 from danube.log.recovered import Corruption, ProducedBatch, Recovered, RecoveredTopic, Standing, TornTail, Visitor
 from danube.log.settling import Settling
@@ -48,4 +49,5 @@ __all__ = [
     "TornTail",
     "Verdict",
     "Visitor",
+    "with_descriptors",
 ]

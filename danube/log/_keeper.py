@@ -31,6 +31,7 @@ from danube.log._files import FileTable, JournalFile, spare_name
 from danube.log.disk import Disk
 from danube.log.format import encode_file_header
 from danube.log.recovery import Recovery
+from danube.model.descriptors import is_out_of_descriptors
 from danube.model.errors import DanubeError, DataDirectoryError, DataLossError
 from danube.model.limits import Limits
 
@@ -41,7 +42,6 @@ _log = logging.getLogger("danube.journal")
 _U64: Final = struct.Struct("<Q")
 _RETRY_S: Final = 1.0
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _CHECKPOINT_RETRY_S: Final = 5.0
 _RESERVED_FILES: Final = 2
 _MOST_FREED: Final = 50
@@ -230,7 +230,7 @@ class FileKeeper:
                 try:
                     await self._prepare_one()
                 except OSError as error:
-                    if error.errno in _NO_DESCRIPTOR:
+                    if is_out_of_descriptors(error):
                         self._no_descriptor = True
                         _log.error(
                             "no file descriptor is left for the next file of the journal (%s); raise the limit of the"

@@ -34,6 +34,7 @@ from typing import Final, Protocol
 import outcome
 import trio
 
+from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import DataDirectoryError, InternalError
 from danube.model.limits import MIB
 
@@ -113,6 +114,7 @@ class RealDisk:
 
     Raises:
         DataDirectoryError: (on entering) locked by another broker, read-only, or not a directory.
+        OutOfDescriptorsError: (on entering) no file descriptor is left. Nothing stays open; try again.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, sync_delay_s: float = 0.0) -> None:
@@ -151,19 +153,27 @@ class RealDisk:
 
     def _open_directory(self) -> None:
         directory = self.directory
+        opened: list[int] = []
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            lock_fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            opened.append(os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            opened.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except OSError as error:
+            for fd in opened:
+                os.close(fd)
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(f"data directory {directory}", error) from error
             raise DataDirectoryError(
                 f"data directory {directory}: cannot write there ({error.strerror}); "
                 "make it writable for the broker's user, or choose another one with --data-dir"
             ) from error
+        lock_fd, directory_fd = opened
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(lock_fd)
+            for fd in opened:
+                os.close(fd)
             raise DataDirectoryError(
                 f"data directory {directory} is in use by another broker (process {holder}); "
                 "stop that one, or choose another directory with --data-dir"
@@ -171,7 +181,7 @@ class RealDisk:
         os.ftruncate(lock_fd, 0)
         os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
         self._lock_fd = lock_fd
-        self._directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._directory_fd = directory_fd
         self._fill_reserve()
 
     def _close(self) -> None:
@@ -213,8 +223,9 @@ class RealDisk:
 
     async def write(self, name: str, position: int, buffers: Sequence[bytes], *, sync: bool) -> None:
         """See :meth:`Disk.write`."""
+        fd = self._fd(name)  # before the ticket: later writes would wait for ever for one that was never used
         self._tickets += 1
-        self._lanes[sync].put(_Request(self._tickets, self._fd(name), position, buffers, sync))
+        self._lanes[sync].put(_Request(self._tickets, fd, position, buffers, sync))
         await trio.lowlevel.wait_task_rescheduled(_not_cancellable)
 
     def _work(self, token: trio.lowlevel.TrioToken, lane: SimpleQueue[_Request | None]) -> None:

@@ -41,6 +41,7 @@ from danube.log.format import (
     EntryType,
     encode_block,
 )
+from danube.log.patience import PatientDisk
 from danube.log.reader import JournalReader
 from danube.log.recovered import Recovered, Standing, Visitor
 from danube.log.recovery import Recovery
@@ -64,6 +65,7 @@ _FILE_OVERHEAD: Final = (
     FILE_HEADER_SIZE + BLOCK_HEADER_SIZE + ENTRY_HEADER_SIZE + STAMP_SIZE + len(TERMINATOR) + FREED_MARGIN
 )
 _EWMA_WEIGHT: Final = 0.1
+_RECOVERY: Final = "recovery of the journal"
 _OWN: Final = (EntryType.FREED, EntryType.METADATA)
 
 OnCommit = Callable[[Sequence[Entry], DanubeError | None], None]
@@ -217,13 +219,15 @@ class Journal:
         Raises:
             DataDirectoryError: the files are of another format.
             JournalFencedError: the disk cannot be read.
+            OutOfDescriptorsError: no file descriptor was available for ``start_descriptor_wait_s``.
         """
         assert self._recovery is None
-        recovery = Recovery(self._disk, self._keeper.files, self._file_size)
+        disk = PatientDisk(self._disk, _RECOVERY, self._limits.start_descriptor_wait_s)
+        recovery = Recovery(disk, self._keeper.files, self._file_size)
         try:
             standing = await recovery.survey()
         except OSError as error:
-            raise self._fence(error, "recovery of the journal") from error
+            raise self._fence(error, _RECOVERY) from error
         self._recovery = recovery
         return standing
 
@@ -240,6 +244,9 @@ class Journal:
         Raises:
             DataDirectoryError: the files are of another format.
             JournalFencedError: an I/O error. Retrying loses nothing.
+            JournalFullError: no space for a fresh file. Retrying loses nothing.
+            OutOfDescriptorsError: no file descriptor was available for ``start_descriptor_wait_s``. Retrying loses
+                nothing.
         """
         assert self.recovered is None
         if self._recovery is None:
@@ -255,7 +262,7 @@ class Journal:
             await self._keeper.adopt(recovery)
             self._synced_file = recovery.active.file_id
         except OSError as error:
-            raise self._fence(error, "recovery of the journal") from error
+            raise self._fence(error, _RECOVERY) from error
         self._recovery = None
         self._told_revision = recovery.metadata
         self.recovered = recovered

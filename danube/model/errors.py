@@ -45,6 +45,7 @@ __all__ = [
     "MetadataConflictError",
     "NamespaceNotFoundError",
     "NotFoundError",
+    "OutOfDescriptorsError",
     "OwnerFencedError",
     "PermissionDeniedError",
     "ProducerFencedError",
@@ -345,6 +346,12 @@ class JournalFullError(LimitExceededError):
     """The journal has reached its disk limit, or the disk is full; publishing waits for space."""
 
     code = "journal-full"
+
+
+class OutOfDescriptorsError(LimitExceededError):
+    """The process, or the machine, has no file descriptor left. No disk is at fault, and nothing is lost."""
+
+    code = "out-of-descriptors"
 
 
 class UnavailableError(DanubeError):

@@ -156,6 +156,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Most bytes of one commit block."""
     journal_full_wait_s: float = 30.0
     """How long a publish waits for journal space before it is refused with RESOURCE_EXHAUSTED."""
+    start_descriptor_wait_s: float = 30.0
+    """How long each step of a broker's start waits for a file descriptor before the start is refused (exit code 75)."""
     cache_bytes: int = 64 * MIB
     """Memory of the recent batches of all topics, including allocator overhead."""
     opened_batches_bytes: int = 32 * MIB

@@ -104,7 +104,7 @@ class SimulatedDisk:
         self.capacity = capacity
         self.growing = growing
         self.no_descriptors = False
-        """Whether the process has no file descriptor left for a new file."""
+        """Whether no file descriptor is left: files of this process that are open already can be used, no others."""
         self.syncs = 0
         self.writes = 0
         self._names: dict[str, _File] = {}
@@ -117,6 +117,8 @@ class SimulatedDisk:
         self._turn.set()
         self._under_way: list[tuple[_File, int, bytes]] = []
         self._gone = False
+        self._open: set[str] = set()
+        """Names of files that the process has open; it closes none itself."""
 
     # --- Faults ---
 
@@ -164,6 +166,10 @@ class SimulatedDisk:
         """Return the names of all files, sorted."""
         return sorted(self._names)
 
+    def close_all(self) -> None:
+        """Close all files, as the end of a process does; the next process has to open them again."""
+        self._open.clear()
+
     def crash(self, *, power_loss: bool) -> SimulatedDisk:
         """Crash this disk and return the one found afterwards."""
         random = self._random
@@ -178,6 +184,7 @@ class SimulatedDisk:
             capacity=self.capacity,
             growing=self.growing,
         )
+        heir.no_descriptors = self.no_descriptors
         if power_loss:
             states = [self._held_names, *self._unsynced_names]
             names = states[random.randrange(len(states))]
@@ -213,6 +220,16 @@ class SimulatedDisk:
             raise _error(errno.ENOENT)
         return file
 
+    def _opened(self, name: str) -> None:
+        """Open a file unless it is open."""
+        if name not in self._open:
+            self._need_descriptor()
+            self._open.add(name)
+
+    def _need_descriptor(self) -> None:
+        if self.no_descriptors:
+            raise _error(errno.EMFILE)
+
     def _used(self) -> int:
         return sum(len(file.seen) for file in self._names.values())
 
@@ -221,23 +238,27 @@ class SimulatedDisk:
     async def list(self) -> dict[str, int]:
         """See :meth:`danube.log.Disk.list`."""
         await self._pass(self.read_delay_s)
+        self._need_descriptor()
         return {name: len(file.seen) for name, file in sorted(self._names.items())}
 
     async def create(self, name: str, size: int) -> None:
         """See :meth:`danube.log.Disk.create`."""
         self._call("create")
         await self._pass(self.sync_delay_s)
-        if self.no_descriptors:
-            raise _error(errno.EMFILE)
+        self._need_descriptor()
         if self._used() + size > self.capacity:
             raise _error(errno.ENOSPC)
         assert name not in self._names
+        self._open.add(name)
         self._change({**self._names, name: _File(size)})
 
     async def rename(self, old: str, new: str) -> None:
         """See :meth:`danube.log.Disk.rename`."""
         self._call("rename")
         assert new not in self._names
+        self._opened(old)
+        self._open.remove(old)
+        self._open.add(new)
         names = dict(self._names)
         names[new] = names.pop(old)
         self._change(names)
@@ -246,6 +267,7 @@ class SimulatedDisk:
     async def remove(self, name: str) -> None:
         """See :meth:`danube.log.Disk.remove`."""
         self._find(name)
+        self._open.discard(name)
         names = dict(self._names)
         del names[name]
         self._change(names)
@@ -268,6 +290,7 @@ class SimulatedDisk:
     async def write(self, name: str, position: int, buffers: Sequence[bytes], *, sync: bool) -> None:
         """See :meth:`danube.log.Disk.write`."""
         file = self._find(name)
+        self._opened(name)
         data = b"".join(buffers)
         grows = position + len(data) - len(file.seen)
         assert grows <= 0 or (self.growing and position <= len(file.seen)), "a journal file never grows"
@@ -306,6 +329,7 @@ class SimulatedDisk:
         """See :meth:`danube.log.Disk.read`."""
         self._call("read")
         file = self._find(name)
+        self._opened(name)
         await self._pass(self.read_delay_s)
         return bytes(file.seen[position : position + size])
 

@@ -19,7 +19,7 @@ from danube.log import BatchCache, Entry, EntryType, Journal, RealDisk, TopicLog
 from danube.log._files import FREED_MARGIN
 from danube.model import Durability, Limits
 from danube.model.batch import check_part
-from danube.model.errors import DanubeError, UnavailableError
+from danube.model.errors import DanubeError, OutOfDescriptorsError, UnavailableError
 from danube.testing.disk import SimulatedDisk
 
 FILES = 6
@@ -236,3 +236,60 @@ async def test_a_real_disk_has_descriptors_in_reserve(tmp_path: Path) -> None:
         await disk.write("one-more", 0, [b"x"], sync=True)
         await disk.create("another", 4096)
         assert len(disk._reserve) == 16
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_a_start_waits_for_a_descriptor_and_says_so(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, written: bool
+) -> None:
+    disk = SimulatedDisk(Random(1))
+    if written:
+        async with desk(disk) as d:
+            await d.expect([d.control()])
+        disk.close_all()
+    disk.no_descriptors = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lift_after, 7.5, disk)
+        async with desk(disk) as d:
+            assert trio.current_time() >= 7.5
+            assert d.journal.failure is None
+            await d.expect([d.control()])
+            assert d.journal.recovered is not None
+            assert d.journal.recovered.batches == written
+    texts = [record.message for record in caplog.records if "file descriptor" in record.message]
+    assert len(texts) == 8, "once in each second"
+    assert all("ulimit -n" in text and "check the disk" not in text for text in texts)
+
+
+async def test_a_start_that_gets_no_descriptor_is_refused_with_an_error_of_its_own(autojump_clock: MockClock) -> None:
+    disk = SimulatedDisk(Random(1))
+    async with desk(disk) as d:
+        await d.expect([d.control()])
+    disk.close_all()
+    before = {name: disk.held(name) for name in disk.names()}
+    disk.no_descriptors = True
+    begun = trio.current_time()
+    with pytest.raises(OutOfDescriptorsError, match=r"recovery of the journal: .*ulimit -n.*start the broker again"):
+        async with desk(disk):
+            raise AssertionError("it has started")
+    assert trio.current_time() - begun == pytest.approx(Limits().start_descriptor_wait_s, abs=1.5)
+    assert {name: disk.held(name) for name in disk.names()} == before, "nothing was changed"
+    disk.no_descriptors = False
+    async with desk(disk) as d:
+        assert d.journal.recovered is not None
+        assert d.journal.recovered.batches == 1
+
+
+async def lift_after(delay_s: float, disk: SimulatedDisk) -> None:
+    """Have file descriptors again after a while."""
+    await trio.sleep(delay_s)
+    disk.no_descriptors = False
+
+
+async def test_a_write_that_cannot_open_its_file_does_not_hold_up_later_ones(tmp_path: Path) -> None:
+    async with RealDisk(tmp_path) as disk:
+        await disk.create("first", 4096)
+        with pytest.raises(FileNotFoundError):
+            await disk.write("missing", 0, [b"x"], sync=False)
+        with trio.fail_after(5):
+            await disk.write("first", 0, [b"x"], sync=True)

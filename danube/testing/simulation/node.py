@@ -371,6 +371,7 @@ class BrokerNode:
     def _seams(self, life: Life) -> Seams:
         @asynccontextmanager
         async def open_disk(config: BrokerConfig) -> AsyncIterator[_LifeDisk]:
+            self.disk.close_all()  # those that the former life had open
             yield _LifeDisk(self.disk, self._touch)
 
         @asynccontextmanager
