@@ -40,6 +40,7 @@ import msgspec
 
 from danube.metadata._contract import Event, EventBatch, KeyValue, LeaseId
 from danube.metadata._keys import below
+from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import DanubeError, DataDirectoryError, DataLossError, LimitExceededError
 
 __all__ = ["FILE_NAME", "FORMAT", "SqliteTable"]
@@ -109,7 +110,7 @@ class SqliteTable:
         The directory is created if it is missing. A file that is missing counts as empty.
         """
         with self._opening():
-            self._new_names = {self._directory, *_make_directory(self._directory)}
+            self._new_names |= {self._directory, *_make_directory(self._directory)}
             if self._is_empty():
                 self._connect(":memory:")
                 self._create()
@@ -173,12 +174,15 @@ class SqliteTable:
         try:
             yield
         except sqlite3.Error as error:
+            ours = self._translate(error)  # before anything is closed: it may have used the last file descriptor
             self._disconnect()
             if _code(error) == sqlite3.SQLITE_ERROR:  # statements that are right, and do not fit what is there
                 raise self._damaged(str(error)) from error
-            raise self._translate(error) from error
+            raise ours from error
         except OSError as error:
             self._disconnect()
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(f"metadata directory {self._directory}", error) from error
             raise DataDirectoryError(
                 f"metadata directory {self._directory} cannot be used: {error.strerror}; check its path and permissions"
             ) from error
@@ -272,8 +276,14 @@ class SqliteTable:
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
+        self._writable = False
         if connection is not None:
             connection.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open. It is not after an error of the file itself; the next transaction opens it."""
+        return self._connection is not None
 
     # Transactions
 
@@ -284,6 +294,8 @@ class SqliteTable:
         If anything raises, everything in the block is undone, and SQLite's errors are raised as Danube's.
         """
         with self._reporting():
+            if self._connection is None:  # it could not be opened for writing, for want of space or descriptors
+                self.open()
             self._execute("BEGIN")  # deferred: a transaction that only reads writes and syncs nothing
             try:
                 yield
@@ -328,6 +340,8 @@ class SqliteTable:
             return DataDirectoryError(
                 f"{self._path} is in use by another process; stop it, or use another data directory"
             )
+        if code == sqlite3.SQLITE_CANTOPEN and (shortage := _shortage()) is not None:
+            return out_of_descriptors(str(self._path), shortage)
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
             return DataDirectoryError(f"{self._path} cannot be written: {error}; check permissions and the file system")
         name = getattr(error, "sqlite_errorname", type(error).__name__)
@@ -468,3 +482,12 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _shortage() -> OSError | None:
+    """Return the error of a process that has no file descriptor left, None if it has. SQLite does not tell."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error if is_out_of_descriptors(error) else None
+    return None

@@ -10,7 +10,8 @@ cannot tell which, and neither leaves the store unusable.
 
 Failures and their effects:
 
-* The disk is full: the transaction is rolled back, its calls raise LimitExceededError, later ones may succeed.
+* The disk is full, or no file descriptor is left: the transaction is rolled back, its calls raise LimitExceededError
+  or OutOfDescriptorsError, later ones may succeed.
 * A row does not match its checksum, or SQLite finds its file malformed: its calls raise DataLossError.
 * Anything else that SQLite reports about the file, a failed sync above all: its calls raise DataDirectoryError.
 
@@ -186,6 +187,8 @@ class EmbeddedStore(LocalStore):
                     except (DataLossError, DataDirectoryError):
                         raise  # an error of the file, not of this call
                     except DanubeError as error:
+                        if not self._table.is_open:
+                            raise  # the file could not be opened for writing: an error of the file, too
                         job.error = error  # refused without a change
         except DanubeError as error:
             return error

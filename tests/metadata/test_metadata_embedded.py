@@ -13,10 +13,17 @@ from pathlib import Path
 
 import pytest
 import trio
+from descriptors import descriptors_left
 
 from danube.metadata import Delete, EmbeddedStore, Put, open_store
 from danube.metadata._sqlite import FORMAT, SqliteTable
-from danube.model.errors import ConfigurationError, DataDirectoryError, DataLossError, LimitExceededError
+from danube.model.errors import (
+    ConfigurationError,
+    DataDirectoryError,
+    DataLossError,
+    LimitExceededError,
+    OutOfDescriptorsError,
+)
 
 WRITER = """
     import sys, trio
@@ -254,6 +261,31 @@ async def test_full_disk_refuses_and_recovers(tmp_path):
         assert (await store.get("/last")).value == b"%d" % kept
         store._table._execute(f"PRAGMA max_page_count = {pages + 1000}")
         assert (await store.transact([], [Put("/new", bytes(3000)), Delete("/k/0")])).revision == revision + 1
+
+
+@pytest.mark.parametrize("new", [True, False])
+async def test_a_first_change_without_descriptors_is_refused_and_the_store_goes_on(tmp_path, new):
+    """The file is opened for writing by the first change; until then it is open to be read, or missing."""
+    if not new:
+        async with EmbeddedStore(tmp_path) as store:
+            await store.put("/old", b"1")
+    async with EmbeddedStore(tmp_path) as store:
+        _, before = await store.list("/")
+        refused: list[str] = []
+        for spare in range(20):
+            with descriptors_left(spare):
+                try:
+                    await store.put("/a", b"2")
+                except OutOfDescriptorsError as error:
+                    refused.append(str(error))
+                else:
+                    break
+        assert refused or not new, "to write takes no more descriptors than to read"
+        assert all("ulimit -n" in text for text in refused)
+        assert await store.put("/a", b"3") == before + 2, "refused changes have no effect"
+        assert [item.key for item in (await store.list("/"))[0]] == ["/a"] + ["/old"] * (not new)
+    async with EmbeddedStore(tmp_path) as store:
+        assert (await store.get("/a")).value == b"3"
 
 
 async def test_failed_sync_is_final(tmp_path, monkeypatch):
