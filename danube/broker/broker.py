@@ -35,7 +35,7 @@ from danube.broker.runtime.runtime import Runtime
 from danube.broker.runtime.seams import Seams, shown_address
 from danube.broker.stages import StageDisk, Stages
 from danube.history import History, HistoryCatalogue
-from danube.log import Journal
+from danube.log import Journal, with_descriptors
 from danube.metadata import MetadataStore, ObservedStore
 from danube.model import api
 from danube.model.errors import DanubeError
@@ -101,6 +101,7 @@ class Broker:
             DataLossError: the journal or the metadata have lost data; nothing was changed.
             OwnerFencedError: another broker has claimed this broker's metadata.
             JournalFencedError: the disk failed; restart to recover.
+            OutOfDescriptorsError: a step of the start got no file descriptor for ``start_descriptor_wait_s``.
         """
         config = self.config
         self._started_at = trio.current_time()
@@ -252,9 +253,15 @@ class Broker:
             nursery.cancel_scope.cancel()
 
     async def _listen(self, server: Server, addresses: Sequence[str], shown: list[str], nursery: trio.Nursery) -> None:
-        listeners = await self.runtime.seams.listen(addresses)
+        what, wait_s = f"listening on {', '.join(addresses)}", self.config.limits.start_descriptor_wait_s
+        listeners = await with_descriptors(what, lambda: self.runtime.seams.listen(addresses), wait_s)
         shown += [shown_address(listener) for listener in listeners]  # before the first call, which may need them
-        await nursery.start(server.run, listeners)
+        try:
+            await with_descriptors(what, lambda: nursery.start(server.run, listeners), wait_s)
+        except BaseException:
+            for listener in listeners:  # those of a server that runs are closed by it
+                await trio.aclose_forcefully(listener)
+            raise
 
     # --- Information ---
 

@@ -23,6 +23,7 @@ from danube.broker.faces import FaceMaker
 from danube.broker.runtime.config import BrokerConfig
 from danube.broker.runtime.descriptors import fit_to_descriptors
 from danube.broker.runtime.process_memory import FreedMemory, keep_large_buffers
+from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import DanubeError, exit_code
 from danube.model.version import __version__
 
@@ -49,7 +50,7 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
     try:
         return trio.run(_main, config, faces)
     except BaseException as error:
-        failure = _first_danube_error(error)
+        failure = _first_danube_error(error) or _shortage(error)
         if failure is None:
             raise
         _log.error("%s", failure)
@@ -110,6 +111,15 @@ class _Life:
                 if number == signal.SIGINT:
                     self.exit_code = 128 + number
                 self._everything.cancel()
+
+
+def _shortage(error: BaseException) -> DanubeError | None:
+    """Return the error to report if the process ends because no file descriptor was left for its event loop."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_shortage, error.exceptions)), None)
+    if isinstance(error, OSError) and is_out_of_descriptors(error):
+        return out_of_descriptors("the broker cannot run", error)
+    return None
 
 
 def _first_danube_error(error: BaseException) -> DanubeError | None:

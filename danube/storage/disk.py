@@ -33,6 +33,7 @@ from typing import ClassVar, TypeVar
 import msgspec
 import trio
 
+from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError, DanubeError, StorageError, StorageRangeError
 from danube.model.limits import GIB, MIB, Limits
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
@@ -397,6 +398,7 @@ async def open_disk(
 
     Raises:
         ConfigurationError: the directory cannot be created or used.
+        OutOfDescriptorsError: no file descriptor is left.
     """
     limits = limits if limits is not None else Limits()
     backend = DiskBackend(
@@ -408,6 +410,8 @@ async def open_disk(
     try:
         await trio.to_thread.run_sync(backend._prepare)
     except OSError as error:
+        if is_out_of_descriptors(error):
+            raise out_of_descriptors(backend.url, error) from error
         raise ConfigurationError(f"{backend.url}: the directory {directory} cannot be used: {error}") from error
     failed: Exception | None = None
     async with trio.open_nursery() as nursery:

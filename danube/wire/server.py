@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
 from danube.wire._context import Context
@@ -106,11 +107,19 @@ class Server:
         """Accept and serve; ``task_status`` is given the server once it listens.
 
         Returns after :meth:`drain`. Cancelling it closes listeners and connections at once.
+
+        Raises:
+            OutOfDescriptorsError: no file descriptor is left to poll sockets with. The listeners are as they were.
         """
+        try:
+            self.poller = poller = new_poller()
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors("the server's poller", error) from error
+            raise
         async with trio.open_nursery() as connections, trio.open_nursery() as nursery:
             nursery.start_soon(self._check_timeouts)
             nursery.start_soon(self._flush)
-            self.poller = poller = new_poller()
             if poller is not None:
                 nursery.start_soon(poller.run)
             nursery.start_soon(self._accept, listeners, connections)

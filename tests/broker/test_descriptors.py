@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
-from broker_harness import wait_until
+from broker_harness import running_broker, small_config, wait_until
 from brokers import BrokerProcess
+from descriptors import descriptors_left
 
 import danube
+from danube.broker import Broker, BrokerConfig, Seams
+from danube.broker.run import run_broker
 from danube.broker.runtime.descriptors import RESERVE, fit_to_descriptors, most_connections
+from danube.model.errors import OutOfDescriptorsError, exit_code
 from danube.model.limits import Limits
 
 TOPIC = "/default/t"
@@ -70,3 +76,63 @@ def test_what_connections_leave(descriptors: int) -> None:
 def test_limits_that_fit_stay_as_they_are() -> None:
     limits = Limits(max_connections=20)
     assert fit_to_descriptors(limits) is limits
+
+
+async def test_a_start_that_finds_no_descriptor_at_any_of_its_opens_is_refused_as_such(tmp_path: Path) -> None:
+    """Lock, journal, metadata, storage, stages, listener: each of them meets the end of the descriptors in turn."""
+    settings = {"storage": f"disk://{tmp_path}/bucket", "durability": "os"}
+    config = small_config(
+        tmp_path, **settings, listen=["127.0.0.1:0", "127.0.0.1:0"], limits={"start_descriptor_wait_s": 0.001}
+    )
+    async with (
+        running_broker(tmp_path, **settings) as broker,
+        danube.connect(broker.url) as client,
+        client.producer(TOPIC) as producer,
+    ):
+        await producer.send_many([b"a", b"b"])
+    refused_by: list[str] = []
+    for spare in range(100):
+        try:
+            with trio.fail_after(20), descriptors_left(spare):
+                await start_once(config)
+        except* OutOfDescriptorsError as error:
+            found = leaf(error)
+            assert exit_code(found) == 75
+            assert "ulimit -n" in str(found)
+            refused_by.append(str(found).split(":")[0])
+        else:
+            break
+    else:
+        raise AssertionError("it never starts")
+    steps = " ".join(refused_by)
+    for step in ("data directory", "metadata.db", "recovery of the journal", "disk", "listening on", "poller"):
+        assert step in steps
+    async with running_broker(tmp_path, **settings) as broker, danube.connect(broker.url) as client:
+        assert (await client.admin.describe_topic(TOPIC)).end_offset == 2
+
+
+async def start_once(config: BrokerConfig) -> None:
+    """Run a broker until it is ready."""
+    seams = Seams(wall_clock_us=lambda: time.time_ns() // 1000, random=Random(1))
+    broker = Broker(config, seams)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        broker.drain()
+
+
+def leaf(error: BaseException) -> BaseException:
+    """Return the first exception in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def test_a_process_without_a_descriptor_for_its_event_loop_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("danube.broker.run.fit_to_descriptors", lambda limits: limits)  # it would raise the limit
+    monkeypatch.setattr("danube.broker.run.keep_large_buffers", lambda: None)
+    config = small_config(tmp_path)
+    with descriptors_left(0):
+        assert run_broker(config) == 75
+    assert "error: the broker cannot run: no file descriptor is left" in capsys.readouterr().err

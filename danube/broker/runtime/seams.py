@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import trio
 
 from danube.broker.runtime.config import BrokerConfig, StorageConfig, parse_address
 from danube.broker.runtime.stage_disk import RealStageDisk, StageDisk
-from danube.log import Disk, RealDisk
+from danube.log import Disk, RealDisk, with_descriptors
 from danube.metadata import MetadataStore, open_store
+from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError
 from danube.storage import StorageBackend, open_backend
 
@@ -26,8 +27,23 @@ if TYPE_CHECKING:
 __all__ = ["Seams", "shown_address"]
 
 
-def _open_disk(config: BrokerConfig) -> RealDisk:
-    return RealDisk(config.data_directory, sync_delay_s=config.sync_delay_ms / 1000)
+_T = TypeVar("_T")
+
+
+@asynccontextmanager
+async def _entered(
+    what: str, config: BrokerConfig, make: Callable[[], AbstractAsyncContextManager[_T]]
+) -> AsyncIterator[_T]:
+    """Enter a new context manager; while no file descriptor is left for that, wait, and enter another one."""
+    async with AsyncExitStack() as stack:
+        yield await with_descriptors(
+            what, lambda: stack.enter_async_context(make()), config.limits.start_descriptor_wait_s
+        )
+
+
+def _open_disk(config: BrokerConfig) -> AbstractAsyncContextManager[Disk]:
+    delay_s = config.sync_delay_ms / 1000
+    return _entered("the journal", config, lambda: RealDisk(config.data_directory, sync_delay_s=delay_s))
 
 
 @asynccontextmanager
@@ -37,18 +53,26 @@ async def _open_stage_disk(config: BrokerConfig) -> AsyncIterator[StageDisk]:
 
 def _open_metadata(config: BrokerConfig) -> AbstractAsyncContextManager[MetadataStore]:
     url = config.metadata if "://" in config.metadata else f"{config.metadata}://"
-    return open_store(url, data_directory=Path(config.data_directory), limits=config.limits)
+    return _entered(
+        "the metadata",
+        config,
+        lambda: open_store(url, data_directory=Path(config.data_directory), limits=config.limits),
+    )
 
 
 def _open_backend(
     config: BrokerConfig, storage: StorageConfig, wall_clock_us: Callable[[], int]
 ) -> AbstractAsyncContextManager[StorageBackend]:
-    return open_backend(
-        storage.url,
-        data_directory=Path(config.data_directory),
-        options=storage.options,
-        limits=config.limits,
-        wall_clock_us=wall_clock_us,
+    return _entered(
+        f"storage {storage.url}",
+        config,
+        lambda: open_backend(
+            storage.url,
+            data_directory=Path(config.data_directory),
+            options=storage.options,
+            limits=config.limits,
+            wall_clock_us=wall_clock_us,
+        ),
     )
 
 
@@ -61,6 +85,8 @@ async def _listen(addresses: Sequence[str]) -> list[trio.abc.Listener[Any]]:
         except OSError as error:
             for listener in listeners:
                 await listener.aclose()
+            if is_out_of_descriptors(error):
+                raise out_of_descriptors(f"listening on {address}", error) from error
             raise ConfigurationError(
                 f"cannot listen on {address}: {error.strerror or error}; is another broker running there?"
                 " Choose another address with --listen, or with --admin-listen, which may be none"
@@ -83,7 +109,8 @@ class Seams(NamedTuple):
     ] = _open_backend
     """The backend of one storage. The broker wraps it with retries and statistics."""
     listen: Callable[[Sequence[str]], Awaitable[list[trio.abc.Listener[Any]]]] = _listen
-    """Listens on addresses (``host:port``); raises ConfigurationError for an address that cannot be bound."""
+    """Listens on addresses (``host:port``); raises ConfigurationError for an address that cannot be bound, and
+    OutOfDescriptorsError if no file descriptor is left."""
     open_stage_disk: Callable[[BrokerConfig], AbstractAsyncContextManager[StageDisk]] = _open_stage_disk
     """The disk of staged files; opened after the journal's disk, which locks the data directory."""
 

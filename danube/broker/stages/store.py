@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -28,6 +29,7 @@ from danube.broker.stages.format import (
     read_end,
     read_head,
 )
+from danube.log import with_descriptors
 from danube.model.batch import BatchHeader, check_part
 from danube.model.errors import CorruptBatchError, DanubeError, DataLossError, LimitExceededError, UnavailableError
 from danube.model.limits import MIB, Limits
@@ -120,9 +122,11 @@ class StageStore:
 
         Raises:
             OSError: the disk cannot be read.
+            OutOfDescriptorsError: no file descriptor was available for ``start_descriptor_wait_s``.
         """
-        for name, size in sorted((await self._disk.list()).items()):
-            stage = await self._examine(name, size)
+        what, wait_s = "the stages", self._limits.start_descriptor_wait_s
+        for name, size in sorted((await with_descriptors(what, self._disk.list, wait_s)).items()):
+            stage = await with_descriptors(what, partial(self._examine, name, size), wait_s)
             self.used_bytes += size
             if stage is None:
                 self._doom(name, size)
