@@ -46,7 +46,7 @@ def run_broker(config: BrokerConfig, faces: Sequence[FaceMaker] = ()) -> int:
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     keep_large_buffers()
-    config = msgspec.structs.replace(config, limits=fit_to_descriptors(config.limits))
+    config = msgspec.structs.replace(config, limits=fit_to_descriptors(config.limits, config.journal_files))
     try:
         return trio.run(_main, config, faces)
     except BaseException as error:

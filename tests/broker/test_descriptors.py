@@ -20,7 +20,7 @@ from danube.broker import Broker, BrokerConfig, Seams
 from danube.broker.run import run_broker
 from danube.broker.runtime.descriptors import RESERVE, fit_to_descriptors, most_connections
 from danube.model.errors import OutOfDescriptorsError, exit_code
-from danube.model.limits import Limits
+from danube.model.limits import MIB, Limits
 
 TOPIC = "/default/t"
 
@@ -71,6 +71,17 @@ def test_what_connections_leave(descriptors: int) -> None:
     if descriptors >= 16:
         assert descriptors - most - admin >= min(RESERVE, descriptors // 4)
         assert most > descriptors // 2 or descriptors < 600
+
+
+def test_a_large_journal_raises_the_limit_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its files stay open: a start would find no descriptor for them, however few connections there may be."""
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr("resource.getrlimit", lambda what: (1024, 500_000))
+    monkeypatch.setattr("resource.setrlimit", lambda what, limits: raised.append(limits))
+    config = small_config(tmp_path, limits={"max_connections": 160, "journal_max_bytes": 4000 * MIB})
+    assert config.journal_files == 2000 + 64
+    assert fit_to_descriptors(config.limits, config.journal_files) is config.limits
+    assert raised == [(160 + 10 + RESERVE + 2064, 500_000)]
 
 
 def test_limits_that_fit_stay_as_they_are() -> None:
@@ -130,7 +141,7 @@ def leaf(error: BaseException) -> BaseException:
 def test_a_process_without_a_descriptor_for_its_event_loop_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("danube.broker.run.fit_to_descriptors", lambda limits: limits)  # it would raise the limit
+    monkeypatch.setattr("danube.broker.run.fit_to_descriptors", lambda limits, files: limits)  # would raise it
     monkeypatch.setattr("danube.broker.run.keep_large_buffers", lambda: None)
     config = small_config(tmp_path)
     with descriptors_left(0):

@@ -126,6 +126,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The size of a journal file in bytes."""
         return parse_size(self.journal_file_size)
 
+    @property
+    def journal_files(self) -> int:
+        """The most files that the limits of the journal allow, all of which are kept open; without stopped topics'."""
+        size, limits = self.journal_file_bytes, self.limits
+        return -(-(limits.journal_max_bytes + max(limits.journal_reserve_bytes, size)) // size)
+
 
 def parse_size(value: int | str) -> int:
     """Turn ``67108864``, ``"64MiB"`` or ``"64M"`` into bytes (units are powers of 1024)."""

@@ -15,20 +15,24 @@ __all__ = ["fit_to_descriptors"]
 _log = logging.getLogger("danube.broker")
 
 RESERVE: Final = 256
-"""Descriptors reserved for the journal, metadata, storages and stages ..."""
+"""Descriptors reserved for a journal of the default size, metadata, storages and stages ..."""
 RESERVE_SHARE: Final = 4
 """... but not more than this fraction of the process's limit, 1/4."""
 ADMIN_SHARE: Final = 16
 """The fraction (1/16) of the connections that the admin port may have in addition, if there is one."""
 
 
-def fit_to_descriptors(limits: Limits) -> Limits:
+def fit_to_descriptors(limits: Limits, journal_files: int = 0) -> Limits:
     """Raise the process's soft limit of open files as far as needed and allowed; return limits that fit it.
 
     If even the hard limit is too low for ``max_connections``, that is lowered and the reduction is logged: an
     additional connection would find no descriptor, or, worse, leave none to a journal that needs its next file.
+
+    Args:
+        limits: of the broker.
+        journal_files: the most files that its journal may have, each of which stays open.
     """
-    wanted = limits.max_connections + limits.max_connections // ADMIN_SHARE + RESERVE
+    wanted = limits.max_connections + limits.max_connections // ADMIN_SHARE + RESERVE + journal_files
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if soft != unlimited and soft < wanted:
