@@ -462,3 +462,28 @@ def test_a_seek_that_is_lost_with_damage_is_told_and_stops_nothing(caplog: pytes
 
     simulate(work)
     assert f"a seek of subscription 's' of topic '{TOPIC}' is lost with a part of the journal" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["drain", "kill"])
+def test_a_broker_that_starts_without_descriptors_waits_for_them(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its journal was fenced, and its life ended with advice to check the disk."""
+
+    async def work(world: World) -> None:
+        node = world.node
+        async with world.applications.client("here", Random(1), "broker") as client:
+            async with client.producer(TOPIC) as producer:
+                await producer.send_many([b"x"] * 20)
+            node.disk.no_descriptors = True
+            if end == "drain":
+                node.drain()
+            else:
+                world.crash(node, power_loss=False)
+            await trio.sleep(15)
+            assert not node.ready.is_set()
+            node.disk.no_descriptors = False
+            await node.ready.wait()
+            assert node.lives == 2, "it has waited, and was not started again and again"
+            assert (await client.admin.describe_topic(TOPIC)).end_offset == 20
+
+    simulate(work)
+    assert "the start waits for a file descriptor" in caplog.text
