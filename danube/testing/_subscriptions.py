@@ -110,6 +110,12 @@ class Place(msgspec.Struct):
     """The same for unconfirmed moves: they may take effect at any time."""
     again_since: int = 0
     """After so many moves the cursor was certainly moved: what came and was acknowledged before does not count."""
+    unsynced_below: int = 0
+    """The highest ``excused_below`` since the broker was last ready: no sync is certain since then."""
+    synced_again_since: int = 0
+    """``again_since`` when the broker was last ready."""
+    moves_before_loss: int = -1
+    """In a topic that may lose a tail: number of moves before the last power loss."""
     stream: tuple[int, int] = (0, 0)
     """Session and generation of the stream that messages come by."""
     stream_since_s: float = 0.0
@@ -178,16 +184,28 @@ class Place(msgspec.Struct):
         if failed:
             self.doubtful_below = max(self.doubtful_below, offset)
         self.excused_below = max(self.excused_below, offset)
+        self.unsynced_below = max(self.unsynced_below, self.excused_below)
         self.settled.clear()
         return self.moves
 
+    def synced(self) -> None:
+        """Record that the position of the cursor is durable: the broker has recovered it."""
+        self.unsynced_below, self.synced_again_since = self.excused_below, self.again_since
+
+    def lost_tail(self) -> None:
+        """Record a power loss: it may undo moves of the cursor since the broker was last ready."""
+        self.moves_before_loss = self.moves
+        self.excused_below, self.again_since = max(self.excused_below, self.unsynced_below), self.synced_again_since
+        self.settled.clear()
+
     def sought(self, offset: int, moves: int) -> None:
         """Record that the cursor was moved to an offset, after this many moves: later messages must be redelivered."""
-        if self.moves == moves + 1:  # by no other client in the meantime
+        # By no other client in the meantime; and not confirmed before a power loss, which may have undone it.
+        if self.moves == moves + 1 and moves > self.moves_before_loss:
             self.again_since, self.excused_below = moves, max(offset, self.doubtful_below)
 
     def check(
-        self, log: Mapping[int, bytes], sent: Callable[[bytes], Told], now_s: float, *, cut: bool, taken_back: bool
+        self, log: Mapping[int, bytes], sent: Callable[[bytes], Told], now_s: float, *, cut: bool
     ) -> Iterable[str]:
         """Yield violations, at the end; ``cut``: messages may be gone from the log's front."""
         if cut:
@@ -202,8 +220,7 @@ class Place(msgspec.Struct):
                     and since_s <= told.published_s <= when_s < told.published_s + self.rules.message_ttl_s
                 ):
                     yield f"P5: {where}: @{offset} was passed over at {when_s:.3f} s, and had not expired"
-        # If an unsynced tail was lost, a move may have been lost, too.
-        since = self.again_since if not taken_back else 0
+        since = self.again_since
         came = {spot for spot, moves in self.reached.items() if moves >= since}
         never = [offset for offset in log if not self._is_excused(offset, log, sent, now_s, came)]
         if never:

@@ -21,7 +21,8 @@ violations, in time linear in the history; the rules are:
 * in topics of durability ``none`` a message arrives at most once, and the messages of a producer in its order.
 
 Exceptions by durability: on ``os`` topics a power loss may lose the newest messages, but only a tail of them
-(:mod:`danube.testing._sights`), and acknowledgements of consumers, so that messages are repeated. Messages that reuse
+(:mod:`danube.testing._sights`), and acknowledgements of consumers, so that messages are repeated. It may undo moves of
+a cursor since the broker was last ready, so that messages below an earlier position are skipped. Messages that reuse
 lost offsets must be delivered and acknowledged like any other: acknowledgements of their predecessors
 do not count. Retention may remove messages from the front, as long as the rest satisfies its rule, and readers may only
 skip removed messages. Each violation names the broken promise (P1 to P12, see the README).
@@ -167,8 +168,8 @@ class History:
         self.events += 1
         self._losses[home] += 1
         for (name, _), place in self._places.items():
-            if self._taken_back(name):
-                place.settled.clear()
+            if self._homes[name] == home and self._taken_back(name):
+                place.lost_tail()
 
     def replaced(self, home: str) -> None:
         """Record that another machine takes the place of one, whose broker may live until everything is settled."""
@@ -181,6 +182,13 @@ class History:
         """Record that a home's broker has started: topics of durability none start again."""
         self.events += 1
         self._lives[home] += 1
+
+    def recovered(self, home: str = "") -> None:
+        """Record that a home's broker is ready: it has synced what it has recovered."""
+        self.events += 1
+        for (name, _), place in self._places.items():
+            if self._homes[name] == home:
+                place.synced()
 
     def power_losses(self, topic: str) -> int:
         """Return the number of power losses of a topic's home."""
@@ -634,9 +642,7 @@ class History:
             letters = self._letters.get((_base(name), subscription), [])
             for wrong in place.check_letters(homes, letters, taken_back=self._taken_back(name)):
                 self.violation(wrong)
-            for wrong in place.check(
-                logs[name], self._told, now_s, cut=topic.retention or topic.damaged, taken_back=self._taken_back(name)
-            ):
+            for wrong in place.check(logs[name], self._told, now_s, cut=topic.retention or topic.damaged):
                 self.violation(wrong)
 
     def _told(self, payload: bytes) -> Told:

@@ -467,3 +467,80 @@ def test_a_reader_passes_over_only_what_retention_has_taken(start: int, well: bo
     history.audit("hot", TOPIC, audited(range(6))[start:], start)
     assert bool(history.check()) is not well
     assert well or "has jumped to 3, and it begins at 1" in history.violations[0]
+
+
+# --- Moves of a cursor that a power loss undoes
+
+
+def seek(history: History, target: int, between: Callable[[], None] = lambda: None) -> None:
+    """Move the cursor; ``between``: what happens while the call is on its way."""
+    moves = history.moved(TOPIC, "s", target)
+    between()
+    history.moved(TOPIC, "s", target)
+    history.sought(TOPIC, "s", target, moves)
+
+
+STEPS: dict[str, Callable[[History], None]] = {
+    "forward": lambda history: seek(history, 4),
+    "back": lambda history: seek(history, 0),
+    "back-across-a-loss": lambda history: seek(history, 0, history.power_loss),
+    "start": lambda history: history.new_life(),
+    "ready": lambda history: history.recovered(),
+    "ready-elsewhere": lambda history: history.recovered("elsewhere"),
+    "loss": lambda history: history.power_loss(),
+    "loss-elsewhere": lambda history: history.power_loss("elsewhere"),
+}
+
+
+@pytest.mark.parametrize(
+    ("steps", "durability", "excused_below"),
+    [
+        ("forward back", Durability.OS, 0),
+        ("forward back loss", Durability.OS, 4),
+        ("forward back loss", Durability.DISK, 0),
+        ("forward back loss-elsewhere", Durability.OS, 0),
+        ("forward back start loss", Durability.OS, 4),  # it has not synced what it recovers yet
+        ("forward back ready loss", Durability.OS, 0),
+        ("forward ready back loss", Durability.OS, 4),
+        ("forward back loss ready", Durability.OS, 4),
+        ("forward back loss back", Durability.OS, 0),
+        ("forward back loss back loss", Durability.OS, 4),
+        ("forward back loss ready back ready loss", Durability.OS, 0),
+        ("forward back-across-a-loss", Durability.OS, 4),  # the loss may have come after the move
+        ("forward back-across-a-loss", Durability.DISK, 0),
+        ("loss forward back loss-elsewhere", Durability.OS, 0),
+        ("forward back ready-elsewhere loss", Durability.OS, 4),
+        ("back loss", Durability.OS, 0),
+    ],
+)
+def test_a_power_loss_undoes_moves_since_the_broker_was_ready(
+    steps: str, durability: Durability, excused_below: int
+) -> None:
+    """Seed 20261201002158: a seek back was lost, so what the one before it had skipped was never delivered."""
+    for first in (0, 3, 4, 5):
+        history = History()
+        history.topic(TOPIC, durability)
+        session = history.session("s", SubscriptionType.EXCLUSIVE, [TOPIC])
+        history.recovered()
+        for number in range(6):
+            history.publish("p", 1, number, TOPIC, payload(number), None)
+            history.acknowledge(payload(number), TOPIC, number)
+        for step in steps.split():
+            STEPS[step](history)
+        for number in range(first, 6):
+            history.deliver(session, 1, TOPIC, number, payload(number), None)
+            history.given(session, TOPIC, number, payload(number), history.moment(session, TOPIC))
+        history.audit("hot", TOPIC, audited(range(6)))
+        assert bool(history.check()) is (first > excused_below), (first, history.violations)
+
+
+@pytest.mark.parametrize(
+    ("steps", "again"),
+    [("back", True), ("back loss", False), ("back ready loss", True), ("loss back", True), ("back loss back", True)],
+)
+def test_a_power_loss_undoes_that_messages_must_come_again(steps: str, again: bool) -> None:
+    history, _ = good_history(durability=Durability.OS)
+    for step in steps.split():
+        STEPS[step](history)
+    history.audit("hot", TOPIC, audited(range(6)))
+    assert any("were not delivered again after a seek" in violation for violation in history.check()) is again

@@ -215,3 +215,32 @@ def test_a_cumulative_acknowledgement_of_a_shared_subscription_is_refused_whenev
                 await acknowledge_across_a_crash(world, consumer)
 
     simulate(work)
+
+
+@pytest.mark.parametrize(
+    ("durability", "restart", "may_be_lost"),
+    [("disk", False, False), ("remote", False, False), ("os", True, False), ("os", False, True)],
+)
+def test_a_power_loss_undoes_seeks_of_os_topics_since_the_start_only(
+    durability: str, restart: bool, may_be_lost: bool
+) -> None:
+    """What the history checker excuses, and no more: a broker that is ready has synced what it has recovered."""
+
+    async def work(world: World) -> None:
+        lost = 0
+        async with world.applications.client("a", Random(1), "broker") as client:
+            await client.admin.create_topic(TOPIC, durability=durability)
+            async with client.consumer(TOPIC, subscription="s", start="earliest"):
+                await fill(client)
+            for target in (10, 0, 15, 5, 20, 1, 19, 2):
+                await client.admin.seek_subscription(TOPIC, "s", target)
+                if restart:
+                    world.crash(world.node, power_loss=False)
+                    await reach(client)
+                world.crash(world.node, power_loss=True)
+                await reach(client)
+                (row,) = await client.admin.describe_subscription(TOPIC, "s")
+                lost += row.floor != target
+        assert bool(lost) is may_be_lost, lost
+
+    simulate(work)

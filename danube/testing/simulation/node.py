@@ -148,6 +148,7 @@ class BrokerNode:
         pauses: stops its tasks.
         trace: gets starts and ends.
         started: called with each new life.
+        recovered: called when a life is ready.
         failed: called with an unexpected end: (node, life, error).
     """
 
@@ -164,6 +165,7 @@ class BrokerNode:
         trace: Trace,
         started: Callable[[BrokerNode], None],
         failed: Callable[[BrokerNode, Life, BaseException], None],
+        recovered: Callable[[BrokerNode], None] = lambda node: None,
     ) -> None:
         self.name = name
         self.config = config
@@ -198,6 +200,7 @@ class BrokerNode:
         self._wall_clock_us = wall_clock_us
         self._trace = trace
         self._started = started
+        self._recovered = recovered
         self._failed = failed
         self._metadata = _MemoryTable()
         self._metadata_store: FaultyMetadataStore | None = None
@@ -228,6 +231,7 @@ class BrokerNode:
                     if self.lost:
                         raise AssertionError(f"the broker is ready, although it has lost {self.lost}")
                     self._trace("ready", self.name, life.number)
+                    self._recovered(self)
                     self.ready.set()
         except Exception as error:  # noqa: BLE001 - whatever a broker can end with is judged by the world
             if not life.over:

@@ -115,6 +115,7 @@ class World:
             pauses=self.pauses,
             trace=self.trace,
             started=lambda node: self.history.new_life(self.plan.home_of(node.name)),
+            recovered=lambda node: self.history.recovered(self.plan.home_of(node.name)),
             failed=self._failed,
         )
         self.nodes.append(node)
