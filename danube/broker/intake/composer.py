@@ -96,6 +96,11 @@ class Composer:
         self._waiting = False
         self.in_flight = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message waits to be appended."""
+        return not self._records and not self._closed
+
     def add(
         self, record: CompositeRecord, publish_time_us: int, size: int, told: Told, schema: Schema = _NO_SCHEMA
     ) -> None:

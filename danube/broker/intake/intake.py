@@ -549,6 +549,11 @@ class Intake:
             self._topic.arrived(batch)
         ticket.tell(batch, error)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no batch is in flight to the journal."""
+        return not self._pending
+
     async def wait_settled(self) -> None:
         """Wait until the batches that are in flight to the journal now have settled."""
         waiting = list(self._pending)

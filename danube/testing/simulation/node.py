@@ -9,7 +9,7 @@ A crash marks the life as over, removes disk and network, and only then cancels 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from copy import deepcopy
 from random import Random
@@ -326,6 +326,16 @@ class BrokerNode:
         self._restore()
         self._trace("mended", self.name)
         return changed
+
+    def has_unsettled(self, topics: Container[str]) -> bool:
+        """Whether the broker may have accepted messages of these topics (partitions) that are not in their logs yet."""
+        if self.life is None or self.life.over or not self.ready.is_set():
+            return True
+        return any(
+            not topic.intake.is_settled or (topic.composer is not None and not topic.composer.is_empty)
+            for topic in self.life.broker.directory.topics()
+            if topic.name in topics
+        )
 
     def pause(self) -> None:
         """Pause the process: its connections stay, its timeouts continue."""
