@@ -390,7 +390,31 @@ async def test_objects_are_put_once_and_known_again() -> None:
     assert await put_once(b.storage, "k", b"mine")
     assert await put_once(b.storage, "k", b"mine"), "the answer was lost"
     assert not await put_once(b.storage, "k", b"another's")
+    assert not await put_once(b.storage, "k", b"mind")
     assert b.space.objects["k"][0] == b"mine"
+
+
+class Hanging(MemoryBackend):
+    """Never answers the first get."""
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if not self.hung:
+            self.hung = True
+            await trio.sleep_forever()
+        return await super().get(key, start, end)
+
+    hung = False
+
+
+async def test_a_read_that_hangs_does_not_hold_commits_back_for_longer_than_their_size_takes() -> None:
+    """The deadline of an object of unknown size is more than a minute; meanwhile no message became durable."""
+    limits = Limits(storage_attempt_timeout_s=0.02)
+    backend = Hanging(MemorySpace(), url="memory://box", durable=True, wall_clock_us=lambda: 1)
+    storage = Storage(backend, random=Random(1), limits=limits)
+    await storage.put("k", b"mine")
+    with trio.fail_after(10):
+        assert await put_once(storage, "k", b"mine")
+    assert backend.hung
 
 
 def test_only_commits_have_these_entries() -> None:

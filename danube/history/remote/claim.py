@@ -94,8 +94,11 @@ async def put_once(storage: Storage, key: str, data: bytes | bytearray) -> bool:
         except StorageExistsError:
             pass
         try:
-            # It may be our own, from an earlier call whose answer was lost.
-            return await storage.get(key) == data
+            # It may be our own, from an earlier call whose answer was lost. A read of unknown size has a deadline of
+            # more than a minute; if it hangs, all later commits wait for it.
+            if (await storage.head(key)).size_bytes != len(data):
+                return False
+            return await storage.get(key, 0, len(data)) == data
         except StorageNotFoundError:
             continue  # deleted since: put again
 
