@@ -166,7 +166,11 @@ class PublishAcks(_Tagged, tag=1):
 
 
 class PublishRefused(_Tagged, tag=2):
-    """A batch was not stored; later ones in flight are refused with a sequence gap."""
+    """A batch was not stored; later ones in flight are refused with a sequence gap.
+
+    If the error is not retryable, the batch was not stored by an earlier attempt either, and never will be: the
+    producer gives its sequence to the next batch.
+    """
 
     base_sequence: int
     status: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -10,12 +11,14 @@ import pytest
 import trio
 from broker_harness import RawProducer, raw_consumer, raw_producer, read_all, running_broker, take, wait_until
 
-from danube.model import api
+from danube.broker.intake.effective_policies import stack
+from danube.model import Rate, TopicPolicies, api
 from danube.model.batch import BatchFlags, BatchHeader, Codec, read_header, seal_part
 from danube.model.errors import (
     BrokerDrainingError,
     CorruptBatchError,
     DanubeError,
+    DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
     LimitExceededError,
@@ -145,6 +148,66 @@ async def test_a_repeat_from_before_the_window_is_a_duplicate_and_a_gap_is_refus
             assert (await producer.refused()).code == "sequence-gap"
         async with running.client() as client:
             assert await read_all(client, TOPIC) == [b"%d" % number for number in range(81)]
+
+
+LARGE, SOON_US = bytes(2 * KIB), 60_000_000
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "on-its-way"])
+@pytest.mark.parametrize("between", ["nothing", "reconnect"])
+@pytest.mark.parametrize("changed", ["policy", "clock"])
+async def test_a_repeat_is_recognised_although_its_like_would_be_refused_now(
+    tmp_path: Path, changed: str, between: str, stored: bool
+) -> None:
+    """Its producer, which took the refusal for final, gave its sequence to the next batch: taken for a repeat."""
+    async with running_broker(tmp_path, patience_s=300) as running, AsyncExitStack() as opened:
+        channel = await opened.enter_async_context(running.channel())
+        producer = await opened.enter_async_context(raw_producer(channel, TOPIC, "p"))
+        running.machine.node.disk.sync_delay_s = 0.0 if stored else 100.0
+        fields = {} if changed == "policy" else {"deliver_at_us": running.machine.wall_clock_us() + SOON_US}
+        producer.send(0, LARGE, **fields)
+        if stored:
+            assert await producer.acked() == [(0, 0, 1)]
+        else:
+            await trio.sleep(0.1)
+            assert running.topic(TOPIC).kept.end_offset == 0, "it is durable already"
+        intake = running.topic(TOPIC).intake
+        if changed == "policy":
+            intake.apply_policies(stack([("topic", TopicPolicies(max_message_bytes=KIB))]))
+        else:
+            late_us = int(running.broker.runtime.limits.max_delivery_delay_s * 1e6)
+            intake._clock_us = lambda: running.machine.wall_clock_us() - late_us
+        if between == "reconnect":
+            epoch = producer.opened.epoch
+            producer = await opened.enter_async_context(raw_producer(channel, TOPIC, "p", epoch=epoch))
+        producer.send(0, LARGE, **fields)
+        again = 1 if stored or between == "reconnect" else 2
+        assert await producer.acked(again) == [(0, 0, 1)] * again
+        producer.send(1, LARGE, **fields)
+        assert (await producer.refused()).base_sequence == 1
+        producer.send(1, b"next")
+        assert await producer.acked() == [(1, 1, 1)]
+
+
+async def test_a_repeat_is_recognised_by_a_topic_that_takes_nothing_more(tmp_path: Path) -> None:
+    async with (
+        running_broker(tmp_path) as running,
+        running.channel() as channel,
+        raw_producer(channel, TOPIC, "p") as producer,
+    ):
+        producer.send(0, b"a")
+        assert await producer.acked() == [(0, 0, 1)]
+        topic = running.topic(TOPIC)
+        topic.intake.apply_policies(stack([("topic", TopicPolicies(publish_rate=Rate(messages_per_s=0.1)))]))
+        producer.send(1, b"b")
+        assert await producer.acked() == [(1, 1, 1)]
+        producer.send(1, b"b")  # waits for the rate
+        producer.send(2, b"c")
+        await trio.sleep(0.1)
+        topic.failure = DataLossError("a file is damaged")
+        assert await producer.acked() == [(1, 1, 1)]
+        refused = await producer.refused()
+        assert (refused.base_sequence, refused.code) == (2, DataLossError.code)
 
 
 async def test_a_newer_session_of_a_name_fences_the_older_one(tmp_path: Path) -> None:

@@ -487,3 +487,37 @@ def test_a_broker_that_starts_without_descriptors_waits_for_them(end: str, caplo
 
     simulate(work)
     assert "the start waits for a file descriptor" in caplog.text
+
+
+@pytest.mark.parametrize("between", ["connections", "lives"])
+def test_a_message_that_was_stored_keeps_its_sequence_although_it_has_become_too_large(between: str) -> None:
+    """Its repeat was refused; the next message got its sequence, and was acknowledged as if it were that repeat."""
+
+    async def work(world: World) -> None:
+        sent: list[int] = []
+        applications = world.applications
+        async with (
+            applications.client("here", Random(1), "broker") as client,
+            applications.client("there", Random(1), "broker") as operator,
+            client.producer(TOPIC, name="p") as producer,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def send(payload: bytes) -> None:
+                sent.append((await producer.send(payload)).offset)
+
+            await send(b"a")
+            world.network.set_reading("here", "broker", reads=False)
+            nursery.start_soon(send, bytes(2 * KIB))
+            await trio.sleep(1)
+            assert (await operator.admin.describe_topic(TOPIC)).end_offset == 2, "it has not arrived"
+            await operator.admin.change_policies(TOPIC, max_message_bytes=KIB)
+            if between == "lives":
+                world.crash(world.node, power_loss=False)
+            world.network.reset("here", "broker")
+            await trio.sleep(10)
+            await send(b"b")
+            assert sent == [0, 1, 2]
+            assert await read(operator) == [b"a", bytes(2 * KIB), b"b"]
+
+    simulate(work)

@@ -93,14 +93,13 @@ class PublishStream:
         try:
             await self._intake.admit(len(message.data))
         except DanubeError as error:
-            self._refuse(check_part(_part(message)).base_sequence, error)
-            message.release()
+            self._take(message, error)
         else:
             self._take(message)
         finally:
             self._waiting = False
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message, not_admitted: DanubeError | None = None) -> None:
         part = _part(message)
         header = check_part(part)  # a wrong checksum ends the stream: data after it cannot be trusted
         try:
@@ -109,7 +108,10 @@ class PublishStream:
                     f"batch of producer {header.producer_id:016x} on the stream of {self.session.producer_id:016x};"
                     " use the ids from PublishOpened"
                 )
-            check_batch(self._intake, self._runtime.limits, header, part)
+            if not self._intake.is_repeat(header):
+                if not_admitted is not None:
+                    raise not_admitted
+                check_batch(self._intake, self._runtime.limits, header, part)
             known_offset = self._intake.take(self, message, part, header)
         except DanubeError as error:
             self._refuse(header.base_sequence, error)

@@ -457,6 +457,17 @@ class Intake:
                 if pace.is_paid:  # else the rate was changed during the wait for the journal
                     return
 
+    def is_repeat(self, header: BatchHeader) -> bool:
+        """Whether a batch was taken before; then only :meth:`take` may answer it, whatever would be refused by now.
+
+        A producer gives the sequence of a batch that was refused for good to its next one, and that must not be
+        mistaken for a repeat of the first.
+
+        Raises:
+            ProducerFencedError, DuplicateSequenceError, SequenceGapError: as :meth:`take`.
+        """
+        return self._table.check(header).kind is not Verdict.NEW
+
     def take(self, sender: Sender, token: Any, part: bytes, header: BatchHeader, *, paid: bool = False) -> int | None:
         """Take a batch that was admitted.
 
