@@ -210,6 +210,31 @@ async def test_a_repeat_is_recognised_by_a_topic_that_takes_nothing_more(tmp_pat
         assert (refused.base_sequence, refused.code) == (2, DataLossError.code)
 
 
+async def test_a_connection_that_was_replaced_stores_nothing_more(tmp_path: Path) -> None:
+    """What arrived late there took the sequence of another batch, which was then acknowledged as its repeat."""
+    async with running_broker(tmp_path, patience_s=300) as running, running.client() as client:
+        await client.admin.create_topic(TOPIC, durability="disk")
+        async with running.channel() as channel, raw_producer(channel, TOPIC, "p") as old:
+            old.send(0, b"a")
+            await old.acked()
+            running.machine.node.disk.sync_delay_s = 10.0
+            old.send(1, b"b")
+            await trio.sleep(0.1)
+            log = running.topic(TOPIC).kept
+            assert (log.end_offset, log.next_offset) == (1, 2), "it is durable already"
+            async with (
+                running.channel() as other,
+                raw_producer(other, TOPIC, "p", epoch=old.opened.epoch) as new,
+            ):
+                assert new.opened.next_sequence == 2
+                old.send(2, b"late")
+                await trio.sleep(0.1)
+                assert log.end_offset == 1
+                new.send(2, b"c")
+                assert await new.acked() == [(2, 2, 1)]
+        assert await read_all(client, TOPIC) == [b"a", b"b", b"c"]
+
+
 async def test_a_newer_session_of_a_name_fences_the_older_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.channel() as channel:
         async with raw_producer(channel, TOPIC, "p") as old:

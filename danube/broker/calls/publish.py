@@ -39,7 +39,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class PublishStream:
     """One open Publish stream: a producer's session on a topic, and its batches in flight."""
 
-    __slots__ = ("_acks", "_idle", "_intake", "_runtime", "_stream", "_waiting", "in_flight", "session")
+    __slots__ = ("_acks", "_ended", "_idle", "_intake", "_runtime", "_stream", "_waiting", "in_flight", "session")
 
     def __init__(self, runtime: Runtime, intake: Intake, session: ProducerSession, stream: ServerStream) -> None:
         self._runtime = runtime
@@ -48,6 +48,7 @@ class PublishStream:
         self._acks: list[api.AckedSequence] = []
         self._idle: trio.Event | None = None
         self._waiting = False
+        self._ended = False
         self.session = session
         self.in_flight = 0
 
@@ -68,7 +69,12 @@ class PublishStream:
         self._stream.send_nowait(_encode(api.PublishAcks(acks)))
 
     def end(self, error: DanubeError | None) -> None:
-        """End the call: a newer session has taken over, or the topic was deleted."""
+        """End the call: another session or connection has taken over, or the topic was deleted.
+
+        Batches that arrive here afterwards are dropped: their producer repeats them on its new connection, or has given
+        their sequences to others.
+        """
+        self._ended = True
         self._stream.abandon(error)
 
     def _acknowledge(self, header: BatchHeader, base_offset: int) -> None:
@@ -82,7 +88,7 @@ class PublishStream:
 
     def take_now(self, message: Message) -> bool:
         """Take a batch if the journal has room for it; else return False and change nothing."""
-        if self._waiting or not self._intake.try_admit(len(message.data)):
+        if self._waiting or self._ended or not self._intake.try_admit(len(message.data)):
             return False
         self._take(message)
         return True
@@ -100,6 +106,9 @@ class PublishStream:
             self._waiting = False
 
     def _take(self, message: Message, not_admitted: DanubeError | None = None) -> None:
+        if self._ended:
+            message.release()
+            return
         part = _part(message)
         header = check_part(part)  # a wrong checksum ends the stream: data after it cannot be trusted
         try:
