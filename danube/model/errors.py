@@ -283,9 +283,12 @@ class ProducerFencedError(FailedPreconditionError):
 
 
 class OwnerFencedError(FailedPreconditionError):
-    """Another broker has taken over the data that this one owned; its later changes have no effect."""
+    """Another broker has taken over the data that this one owned; its later changes have no effect.
 
-    code = "owner-fenced"
+    Retryable: the present owner can do what this one cannot, and knows what has become of changes that were in flight.
+    """
+
+    code, retryable = "owner-fenced", True
 
 
 class SequenceGapError(FailedPreconditionError):

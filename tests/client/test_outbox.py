@@ -17,6 +17,7 @@ from danube.model.errors import (
     InvalidArgumentError,
     JournalFullError,
     MessageTooLargeError,
+    OwnerFencedError,
     ProducerFencedError,
     ProtocolError,
     SequenceGapError,
@@ -212,7 +213,11 @@ class ModelBroker:
     def handle(self, part: bytes, refusal: DanubeError | None) -> None:
         header = check_part(part)
         base = header.base_sequence
-        if base in self.offsets:
+        if isinstance(refusal, OwnerFencedError):
+            if base == self.next_sequence:
+                self._store(part)  # the outcome is not known there, and this is the bad one
+            self.answers.append((base, refusal))
+        elif base in self.offsets:
             offset, count, first = self.offsets[base]
             assert first == part, "a retry must carry identical bytes"
             self.answers.append(api.AckedSequence(base, offset, count))
@@ -221,10 +226,14 @@ class ModelBroker:
         elif refusal is not None:
             self.answers.append((base, refusal))
         else:
-            self.offsets[base] = (len(self.stored), header.record_count, part)
             self.answers.append(api.AckedSequence(base, len(self.stored), header.record_count))
-            self.stored.extend(payloads(part))
-            self.next_sequence += header.record_count
+            self._store(part)
+
+    def _store(self, part: bytes) -> None:
+        header = check_part(part)
+        self.offsets[header.base_sequence] = (len(self.stored), header.record_count, part)
+        self.stored.extend(payloads(part))
+        self.next_sequence += header.record_count
 
 
 STEPS = st.lists(
@@ -232,10 +241,16 @@ STEPS = st.lists(
         st.tuples(st.just("add"), st.integers(1, 5)),
         st.tuples(st.just("encoded"), st.integers(1, 5)),
         st.tuples(st.sampled_from(["pump", "store", "answer", "cut"]), st.just(0)),
-        st.tuples(st.sampled_from(["full", "invalid"]), st.just(0)),
+        st.tuples(st.sampled_from(["full", "invalid", "fenced"]), st.just(0)),
     ),
     max_size=80,
 )
+
+REFUSALS = {
+    "full": JournalFullError("full"),
+    "invalid": InvalidArgumentError("no"),
+    "fenced": OwnerFencedError("another broker has taken over"),
+}
 
 
 @settings(deadline=None, max_examples=300)
@@ -296,7 +311,7 @@ def test_every_message_is_stored_once_in_order_or_fails(steps: list[tuple[str, i
         elif step == "cut":
             cut()
         else:
-            store({"full": JournalFullError("full"), "invalid": InvalidArgumentError("no")}.get(step))
+            store(REFUSALS.get(step))
         if paused and not broker.answers:
             outbox.resume()
             paused = False

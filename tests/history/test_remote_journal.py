@@ -107,8 +107,9 @@ async def test_a_former_owner_that_is_alive_is_fenced(autojump_clock) -> None:
                 async with living(Life(everything)) as new:
                     assert new.topics == {topic: 1}
                     entry = old.publish(topic, [b"too late"])
-                    with pytest.raises(OwnerFencedError, match="has taken over"):
+                    with pytest.raises(OwnerFencedError, match="has taken over") as fenced:
                         await old.wait(entry)
+                    assert fenced.value.retryable, "others in flight may be stored: no producer may give them up"
                     await new.wait(new.publish(topic, [b"in time"]))
                     await new.check_promises()
         with pytest.raises(OwnerFencedError):
