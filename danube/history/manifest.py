@@ -407,12 +407,15 @@ class ManifestLog:
                 f"with: danube topics restore --from {self._storage.url} - or choose another prefix or cluster name"
             )
         if bucket.epoch >= self._epoch:
-            raise OwnerFencedError(
-                f"{self._storage.url}: a broker of epoch {bucket.epoch} owns this history; this one has epoch "
-                f"{self._epoch} and stops"
-            )
+            raise self._fenced(bucket, self._epoch)
         self._previous_snapshot = bucket.snapshot_key
         self._checked = True
+
+    def _fenced(self, bucket: Bucket, epoch: int) -> OwnerFencedError:
+        return OwnerFencedError(
+            f"{self._storage.url}: a broker of epoch {bucket.epoch} owns this history; this one has epoch {epoch} and"
+            " stops"
+        )
 
     async def _what_is_readable(self, error: DataLossError) -> Bucket:
         """Return epoch and incarnation from a place with damaged manifests: our snapshot will replace them."""
@@ -429,17 +432,19 @@ class ManifestLog:
         raise error
 
     async def take_over(self, bucket: Bucket, epoch: int) -> None:
-        """Take ownership of the place from any former owner: write a snapshot under a higher epoch.
+        """Take ownership of the place from any former owner, or continue it under a higher epoch: write a snapshot.
 
         The caller has entered everything that ``bucket`` lists. The former owner, if it returns, finds that the place
-        belongs to another owner.
+        belongs to another owner; a manifest that it still writes has a lower epoch, and does not count.
 
         Raises:
+            OwnerFencedError: ``bucket`` has a later owner.
             StorageError: the backend failed; the write may have succeeded. The next :meth:`flush` retries it.
         """
-        assert epoch > bucket.epoch
         async with self._lock:
-            if not self._checked or self._epoch <= bucket.epoch:
+            if bucket.epoch >= epoch and not (self._checked and self._epoch == epoch == bucket.epoch):
+                raise self._fenced(bucket, epoch)
+            if not self._checked or self._epoch < epoch:
                 self._epoch, self._sequence, self._until_snapshot = epoch, 0, 0
                 self._previous_snapshot = bucket.snapshot_key
             self._checked = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import danube
 from danube.broker.durability import bucket as remote
 from danube.broker.durability.bucket import BucketLevel
 from danube.history import HistoryCatalogue, highest_epoch, read_bucket
+from danube.history.manifest import ManifestLog
 from danube.model import api
 from danube.model.errors import (
     DanubeError,
@@ -194,6 +196,49 @@ async def test_a_former_owner_that_is_alive_ends(tmp_path: Path, bucket: str) ->
     while isinstance(ended[-1], BaseExceptionGroup):
         ended.append(ended[-1].exceptions[0])
     assert isinstance(ended[-1], OwnerFencedError)
+
+
+async def test_the_first_manifest_of_a_fenced_heir_comes_late(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner that came back was refused by its own bucket from then on: nothing was sealed or merged any more."""
+    take_over, begun, goes_on = ManifestLog.take_over, trio.Event(), trio.Event()
+
+    async def take_over_late(self: ManifestLog, *arguments: Any) -> None:
+        if not begun.is_set():
+            begun.set()
+            await goes_on.wait()
+        await take_over(self, *arguments)
+
+    def manifests() -> list[str]:
+        return [key for key in keys_of(bucket) if key.startswith("manifests/")]
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    settings = {"storage": bucket, "limits": SEALING}
+    async with running_broker(tmp_path / "a", patience_s=30, **settings) as owner, owner.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        await client.admin.seal_topic(TOPIC)
+        await owner.crash()
+        monkeypatch.setattr(ManifestLog, "take_over", take_over_late)
+        monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+        with suppress(OwnerFencedError, ExceptionGroup):
+            async with running_broker(tmp_path / "b", **settings) as heir:
+                await begun.wait()
+                epoch = heir.broker.directory.history.catalogue.epoch
+                await owner.start()
+                await publish(client, TOPIC, [b"2"])
+                goes_on.set()
+                await wait_until(lambda: any(f"/{epoch:016x}/" in key for key in manifests()))
+        assert (await client.admin.seal_topic(TOPIC))[0].sealed_offset == 2
+        await owner.broker.directory.history.keep()
+        await owner.restart(crash=True)
+        assert (await read_bucket(owner.broker.directory.history.storages["default"], "danube")).incarnation == (
+            owner.broker.directory.history.catalogue.incarnation
+        )
+        await publish(client, TOPIC, [b"3"])
+        assert (await client.admin.seal_topic(TOPIC))[0].sealed_offset == 3
+        assert await read_all(client, TOPIC) == [b"1", b"2", b"3"]
 
 
 async def test_a_former_owner_does_not_say_where_a_session_stands(tmp_path: Path, bucket: str) -> None:

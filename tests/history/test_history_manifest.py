@@ -541,6 +541,42 @@ async def test_an_owner_is_not_fenced_by_its_own_first_manifest() -> None:
     truth.check(await read_bucket(storage, "c"), epoch=2)
 
 
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_manifest_of_a_fenced_owner_does_not_count(written: bool) -> None:
+    """An owner that continues under a higher epoch leaves none below it, where a fenced owner may still write."""
+    storage, _ = open_storage(MemorySpace())
+    before = Truth(storage, epoch=1)
+    before.add("o1", make_part(1, 0, 10))
+    await before.log.flush()
+    owner = Truth(storage, epoch=2)
+    owner.parts = dict(before.parts)
+    if written:
+        owner.add("o2", make_part(1, 10, 20))
+        await owner.log.flush()
+    bucket = await read_bucket(storage, "c")
+    await owner.log.take_over(bucket, 4)
+    fenced = Truth(storage, epoch=3, incarnation="two")
+    await fenced.log.take_over(bucket, 3)
+    owner.check(await read_bucket(storage, "c"), epoch=4)
+    owner.add("o3", make_part(1, 20, 30))
+    await owner.log.confirm()
+    await owner.log.take_over(await read_bucket(storage, "c"), 4)
+    owner.check(await read_bucket(storage, "c"), epoch=4)
+
+
+async def test_a_place_with_a_later_owner_is_not_taken_over() -> None:
+    space = MemorySpace()
+    storage, _ = open_storage(space)
+    later = Truth(storage, epoch=3)
+    later.add("o1", make_part(1, 0, 10))
+    await later.log.flush()
+    bucket, before = await read_bucket(storage, "c"), dict(space.objects)
+    for epoch in (2, 3):
+        with pytest.raises(OwnerFencedError, match="a broker of epoch 3 owns this history"):
+            await Truth(storage, epoch=1).log.take_over(bucket, epoch)
+    assert space.objects == before
+
+
 async def test_another_life_of_the_cluster_is_left_alone() -> None:
     space = MemorySpace()
     storage, _ = open_storage(space)

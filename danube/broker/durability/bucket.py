@@ -17,8 +17,9 @@ still runs seals, writes manifests, and deletes commits, until it finds the fenc
 
     claim, fences -> manifests -> catalogue -> commits that are not sealed -> topics -> manifest of the new owner
 
-The bucket as a whole is taken over as soon as it holds no data of topics that were not restored; until then nothing in
-it is merged or deleted.
+The last step is taken at each start, so no manifest that a fenced owner still writes has the highest epoch. The bucket
+as a whole is taken over as soon as it holds no data of topics that were not restored; until then nothing in it is
+merged or deleted.
 """
 
 from __future__ import annotations
@@ -287,8 +288,7 @@ class BucketLevel(Level):
             )
         records = await self._agree(name, recovered)
         self._revive(journal, records, recovered)
-        if not bucket.epoch or self._is_foreign(bucket):
-            await self._take_over(name, bucket)
+        await self._take_over(name, bucket)
         return journal
 
     def _is_foreign(self, bucket: Bucket) -> bool:
@@ -316,12 +316,17 @@ class BucketLevel(Level):
         await enter(self.history.catalogue, name, survey, chains, self.runtime.clock_us())
 
     async def _take_over(self, name: str, bucket: Bucket) -> None:
+        """Write the first manifest under the epoch of the claim, also if the bucket was this broker's before.
+
+        Another owner that was fenced on its way here may still write its first manifest, under an epoch below the
+        claim's and above all earlier ones. Without a manifest of the claim's epoch, it would count.
+        """
         find, decode = self.catalogue.find, Catalogue.decode_topic
         # Commits describe the topics of durability remote: one that only a manifest lists was deleted at the very end.
         others = sorted(
             topic
             for topic, record in bucket.topics.items()
-            if find(topic) is None and decode(record).durability is not Durability.REMOTE
+            if self._is_foreign(bucket) and find(topic) is None and decode(record).durability is not Durability.REMOTE
         )
         if others:
             _log.warning(
