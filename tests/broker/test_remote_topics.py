@@ -14,12 +14,14 @@ import trio
 from broker_harness import RunningBroker, raw_producer, read_all, running_broker, wait_until
 
 import danube
+from danube.broker.catalogue.catalogue import Catalogue
 from danube.broker.durability import bucket as remote
 from danube.broker.durability.bucket import BucketLevel
 from danube.history import HistoryCatalogue, highest_epoch, read_bucket
 from danube.history.manifest import ManifestLog
 from danube.model import api
 from danube.model.errors import (
+    AlreadyExistsError,
     DanubeError,
     DurabilityMismatchError,
     FailedPreconditionError,
@@ -434,28 +436,98 @@ async def test_a_creation_that_was_cut_off_is_taken_back(tmp_path: Path, bucket:
         assert sum(len(each) for each in await read_all(client, "/default/second")) == 100 * 10 * KIB
 
 
-async def test_a_topic_that_was_deleted_and_made_again_unheard_is_taken_back(tmp_path: Path, bucket: str) -> None:
-    """The metadata knew a topic of other ids than the bucket, and nothing in the storage was served any more."""
+async def hang(*_args: Any, **_keywords: Any) -> None:
+    await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("durability", ["remote", "disk"])
+async def test_a_deletion_that_was_cut_off_has_not_happened(tmp_path: Path, bucket: str, durability: str) -> None:
+    """The metadata had forgotten the topic, and the bucket had not: another one took its name, and after the next start
+    no topic of the storage was served; without the other one it came back without what was sealed of it."""
     async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
         for topic in (TOPIC, "/default/other"):
             await publish(client, topic, [b"1"], durability="remote")
-        made = (await client.admin.describe_topic(TOPIC)).topic_id
+            await client.admin.seal_topic(topic)
+            await publish(client, topic, [b"2"])
         backend: Any = running.broker.directory.history.storages["default"]._backend
-
-        async def hang(*_args: Any, **_keywords: Any) -> None:
-            await trio.sleep_forever()
-
         backend.put = hang
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.admin.delete_topic, TOPIC)
-            await wait_until(lambda: running.broker.directory.catalogue.find(TOPIC) is None)
-            nursery.start_soon(partial(client.admin.create_topic, TOPIC, durability="remote"))
-            await wait_until(lambda: running.broker.directory.catalogue.find(TOPIC))
+            await wait_until(lambda: TOPIC not in running.broker.directory._topics)
+            with pytest.raises(AlreadyExistsError):
+                await client.admin.create_topic(TOPIC, durability=durability)
+            with pytest.raises(StorageUnavailableError, match="deletion is in progress"):
+                running.topic(TOPIC)
+            with pytest.raises(TopicNotFoundError, match="deleted while it was being changed"):
+                await client.admin.change_policies(TOPIC, max_consumers=3)
             nursery.cancel_scope.cancel()
         await running.restart(crash=True)
-        assert await read_all(client, "/default/other") == [b"1"]
-        assert await read_all(client, TOPIC) == [b"1"]
-        assert (await client.admin.describe_topic(TOPIC)).topic_id == made
+        for topic in ("/default/other", TOPIC):
+            assert await read_all(client, topic) == [b"1", b"2"]
+        await client.admin.delete_topic(TOPIC)
+        await client.admin.create_topic(TOPIC, durability=durability)
+        await running.restart(crash=True)
+        assert await read_all(client, "/default/other", "again") == [b"1", b"2"]
+        assert await read_all(client, TOPIC, "again") == []
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"), [("crash", UnavailableError), ("return", UnavailableError), ("repeat", FailedPreconditionError)]
+)
+async def test_a_deletion_that_only_the_bucket_has_is_finished(
+    tmp_path: Path, bucket: str, how: str, kind: type[DanubeError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the next start, by itself, or when it is repeated; no snapshot has the topic again meanwhile."""
+    limits = {**SEALING, "remote_snapshot_commits": 1}
+    monkeypatch.setattr(remote, "_RETRY_S", 0.05)
+    async with running_broker(tmp_path, storage=bucket, limits=limits) as running, running.client() as client:
+        await publish(client, TOPIC, [b"1"], durability="remote")
+        await client.admin.seal_topic(TOPIC)
+        delete_topic, tried = Catalogue.delete_topic, trio.Event()
+
+        async def away(*_arguments: Any) -> None:
+            tried.set()
+            raise kind("the metadata is away for a moment")
+
+        monkeypatch.setattr(Catalogue, "delete_topic", away)
+        async with trio.open_nursery() as nursery:
+
+            async def delete() -> None:
+                with suppress(FailedPreconditionError):
+                    await client.admin.delete_topic(TOPIC)
+
+            nursery.start_soon(delete)
+            await tried.wait()
+            await publish(client, "/default/other", [b"2"], durability="remote")  # snapshots follow
+            nursery.cancel_scope.cancel()
+        with pytest.raises(AlreadyExistsError):
+            await client.admin.create_topic(TOPIC, durability="disk")
+        if how == "crash":
+            await running.crash()
+        monkeypatch.setattr(Catalogue, "delete_topic", delete_topic)
+        if how == "crash":
+            await running.start()
+        elif how == "repeat":
+            await client.admin.delete_topic(TOPIC)
+        await wait_until(lambda: running.broker.directory.catalogue.find(TOPIC) is None)
+        assert [topic.topic for topic in await client.admin.list_topics()] == ["/default/other"]
+        await client.admin.create_topic(TOPIC, durability="disk")
+        await running.restart(crash=True)
+        assert await read_all(client, TOPIC) == []
+        assert await read_all(client, "/default/other") == [b"2"]
+
+
+async def test_a_deletion_meets_partitions_that_were_never_stored(tmp_path: Path, bucket: str) -> None:
+    """Else it is not recognized in the bucket, and the topic comes back."""
+    async with running_broker(tmp_path, storage=bucket, limits=SEALING) as running, running.client() as client:
+        await client.admin.create_topic(TOPIC, durability="remote", partitions=1)
+        await publish(client, "/default/other", [b"2"], durability="remote")
+        await running.broker.directory.catalogue.enlarge_topic(TOPIC, 2)
+        await client.admin.delete_topic(TOPIC)
+        await running.crash()
+        lose_machine(tmp_path)
+        await running.start()
+        assert [topic.topic for topic in await client.admin.list_topics()] == ["/default/other"]
 
 
 async def test_sealing_on_demand_makes_segments_of_commits(tmp_path: Path, bucket: str) -> None:

@@ -318,18 +318,32 @@ class Catalogue:
             # The record comes last: until then nothing of this is visible.
             await self._put_topic(topic, record)
 
-    async def delete_topic(self, topic: str) -> TopicRecord:
-        """Delete a plain or partitioned topic with all records of its ids, and return its last record."""
+    def expect(self, topic: str) -> TopicRecord:
+        """Return the record of a plain or base topic that is to be deleted.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            FailedPreconditionError: it is a partition.
+        """
         validate_topic(topic)
+        record = self._topics.get(topic)
+        if record is None:
+            split = split_partition(topic)
+            if split and split[0] in self._topics:
+                raise FailedPreconditionError(
+                    f"topic {topic!r} is a partition; only {split[0]!r} as a whole can be deleted"
+                )
+            raise TopicNotFoundError(f"topic {topic!r} does not exist")
+        return record
+
+    async def delete_topic(self, topic: str) -> TopicRecord:
+        """Delete a plain or partitioned topic with all records of its ids, and return its last record.
+
+        Raises:
+            TopicNotFoundError, FailedPreconditionError: as :meth:`expect`.
+        """
         async with self._lock:
-            record = self._topics.get(topic)
-            if record is None:
-                split = split_partition(topic)
-                if split and split[0] in self._topics:
-                    raise FailedPreconditionError(
-                        f"topic {topic!r} is a partition; only {split[0]!r} as a whole can be deleted"
-                    )
-                raise TopicNotFoundError(f"topic {topic!r} does not exist")
+            record = self.expect(topic)
             # The record is deleted first: the records of its ids are unreachable from then on, and removed at the next
             # start if the broker crashes in between.
             with _together():

@@ -76,6 +76,7 @@ class Directory:
         self.restoring = trio.Lock()
         self._topics: dict[str, Topic] = {}
         self._creating = NamedLocks()
+        self._deleting = NamedLocks()
 
     def level(self, record: TopicRecord) -> Level:
         """Return the level of a topic, by its durability."""
@@ -289,15 +290,9 @@ class Directory:
             raise failed[0]
 
     async def _delete(self, name: str) -> None:
-        record = await self.catalogue.delete_topic(name)
-        self._changed()
-        # Remove all of them first: while one settles, a topic of the same name may be created.
-        gone = [self._topics.pop(topic_name, None) for topic_name, _ in members(name, record)]
-        for topic in filter(None, gone):
-            topic.end(TopicNotFoundError(f"topic {topic.name!r} was deleted"))
-        for topic in filter(None, gone):
-            await topic.intake.wait_settled()  # a submitted batch keeps its journal file in use once it is written
-        await self.level(record).deleted(name, record)
+        async with self._deleting.hold(name):
+            record = await self.level(self.catalogue.expect(name)).delete(name, self._end)
+            self._changed()
         for topic_id in record.topic_ids:
             self.runtime.journal.drop_topic(topic_id)
             while True:
@@ -311,6 +306,16 @@ class Directory:
                         error,
                     )
                     await trio.sleep(_METADATA_RETRY_S)
+
+    async def _end(self, name: str, record: TopicRecord) -> None:
+        """Serve a topic that is being deleted no longer; return when nothing that was submitted is pending."""
+        # Remove all of them first: while one settles, a topic of the same name may be created.
+        gone = [self._topics.pop(topic_name, None) for topic_name, _ in members(name, record)]
+        self._changed()
+        for topic in filter(None, gone):
+            topic.end(TopicNotFoundError(f"topic {topic.name!r} was deleted"))
+        for topic in filter(None, gone):
+            await topic.intake.wait_settled()  # a submitted batch keeps its journal file in use once it is written
 
     # --- Requests of topics ---
 

@@ -6,10 +6,11 @@ the bucket and serves them; and a broker that never had any does not access its 
 reached at the start does not stop the broker from serving other topics: its own topics are unavailable until it
 answers, and opening it is retried.
 
-The bucket is the source of truth about these topics; the records in the metadata store are a copy for lookups. A change
-is made in the metadata first and then written to the bucket, because a snapshot must not know less than what has
-settled. A creation that was interrupted in between is undone at the next start; an interrupted deletion has to be
-repeated by the client that requested it.
+The bucket is the source of truth about these topics; the records in the metadata store are a copy for lookups. A
+creation or change is made in the metadata first and then written to the bucket, because a snapshot must not know less
+than what has settled. A deletion is written to the bucket first, so that no other topic takes the name of one that the
+bucket still has. So the metadata has a record of each topic of the bucket, and those that the bucket does not have are
+removed at the next start: their creation was not finished, or their deletion had begun.
 
 Older messages of these topics are in segments, like those of other topics. If the metadata was lost, the segments are
 entered into it from the bucket's manifests. These are read after the fences are written, because a former owner that
@@ -25,7 +26,7 @@ merged or deleted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -99,7 +100,7 @@ class _Face:
         self._commits.stalled(entries, error)
 
     def remote_state(self) -> RemoteState:
-        records = self._topics.records(self._storage)
+        records = self._topics.kept_records(self._storage)
         known = [topic for topic in self._topics.living() if topic.storage == self._storage]
         return RemoteState(
             {name: (record.topic_ids, Catalogue.encode(record)) for name, record in records.items()},
@@ -149,6 +150,8 @@ class BucketLevel(Level):
         """Storages not read yet, which may hold topics of a lost machine that this broker replaces."""
         self._nursery: trio.Nursery
         self.by_id: dict[int, Topic] = {}
+        self._deleting: set[int] = set()
+        """First ids of topics whose deletion has begun."""
 
     # --- Life cycle ---
 
@@ -467,6 +470,11 @@ class BucketLevel(Level):
             if record.durability is Durability.REMOTE and record.storage == storage
         }
 
+    def kept_records(self, storage: str) -> dict[str, TopicRecord]:
+        """Return the records of the topics in a storage whose deletion has not begun."""
+        records = self.records(storage)
+        return {name: record for name, record in records.items() if record.topic_ids[0] not in self._deleting}
+
     def living(self) -> Iterable[Topic]:
         """Return the topics that are served."""
         return self.by_id.values()
@@ -515,6 +523,8 @@ class BucketLevel(Level):
         storage = record.storage
         journal = await self.open(storage)
         record = await self.catalogue.enlarge_topic(name, partitions)
+        if self._latest(name, record) is None:
+            raise TopicNotFoundError(f"topic {name!r} was deleted while it was to get more partitions")
 
         def bring_to_life() -> None:
             latest = self._latest(name, record)
@@ -530,9 +540,9 @@ class BucketLevel(Level):
         await self._submit(journal, record, change, Settling(bring_to_life))
 
     def _latest(self, name: str, record: TopicRecord) -> TopicRecord | None:
-        """Return the current record: its policies may have been changed since. None: the topic was deleted."""
-        latest = self.catalogue.find(name)
-        return latest if latest is not None and latest.topic_ids[0] == record.topic_ids[0] else None
+        """Return the current record: its policies may have been changed since. None: its deletion has begun."""
+        latest, first = self.catalogue.find(name), record.topic_ids[0]
+        return latest if latest is not None and latest.topic_ids[0] == first and first not in self._deleting else None
 
     async def changed(self, name: str, record: TopicRecord) -> None:
         """Write a record that was changed in the catalogue to the storage; return when that is durable.
@@ -541,7 +551,7 @@ class BucketLevel(Level):
         in the meantime.
         """
         journal = await self.open(record.storage)
-        latest = self.catalogue.find(name)  # the last caller has to store the last change
+        latest = self._latest(name, record)  # the last caller has to store the last change
         if latest is None or latest.topic_ids != record.topic_ids:
             raise TopicNotFoundError(f"topic {name!r} was deleted while it was being changed")
         change = TopicStored(name, latest.topic_ids, Catalogue.encode(latest))
@@ -554,12 +564,30 @@ class BucketLevel(Level):
         """
         await self.open(record.storage)
 
-    async def deleted(self, name: str, record: TopicRecord) -> None:
-        """Write the deletion of a topic from the catalogue to its storage; return when that is durable."""
-        journal = await self.open(record.storage)
+    async def delete(self, name: str, end: Callable[[str, TopicRecord], Awaitable[None]]) -> TopicRecord:
+        """Delete a topic; first in the bucket, see the module. Until both have it, its name is taken.
+
+        Raises as :meth:`open`, and DanubeError: the metadata cannot be written at all; the deletion may be repeated.
+        """
+        journal = await self.open(self.catalogue.expect(name).storage)
+        record = self.catalogue.expect(name)
+        # From here on no change of the record is submitted, and a snapshot does not contain it.
+        self._deleting.add(record.topic_ids[0])
+        await end(name, record)
         for number in record.topic_ids:
             self.by_id.pop(number, None)
         await self._submit(journal, record, TopicDeleted(name, record.topic_ids), Settling(patient=True))
+        while True:
+            try:
+                record = await self.catalogue.delete_topic(name)
+                break
+            except DanubeError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("topic %r is deleted in its bucket, and its record is not yet; retrying: %s", name, error)
+                await trio.sleep(_RETRY_S)
+        self._deleting.discard(record.topic_ids[0])
+        return record
 
     @staticmethod
     async def _submit(

@@ -12,7 +12,7 @@ All decisions that depend on the durability of a topic are made here, and nowher
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from danube.broker.topic.topic import Home, Topic
@@ -163,9 +163,16 @@ class Level(ABC):
         """
         return
 
-    async def deleted(self, name: str, record: TopicRecord) -> None:
-        """Handle the deletion of a topic from the catalogue; return when it is durable everywhere."""
-        return
+    async def delete(self, name: str, end: Callable[[str, TopicRecord], Awaitable[None]]) -> TopicRecord:
+        """Delete a topic; return its last record when that is durable everywhere.
+
+        Args:
+            name: of the topic as a whole; it has a record.
+            end: with name and record; ends the served topics, and returns when nothing of them is pending.
+        """
+        record = await self.catalogue.delete_topic(name)
+        await end(name, record)
+        return record
 
     def unavailable(self, name: str, record: TopicRecord) -> DanubeError | None:
         """Return why a topic that has a record is not served; None: it is being created or deleted."""

@@ -141,7 +141,8 @@ class Replay:
                 self._known.update(change.topic_ids)
             case TopicDeleted():
                 # A later topic of the same name may exist already, from a snapshot that was ahead.
-                if change.name in state.topics and state.topics[change.name][0] == change.topic_ids:
+                # Of the same one the first id is the same: it may have got more partitions that were never stored.
+                if change.name in state.topics and state.topics[change.name][0][0] == change.topic_ids[0]:
                     del state.topics[change.name]
                 for topic_id in change.topic_ids:
                     self._known.discard(topic_id)
