@@ -385,6 +385,101 @@ async def test_a_new_machine_creates_nothing_before_it_has_read_the_bucket(
         await publish(client, "/default/other", [b"2"])
 
 
+@pytest.fixture
+async def withholding(tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch):
+    """A broker with a local topic of a name that a topic in its bucket has, which it could not read at first."""
+    settings = {"storage": bucket, "limits": SEALING}
+    async with running_broker(tmp_path / "first", **settings) as running, running.client() as client:
+        await client.admin.create_topic(TOPIC, durability="remote", partitions=2)
+        await publish(client, f"{TOPIC}-part-1", [b"1"])
+        await client.admin.seal_topic(TOPIC)
+        await publish(client, f"{TOPIC}-part-1", [b"2"])
+        async with client.consumer(TOPIC, subscription="audit", start="earliest") as consumer:
+            assert (await consumer.receive()).payload == b"1"
+        await publish(client, "/default/other", [b"a"], durability="remote")
+
+    async def away(*_arguments: Any) -> None:
+        raise StorageDeniedError("the credentials have expired")
+
+    monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(remote, "_RETRY_S", 0.05)
+    monkeypatch.setattr(remote, "highest_epoch", away)
+    async with running_broker(tmp_path / "second", patience_s=30, **settings) as running, running.client() as client:
+        await client.admin.create_topic(TOPIC, durability="disk")
+        await publish(client, TOPIC, [b"another"])
+        monkeypatch.setattr(remote, "highest_epoch", highest_epoch)
+        await wait_until(lambda: "default" in running.broker.directory.levels.bucket._journals)
+        yield running
+
+
+async def test_a_topic_whose_name_is_taken_stops_no_other(
+    withholding: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No topic of the storage was served, until an operator had deleted the other one and started the broker again."""
+    running = withholding
+    async with running.client() as client:
+        assert f"topic '{TOPIC}' of memory://" in caplog.text
+        assert "another topic of that name, of durability 'disk'" in caplog.text
+        assert await read_all(client, "/default/other") == [b"a"]
+        for life in range(2):  # snapshots, merges and sweeps leave it whole
+            await publish(client, "/default/other", [b"%d" % life] * 30)
+            await client.admin.seal_topic("/default/other")
+            await running.broker.directory.history.keep()
+            assert await read_all(client, TOPIC) == [b"another"]
+            await running.restart(crash=True)
+            await wait_until(lambda: "default" in running.broker.directory.levels.bucket._journals)
+        await client.admin.delete_topic(TOPIC)
+        found = await client.admin.describe_topic(TOPIC)
+        assert (found.durability, found.partitions, found.end_offset) == ("remote", 2, 2)
+        assert not running.broker.directory.catalogue.withheld("default")
+        await publish(client, f"{TOPIC}-part-0", [b"goes on"])
+        await running.restart(crash=True)
+        await wait_until(lambda: "default" in running.broker.directory.levels.bucket._journals)
+        assert "audit" in running.topic(f"{TOPIC}-part-1").subscriptions
+        assert await read_all(client, f"{TOPIC}-part-0") == [b"goes on"]
+        assert await read_all(client, f"{TOPIC}-part-1") == [b"1", b"2"]
+        await client.admin.delete_topic(TOPIC)
+        assert [topic.topic for topic in await client.admin.list_topics()] == ["/default/other"]
+
+
+async def test_a_name_that_becomes_free_while_the_metadata_is_away(
+    withholding: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The withheld topic is not replaced by a new one of its name, and is served at the next opportunity."""
+    running = withholding
+    restore_topic = Catalogue.restore_topic
+
+    async def away(*_arguments: Any) -> None:
+        raise UnavailableError("the metadata is away for a moment")
+
+    async with running.client() as client:
+        monkeypatch.setattr(Catalogue, "restore_topic", away)
+        await client.admin.delete_topic(TOPIC)
+        with pytest.raises(AlreadyExistsError, match="and is not served"):
+            await client.admin.create_topic(TOPIC, durability="remote")
+        monkeypatch.setattr(Catalogue, "restore_topic", restore_topic)
+        with pytest.raises(AlreadyExistsError):
+            await client.admin.create_topic(TOPIC, durability="remote")
+        assert await read_all(client, f"{TOPIC}-part-1") == [b"1", b"2"]
+
+
+async def test_a_withheld_topic_that_another_owner_deletes(
+    withholding: RunningBroker, tmp_path: Path, bucket: str
+) -> None:
+    running = withholding
+    await running.crash()
+    async with running_broker(tmp_path / "third", storage=bucket) as other, other.client() as client:
+        assert await read_all(client, f"{TOPIC}-part-1") == [b"1", b"2"]
+        await client.admin.delete_topic(TOPIC)
+    await running.start()
+    async with running.client() as client:
+        assert await read_all(client, "/default/other") == [b"a"]
+        assert await read_all(client, TOPIC) == [b"another"]
+        assert not running.broker.directory.catalogue.withheld("default")
+        await client.admin.delete_topic(TOPIC)
+        assert [topic.topic for topic in await client.admin.list_topics()] == ["/default/other"]
+
+
 async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     async with running_broker(tmp_path, storage="memory") as running, running.client() as client:
         with pytest.raises(FailedPreconditionError, match="cannot carry topics of durability 'remote'"):

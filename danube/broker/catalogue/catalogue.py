@@ -6,6 +6,7 @@ Keys::
     /namespaces/{namespace}                    NamespaceRecord
     /topics/{namespace}/{topic}                TopicRecord; a partitioned topic is one record
     /subscriptions/{topic id}/{subscription}   SubscriptionRecord
+    /withheld/{storage}/{namespace}/{topic}    TopicRecord of a topic of a bucket that is not served: its name is taken
     /storages/{storage}                        identity of the marker by which it is recognized (text)
     /snapshots/...                             see danube.broker.catalogue.snapshots
 
@@ -93,6 +94,7 @@ class Catalogue:
         self.unknown: Callable[[str], DanubeError | None] = lambda topic: None
         """Returns why it is unknown whether a topic without a record exists; None if it does not."""
         self._topics: dict[str, TopicRecord] = {}
+        self._withheld: dict[tuple[str, str], TopicRecord] = {}
         self._storages: dict[str, str] = {}
         self.broker_policies = TopicPolicies()
         """Policies of the whole broker, as set by command; those of the configuration come after them."""
@@ -107,6 +109,9 @@ class Catalogue:
             self._namespaces[item.key.removeprefix("/namespaces/")] = _NAMESPACE.decode(item.value)
         for item in (await store.list("/topics/"))[0]:
             self._topics[item.key.removeprefix("/topics")] = _TOPIC.decode(item.value)
+        for item in (await store.list("/withheld/"))[0]:
+            storage, _, topic = item.key.removeprefix("/withheld/").partition("/")
+            self._withheld[storage, f"/{topic}"] = _TOPIC.decode(item.value)
         for item in (await store.list("/storages/"))[0]:
             self._storages[item.key.removeprefix("/storages/")] = item.value.decode()
         policies = await store.get("/policies")
@@ -317,6 +322,30 @@ class Catalogue:
                     await self._store.put(_subscription_key(topic_id, subscription), _encode(entry))
             # The record comes last: until then nothing of this is visible.
             await self._put_topic(topic, record)
+
+    def alive(self) -> set[int]:
+        """Return the ids of all topics, including those that are withheld."""
+        return {
+            number for known in (self._topics, self._withheld) for each in known.values() for number in each.topic_ids
+        }
+
+    def withheld(self, storage: str) -> dict[str, TopicRecord]:
+        """Return the withheld topics of a storage by name; see :meth:`withhold`."""
+        return {topic: record for (other, topic), record in self._withheld.items() if other == storage}
+
+    async def withhold(self, topic: str, record: TopicRecord) -> None:
+        """Note a topic of a bucket that is not served, because another topic has its name: its history is kept."""
+        async with self._lock:
+            with _together():
+                await self._store.put(f"/withheld/{record.storage}{topic}", _encode(record))
+                self._withheld[record.storage, topic] = record
+
+    async def release(self, topic: str, storage: str) -> None:
+        """Remove the note of :meth:`withhold`: the topic has its name now, or does not exist any more."""
+        async with self._lock:
+            with _together():
+                await self._store.delete(f"/withheld/{storage}{topic}")
+                self._withheld.pop((storage, topic), None)
 
     def expect(self, topic: str) -> TopicRecord:
         """Return the record of a plain or base topic that is to be deleted.

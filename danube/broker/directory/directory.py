@@ -293,6 +293,7 @@ class Directory:
         async with self._deleting.hold(name):
             record = await self.level(self.catalogue.expect(name)).delete(name, self._end)
             self._changed()
+            await self.levels.bucket.serve_withheld(name)
         for topic_id in record.topic_ids:
             self.runtime.journal.drop_topic(topic_id)
             while True:

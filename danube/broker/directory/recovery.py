@@ -58,7 +58,7 @@ async def recover(directory: Directory, *, identity: int | None, synced: int, lo
     stopped = report.stopped_topics(
         {topic_id: max(found.start_offset, found.end_offset) for topic_id, found in history.catalogue.topics.items()}
     )
-    await history.sweep({topic_id for _, record in catalogue.topics() for topic_id in record.topic_ids})
+    await history.sweep(catalogue.alive())
     changed: list[tuple[str, int, bytes]] = []
     for name, record in catalogue.topics():
         level = directory.level(record)

@@ -56,6 +56,7 @@ from danube.history import (
 from danube.log import Entry, EntryType, ProducerTable, Settling, TopicLog
 from danube.model import Durability, TopicPolicies, validate_topic
 from danube.model.errors import (
+    AlreadyExistsError,
     DanubeError,
     DataLossError,
     FailedPreconditionError,
@@ -245,6 +246,8 @@ class BucketLevel(Level):
             await self._nursery.start(journal.run)
             self._journals[name] = journal
             self._failures.pop(name, None)
+        for topic in self.catalogue.withheld(name):
+            await self.serve_withheld(topic)  # the other one may have been deleted while this was opened
 
     def _lacking(self, name: str) -> FailedPreconditionError | None:
         found = self._storages[name]
@@ -290,7 +293,7 @@ class BucketLevel(Level):
                 " restore the objects below wal/ from a copy"
             )
         records = await self._agree(name, recovered)
-        self._revive(journal, records, recovered)
+        self._revive(name, journal, records, recovered)
         await self._take_over(name, bucket)
         return journal
 
@@ -349,13 +352,13 @@ class BucketLevel(Level):
             _log.warning("%s cannot be taken over; retrying later: %s", self._storages[name].url, error)
 
     async def _agree(self, name: str, recovered: RemoteRecovered) -> dict[str, TopicRecord]:
-        """Make the metadata agree with the bucket, and return the records of its topics."""
+        """Make the metadata agree with the bucket, and return the records of its topics that can be served."""
         catalogue, url = self.catalogue, self._storages[name].url
         records = {
             topic: msgspec.structs.replace(Catalogue.decode_topic(encoded), storage=name)
             for topic, (_, encoded) in recovered.state.topics.items()
         }
-        for topic, record in records.items():
+        for topic, record in list(records.items()):
             present = catalogue.find(topic)
             if present is None or present.topic_ids[0] == record.topic_ids[0]:
                 continue
@@ -363,10 +366,8 @@ class BucketLevel(Level):
                 # Deleted and created again, before the bucket recorded either.
                 await self._take_back(topic, present)
             else:
-                raise FailedPreconditionError(
-                    f"topic {topic!r} of {url} cannot be recovered: there is another topic of that name, and durability"
-                    f" {present.durability.value!r}; delete that one and start the broker again"
-                )
+                await self._withhold(topic, record, present)
+                del records[topic]
         for topic, record in self.records(name).items():
             if topic not in records:
                 await self._take_back(topic, record)
@@ -377,7 +378,53 @@ class BucketLevel(Level):
                 _log.warning("topic %r was recovered from %s", topic, url)
             elif copy.policies != record.policies or copy.topic_ids != record.topic_ids:
                 await catalogue.replace_topic(topic, record)  # a change that was interrupted in between
+        for topic, record in catalogue.withheld(name).items():
+            if topic in records:
+                await catalogue.release(topic, name)  # its name is free now
+            elif topic not in recovered.state.topics:
+                for number in record.topic_ids:  # another owner has deleted it
+                    await self.history.drop_topic(number, topic)
+                await catalogue.release(topic, name)
         return records
+
+    async def _withhold(self, topic: str, record: TopicRecord, present: TopicRecord) -> None:
+        """Keep a topic whose name another one has, without serving it. The other one may have been created meanwhile.
+
+        It happens if the metadata was lost, or is older than the bucket, or the storage was added later.
+        """
+        _log.error(
+            "topic %r of %s is not served, because there is another topic of that name, of durability %r in storage"
+            " %r. Nothing of it is lost: it is served as soon as that one is deleted (danube topics delete %s)",
+            topic,
+            self._storages[record.storage].url,
+            present.durability.value,
+            present.storage,
+            topic,
+        )
+        if self.catalogue.withheld(record.storage).get(topic) != record:
+            await self.catalogue.withhold(topic, record)
+
+    async def serve_withheld(self, name: str) -> None:
+        """Serve withheld topics of a name, if it is free; with two of them, one stays withheld."""
+        for storage in self._journals:
+            record = self.catalogue.withheld(storage).get(name)
+            if record is None or self.catalogue.find(name) is not None:
+                continue
+            try:
+                await self.catalogue.restore_topic(name, record, {})
+            except DanubeError as error:
+                _log.error("topic %r of %s cannot be served yet: %s", name, self._storages[storage].url, error)
+                continue
+            _log.warning("topic %r of %s is served: its name is free", name, self._storages[storage].url)
+            for number in record.topic_ids:
+                self.registry.adopt(self.by_id[number])
+            await self._release(name, storage)
+
+    async def _release(self, name: str, storage: str) -> None:
+        try:
+            await self.catalogue.release(name, storage)
+        except DanubeError as error:
+            _log.warning("that topic %r was withheld is forgotten at the next start: %s", name, error)
 
     async def _take_back(self, topic: str, record: TopicRecord) -> None:
         _log.warning("topic %r is removed: its creation was not finished, or its deletion had begun", topic)
@@ -385,12 +432,17 @@ class BucketLevel(Level):
         for number in record.topic_ids:
             await self.history.drop_topic(number, topic)
 
-    def _revive(self, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered) -> None:
+    def _revive(
+        self, name: str, journal: RemoteJournal, records: Mapping[str, TopicRecord], recovered: RemoteRecovered
+    ) -> None:
+        """Build the topics, also the withheld ones for snapshots of the journal; serve those of ``records``."""
         subscriptions = {
             number: {subscription: Catalogue.decode_subscription(encoded) for subscription, encoded in found.items()}
             for number, found in recovered.state.subscriptions.items()
         }
-        names = {number: each for topic, record in records.items() for each, number in members(topic, record)}
+        withheld = self.catalogue.withheld(name)
+        everything = [(topic, record) for known in (records, withheld) for topic, record in known.items()]
+        names = {number: each for topic, record in everything for each, number in members(topic, record)}
         visitor = RecoveryVisitor(
             names,
             subscriptions,
@@ -404,20 +456,23 @@ class BucketLevel(Level):
                 f"the commits of durability 'remote' lack a seek of {len(visitor.lost_seeks)} subscriptions, and have"
                 " entries after it; restore the objects below wal/ from a copy"
             )
-        for topic, record in records.items():
+        for topic, record in everything:
             for each, number in members(topic, record):
                 state = recovered.topics.get(number, RemoteTopicState())
                 revived = self._build(each, number, record, journal, state, visitor.topics.get(number))
-                self._add(revived, subscriptions.get(number, {}), visitor)
+                self._restore_subscriptions(revived, subscriptions.get(number, {}), visitor)
+                self.by_id[number] = revived
+                if topic in records:
+                    self.registry.adopt(revived)
 
-    def _add(self, topic: Topic, subscriptions: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor) -> None:
+    def _restore_subscriptions(
+        self, topic: Topic, subscriptions: Mapping[str, SubscriptionRecord], visitor: RecoveryVisitor
+    ) -> None:
         for name, record in subscriptions.items():
             cursor = visitor.cursors[record.subscription_id]
             if cursor.clamp(topic.end_offset):
                 _log.error("subscription %r of topic %r was beyond the end %d", name, topic.name, topic.end_offset)
             topic.restore_subscription(name, record, cursor)
-        self.by_id[topic.topic_id] = topic
-        self.registry.adopt(topic)
 
     # --- Topics ---
 
@@ -471,8 +526,8 @@ class BucketLevel(Level):
         }
 
     def kept_records(self, storage: str) -> dict[str, TopicRecord]:
-        """Return the records of the topics in a storage whose deletion has not begun."""
-        records = self.records(storage)
+        """Return the records of the topics in a bucket, also withheld ones, but none whose deletion has begun."""
+        records = {**self.catalogue.withheld(storage), **self.records(storage)}
         return {name: record for name, record in records.items() if record.topic_ids[0] not in self._deleting}
 
     def living(self) -> Iterable[Topic]:
@@ -495,6 +550,12 @@ class BucketLevel(Level):
         Raises as :meth:`open`, and StorageUnavailableError: the creation has to wait, and may happen later.
         """
         journal = await self.open(storage)
+        await self.serve_withheld(name)
+        if name in self.catalogue.withheld(storage):
+            raise AlreadyExistsError(
+                f"topic {name!r} exists already in {self._storages[storage].url}, and is not served: another topic has"
+                " its name, or the metadata is unavailable; the log of the broker says which"
+            )
         record = await self.catalogue.create_topic(name, durability, partitions, storage, policies)
 
         def bring_to_life() -> None:
