@@ -442,6 +442,25 @@ async def test_a_topic_whose_name_is_taken_stops_no_other(
         assert [topic.topic for topic in await client.admin.list_topics()] == ["/default/other"]
 
 
+async def test_a_storage_that_is_opened_while_a_withheld_topic_is_served(
+    withholding: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storages were walked through while another one came: the deletion failed with an error of Python's."""
+    running = withholding
+    restore_topic = Catalogue.restore_topic
+
+    async def slowly(catalogue: Catalogue, *arguments: Any) -> Any:
+        journals = running.broker.directory.levels.bucket._journals
+        journals["another"] = journals["default"]
+        return await restore_topic(catalogue, *arguments)
+
+    async with running.client() as client:
+        monkeypatch.setattr(Catalogue, "restore_topic", slowly)
+        await client.admin.delete_topic(TOPIC)
+        assert (await client.admin.describe_topic(TOPIC)).durability == "remote"
+        del running.broker.directory.levels.bucket._journals["another"]
+
+
 async def test_a_name_that_becomes_free_while_the_metadata_is_away(
     withholding: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

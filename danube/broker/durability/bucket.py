@@ -406,7 +406,7 @@ class BucketLevel(Level):
 
     async def serve_withheld(self, name: str) -> None:
         """Serve withheld topics of a name, if it is free; with two of them, one stays withheld."""
-        for storage in self._journals:
+        for storage in list(self._journals):  # others may be opened meanwhile
             record = self.catalogue.withheld(storage).get(name)
             if record is None or self.catalogue.find(name) is not None:
                 continue
