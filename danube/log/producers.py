@@ -13,6 +13,9 @@ The state that must survive a restart is in the journal: a PRODUCER entry per op
   of a producer without a name, the bit tells whether that name may be used again. Until its state would have expired,
   an unknown name is then refused: it may be the lost one, and answering that it has stored nothing would make its
   producer store everything again. This is part of the snapshot, because the damage is removed with its file.
+* Batches may be damaged in the journal and sealed, so that their topic is served. Their offsets are *unread* until the
+  batches have been read from the history: a producer whose last batch is among them has stored more than the journal
+  says. This is part of the snapshot for the same reason.
 """
 
 from __future__ import annotations
@@ -106,6 +109,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     exclusive_epoch: int
     producers: list[_Saved]
     names_lost_until_us: int = 0
+    unread: list[tuple[int, int]] = []
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -172,6 +176,7 @@ class ProducerTable:
         self._epoch = 0
         self._exclusive_epoch = 0
         self._names_lost_until_us = 0
+        self._unread: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -352,7 +357,9 @@ class ProducerTable:
             if pending is not None:
                 entry = msgspec.structs.replace(entry, next_sequence=pending[0])
             saved.append(_Saved(entry, settled))
-        return _ENCODER.encode(_Snapshot(self._epoch, self._exclusive_epoch, saved, self._names_lost_until_us))
+        return _ENCODER.encode(
+            _Snapshot(self._epoch, self._exclusive_epoch, saved, self._names_lost_until_us, self._unread)
+        )
 
     def restore(self, snapshot: bytes) -> None:
         """Load a snapshot; entries and batches of the journal are applied after it."""
@@ -360,6 +367,8 @@ class ProducerTable:
         self._epoch = max(self._epoch, data.epoch)
         self._exclusive_epoch = max(self._exclusive_epoch, data.exclusive_epoch)
         self._names_lost_until_us = max(self._names_lost_until_us, data.names_lost_until_us)
+        for low, high in data.unread:
+            self.note_unread(low, high)
         for saved in data.producers:
             self._take(saved.entry)
             producer = self._by_id[saved.entry.producer_id]
@@ -388,6 +397,21 @@ class ProducerTable:
                 producer.next_sequence = max(producer.next_sequence, batch.base_sequence + batch.record_count)
             producer.window = deque(sorted(producer.window, key=lambda item: item[2]))
             producer.trim()
+
+    @property
+    def unread(self) -> tuple[int, int] | None:
+        """``[from, to)`` offsets to be read from the history before sessions are opened; None if there are none."""
+        return self._unread[0] if self._unread else None
+
+    def note_unread(self, low: int, high: int) -> None:
+        """Note offsets whose batches are damaged in the journal and sealed; see :attr:`unread`."""
+        if not any(start <= low and high <= end for start, end in self._unread):
+            self._unread.append((low, high))
+
+    def note_read(self, low: int, high: int) -> None:
+        """Remove noted offsets: :meth:`apply_batches` was called with their batches."""
+        self._unread.remove((low, high))
+        self.note_lost_names()
 
     def note_lost_names(self) -> int:
         """After damage to the journal before its end, determine whether producer names were lost, and how many.

@@ -52,6 +52,9 @@ class JournalLevel(Level):
         known = history.catalogue.find(topic_id)
         start = known.start_offset if known is not None else 0
         sealed = max(start, known.end_offset if known is not None else 0)
+        for low, high in recovered.damaged if recovered is not None else ():
+            if start < high <= sealed:  # other damage stops the topic, or is forgotten with the messages
+                producers.note_unread(max(low, start), high)
         # The journal is the source of truth about the end; a snapshot counts only for batches that the journal has
         # lost.
         known_end = found.end_offset if found is not None and recovered is None else 0

@@ -8,8 +8,10 @@ sequence, assign the offset, submit" needs no lock, because nothing in :meth:`In
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Protocol
+
+import trio
 
 from danube.broker.intake.effective_policies import EffectivePolicies
 from danube.broker.intake.publish_rate import Pace
@@ -22,6 +24,7 @@ from danube.log import (
     EntryType,
     Journal,
     MemoryLog,
+    ProducedBatch,
     ProducerSession,
     ProducerTable,
     Settling,
@@ -39,11 +42,14 @@ from danube.model.errors import (
     LimitExceededError,
     ProducerFencedError,
 )
+from danube.model.limits import MIB
 
 __all__ = ["Fed", "Intake"]
 
 _EXPIRY_INTERVAL_US = 10_000_000
 """Minimum interval of the searches for idle producers."""
+_READ_BYTES = 1 * MIB
+"""Read at a time from the history after damage to the journal."""
 
 
 class Fed(Protocol):
@@ -145,6 +151,7 @@ class Intake:
         """Producers that send messages one at a time; the value settles when a pending registration is durable."""
         self._pending: dict[StoredBatch, _Ticket] = {}
         self._expired_us = 0
+        self._reading = trio.Lock()
         self._policies: EffectivePolicies
         self.max_message_bytes = 0
         """Maximum size of a message, by policy and limit."""
@@ -180,6 +187,7 @@ class Intake:
             FailedPreconditionError: the topic has an exclusive producer.
             LimitExceededError: too many producers.
             DataLossError: names of producers are lost, and this one is not known.
+            StorageUnavailableError: the journal was damaged, and the history, which tells what was stored, is away.
         """
         topic = self._topic
         if request.durability is not None and request.durability is not topic.durability:
@@ -187,6 +195,7 @@ class Intake:
                 f"topic {topic.name!r} has durability {topic.durability.value!r}, not {request.durability.value!r};"
                 " durability is fixed when a topic is created"
             )
+        await self._read_unread()
         if not internal:
             self._check_room(request.producer_name)
         exclusive = request.access is ProducerAccess.EXCLUSIVE
@@ -242,6 +251,7 @@ class Intake:
         """
         topic, table, now_us = self._topic, self._table, self._clock_us()
         topic.check_alive()
+        await self._read_unread()
         self._check_room(name)
         self._check_not_held()
         session, new = table.register(name, self._new_id(), now_us=now_us)
@@ -300,6 +310,21 @@ class Intake:
                 " session at a time under one name"
             )
         return latest
+
+    async def _read_unread(self) -> None:
+        """Learn from the history which batches were damaged in the journal: their producers have stored them."""
+        log, table = self._topic.kept, self._table
+        if table.unread is None:
+            return
+        async with self._reading:
+            while (unread := table.unread) is not None:
+                assert isinstance(log, TopicLog)
+                low, high = unread
+                offset = low
+                while max(offset, log.start_offset) < high and (batches := await log.read(offset, _READ_BYTES)):
+                    table.apply_batches(_produced(batches, high))
+                    offset = batches[-1].end_offset
+                table.note_read(low, high)
 
     async def _write(self, session: ProducerSession, now_us: int) -> None:
         """Write a session; return when it is durable."""
@@ -570,3 +595,21 @@ class Intake:
         waiting = list(self._pending)
         while any(batch in self._pending for batch in waiting):
             await self._commits.next_commit()
+
+
+def _produced(batches: Iterable[StoredBatch], end: int) -> dict[int, list[ProducedBatch]]:
+    """Return batches below an offset by producer; composite ones have many producers, and advance no sequence."""
+    found: dict[int, list[ProducedBatch]] = {}
+    for batch in batches:
+        header = batch.header
+        if batch.base_offset < end and not header.flags & BatchFlags.COMPOSITE:
+            found.setdefault(header.producer_id, []).append(
+                ProducedBatch(
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.record_count,
+                    batch.base_offset,
+                    batch.append_time_us,
+                )
+            )
+    return found
