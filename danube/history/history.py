@@ -323,6 +323,8 @@ class History:
         errors: list[Exception] = []
 
         async def keep_storage(name: str) -> None:
+            if self.manifests[name].held:
+                return
             try:
                 await self.merger.merge(name)
             except OwnerFencedError as error:

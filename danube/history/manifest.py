@@ -47,7 +47,14 @@ from danube.history.parts import PartRecord
 from danube.history.pieces import cut, join_pieces, piece_bytes, put_pieces
 from danube.history.segment import SegmentPart, extend_crc
 from danube.model.batch import crc32c
-from danube.model.errors import DataLossError, FailedPreconditionError, OwnerFencedError, StorageNotFoundError
+from danube.model.errors import (
+    DanubeError,
+    DataLossError,
+    FailedPreconditionError,
+    OwnerFencedError,
+    StorageNotFoundError,
+    StorageUnavailableError,
+)
 from danube.storage import Storage
 
 __all__ = [
@@ -340,6 +347,7 @@ class ManifestLog:
         self._told = 0
         self.check_owner: Callable[[], Awaitable[None]] | None = None
         """Raises OwnerFencedError if another broker has claimed the bucket in a way that manifests do not show."""
+        self._held: Callable[[], DanubeError | None] | None = None
         self._clear()
 
     @property
@@ -382,6 +390,26 @@ class ManifestLog:
         self._starts.update(starts or {})
         self._topics.update(topics or {})
 
+    @property
+    def held(self) -> bool:
+        """Whether nothing may be written now; see :meth:`hold`."""
+        return self._held is not None
+
+    def hold(self, why: Callable[[], DanubeError | None]) -> None:
+        """Write nothing until :meth:`release`: this broker is about to claim the place, or to learn that it need not.
+
+        A manifest that is made from what was read before the claim's fences would hide what another owner has written
+        in the meantime.
+
+        Args:
+            why: returns what has delayed the claim, if anything.
+        """
+        self._held = why
+
+    def release(self) -> None:
+        """Write again: the former owner is fenced, or there is none."""
+        self._held = None
+
     def _is_checked(self) -> bool:
         # A call, because another task may change it: a type checker treats a plain attribute as unchanged.
         return self._checked
@@ -392,13 +420,16 @@ class ManifestLog:
         Raises:
             FailedPreconditionError: the place belongs to another cluster; it must not be written to.
             OwnerFencedError: a later owner has written there.
+            StorageUnavailableError: nothing may be written yet; see :meth:`hold`.
         """
+        self._check_held()
         if self._is_checked():
             return
         try:
             bucket = await read_bucket(self._storage, self._cluster)
         except DataLossError as error:
             bucket = await self._what_is_readable(error)
+        self._check_held()
         if self._is_checked():
             return  # another upload has verified it in the meantime; what was read may be our own manifest
         if bucket.epoch and bucket.incarnation != self._incarnation:
@@ -410,6 +441,14 @@ class ManifestLog:
             raise self._fenced(bucket, self._epoch)
         self._previous_snapshot = bucket.snapshot_key
         self._checked = True
+
+    def _check_held(self) -> None:
+        if self._held is not None:
+            why = self._held()
+            raise StorageUnavailableError(
+                f"{self._storage.url}: nothing is sealed, merged or deleted there until this broker has fenced the"
+                f" former owner of its topics of durability 'remote'{f': {why}' if why is not None else ''}; try again"
+            )
 
     def _fenced(self, bucket: Bucket, epoch: int) -> OwnerFencedError:
         return OwnerFencedError(
@@ -476,7 +515,7 @@ class ManifestLog:
         """Write the collected changes, if any. A failed call may be repeated: nothing is lost.
 
         Raises:
-            FailedPreconditionError, OwnerFencedError: as :meth:`check`.
+            FailedPreconditionError, OwnerFencedError, StorageUnavailableError: as :meth:`check`.
             StorageError: the backend failed.
         """
         async with self._lock:

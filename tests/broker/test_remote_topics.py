@@ -243,6 +243,58 @@ async def test_the_first_manifest_of_a_fenced_heir_comes_late(
         assert await read_all(client, TOPIC) == [b"1", b"2", b"3"]
 
 
+async def test_a_former_owner_writes_no_manifest_before_its_claim(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wrote what it knew under an epoch above that of its successor, whose sealed messages were lost for good."""
+    write, late, look, claims = ManifestLog._write, trio.Event(), remote.highest_epoch, "refused"
+
+    async def write_late(self: ManifestLog, key: str, data: bytes) -> None:
+        if claims == "waiting":
+            await late.wait()
+        await write(self, key, data)
+
+    async def claim(*arguments: Any) -> int:
+        if claims == "refused":
+            raise StorageUnavailableError("the storage is slow")
+        if claims == "waiting":
+            await trio.sleep_forever()
+        return await look(*arguments)
+
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    settings = {"storage": bucket, "limits": SEALING, "patience_s": 30}
+    async with running_broker(tmp_path / "a", **settings) as owner:
+        async with owner.client() as client:
+            await publish(client, TOPIC, [b"1"], durability="remote")
+            await client.admin.seal_topic(TOPIC)
+        monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+        monkeypatch.setattr(remote, "highest_epoch", claim)
+        monkeypatch.setattr(ManifestLog, "_write", write_late)
+        for _ in range(3):  # each start raises its epoch, above that of the successor
+            await owner.restart(crash=True)
+        claims = "waiting"
+        await owner.restart(crash=True)
+        owner.broker.directory.history.keep_now()
+        await trio.sleep(0.3)
+        claims = "granted"
+        async with running_broker(tmp_path / "b", **settings) as successor, successor.client() as client:
+            early = {key for key in keys_of(bucket) if key.startswith("wal/")}
+            wanted = [b"1", *payloads_of(0, 25)]
+            for payload in wanted[1:]:
+                await publish(client, TOPIC, [payload])
+                early |= {key for key in keys_of(bucket) if key.startswith("wal/")}
+                await client.admin.seal_topic(TOPIC)
+            assert successor.broker.directory.history.catalogue.epoch < owner.broker.directory.history.catalogue.epoch
+            await wait_until(lambda: len(early - set(keys_of(bucket))) > 10)
+            late.set()
+            await trio.sleep(0.2)
+            await successor.crash()
+            await owner.crash()
+            async with running_broker(tmp_path / "c", **settings) as heir, heir.client() as other:
+                assert await read_all(other, TOPIC) == wanted
+
+
 async def test_a_former_owner_does_not_say_where_a_session_stands(tmp_path: Path, bucket: str) -> None:
     """Else a producer that meets it goes back in its sequence, and what it sends next is taken for a repeat."""
     (tmp_path / "a").mkdir()

@@ -153,6 +153,11 @@ class BucketLevel(Level):
         self.by_id: dict[int, Topic] = {}
         self._deleting: set[int] = set()
         """First ids of topics whose deletion has begun."""
+        for name in self._capable():
+            self.history.manifests[name].hold(partial(self._failures.get, name))
+
+    def _capable(self) -> list[str]:
+        return [name for name in self._storages if self._lacking(name) is None]
 
     # --- Life cycle ---
 
@@ -164,7 +169,7 @@ class BucketLevel(Level):
             journals: for the journals; they end last.
         """
         self._nursery = journals
-        capable = [name for name in self._storages if self._lacking(name) is None]
+        capable = self._capable()
         if not any(self.catalogue.topics()):
             self._unread = dict.fromkeys(capable)
             self.catalogue.unknown = self._unknown
@@ -182,6 +187,7 @@ class BucketLevel(Level):
                 if self.records(name) or await highest_epoch(self._storages[name], self.runtime.config.cluster):
                     await self.open(name)
                 self._unread.pop(name, None)
+                self.history.manifests[name].release()
                 break
             except OwnerFencedError:
                 raise
@@ -191,6 +197,7 @@ class BucketLevel(Level):
                 # for a moment just as well as the storage.
                 if not isinstance(error, StorageError) and not error.retryable:
                     _log.error("topics of durability 'remote' in storage %r cannot be served: %s", name, error)
+                    self.history.manifests[name].release()  # its other topics are sealed
                     break
                 if self.records(name):
                     _log.error("topics of durability 'remote' wait for storage %r: %s", name, error)
@@ -283,6 +290,7 @@ class BucketLevel(Level):
         async def enter_history(recovered: RemoteRecovered) -> None:
             nonlocal bucket
             bucket = await read_bucket(storage, cluster)
+            history.manifests[name].release()  # the fences are there: what it reads from now on is complete
             if self._is_foreign(bucket):
                 await self._enter_history(name, bucket, recovered)
 
