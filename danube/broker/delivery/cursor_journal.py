@@ -134,6 +134,7 @@ class CursorJournal:
 
     def _submit(self, payload: bytes) -> None:
         assert not self._saving
+        assert not self._flushing
         self._saving = True
         self._entries += 1
         self._flushing, self._flushes = self._flushes, []
@@ -165,9 +166,9 @@ class CursorJournal:
         self._saving = False
         self._settled += 1
         moved, self._moved = self._moved, None
+        flushed, self._flushing = self._flushing, []  # before the call: it may submit the next entry
         if moved is not None:
             moved()  # first, so that a consumer learns of it before it takes void acknowledgements for durable ones
-        flushed, self._flushing = self._flushing, []
         for consumer, token in flushed:
             consumer.send(api.AcksFlushed(token))
         self._go_on()
