@@ -68,16 +68,18 @@ def plan_retention(
     if policy.max_bytes > 0:
         # Bytes that may not exist must not evict existing ones: a restart knows unsealed bytes only to a region.
         unsealed_bytes = max(0, log.unsealed_bytes - log.unsealed_surplus_bytes)
-        excess = sum(part.size_bytes for part in parts if part.end_offset > start) + unsealed_bytes
+        # Parts that are entered, and not released from the journal yet, count there: once, and not twice.
+        sealed = [part for part in parts if part.end_offset <= log.journal_start]
+        excess = sum(part.size_bytes for part in sealed if part.end_offset > start) + unsealed_bytes
         excess -= policy.max_bytes
-        for part in parts:
+        for part in sealed:
             if part.end_offset <= start:
                 continue
             excess -= part.size_bytes
             if excess < 0:
                 break
             start = part.end_offset
-        if excess > 0 and start >= log.journal_start:
+        if excess > 0 and start >= log.journal_start and len(sealed) == len(parts):
             start = max(start, log.index.offset_keeping(unsealed_bytes - excess))
     start = min(start, log.end_offset)
     gone = [part for part in parts if part.end_offset <= start]

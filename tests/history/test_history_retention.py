@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from danube.history.parts import PartRecord, TopicHistory
 from danube.history.retention import plan_retention
@@ -117,3 +119,30 @@ def test_bytes_that_may_not_be_there_push_nothing_out(surplus: int, start: int) 
     log = log_of(0, 30, 40)
     log.unsealed_bytes, log.unsealed_surplus_bytes = 1200, surplus
     assert start_of(Retention(max_bytes=2100), log) == start
+
+
+def test_parts_that_the_journal_still_holds_count_once() -> None:
+    """While a manifest could not be written, they counted twice, and sealed messages were removed in their place."""
+    log = log_of(0, 20, 40, *((base, 50) for base in range(20, 40)))  # the journal holds 2,000 bytes from 20 on
+    assert start_of(Retention(max_bytes=3000), log) == 10
+    assert start_of(Retention(max_bytes=3001), log) == 0
+    assert start_of(Retention(max_bytes=1000), log) == 20  # what the journal holds is looked at when it is released
+
+
+@given(
+    st.lists(st.integers(1, 500), min_size=1, max_size=8),
+    st.integers(0, 8),
+    st.integers(0, 8),
+    st.integers(1, 4000),
+)
+def test_size_always_leaves_its_bytes(sizes: list[int], entered: int, released: int, most: int) -> None:
+    """Ten messages each, of so many bytes: the first ones entered as sealed parts, some of those released."""
+    entered = min(entered, len(sizes))
+    released = min(released, entered)
+    history = history_of(*((10 * at, 10 * at + 10, 100, size) for at, size in enumerate(sizes[:entered])))
+    log = log_of(0, 10 * released, 10 * len(sizes))
+    for at, size in enumerate(sizes[released:], released):
+        log.index.add(10 * at, 1, at * 64 * 1024, NOW_US, size)
+    log.unsealed_bytes = sum(sizes[released:])
+    start = plan_retention("/default/t", Retention(max_bytes=most), log, history, (), NOW_US).new_start_offset
+    assert sum(sizes[start // 10 :]) >= min(most, sum(sizes))
