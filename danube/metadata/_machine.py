@@ -1,6 +1,6 @@
 """The rules of a metadata store as a pure state machine over a table.
 
-:class:`Machine` implements puts, conditions, leases and revisions. :class:`Table` is the interface to the data:
+:class:`Machine` implements puts, conditions, leases and revisions. :class:`Rows` is the interface to the data:
 a dict, an SQLite file. The machine does no I/O of its own, has no clock and no randomness, so the same
 sequence of calls gives the same table everywhere, as a replicated log requires. Conditions and
 arguments are checked before the first write, so a call that raises has changed nothing (unless the table itself failed;
@@ -39,7 +39,7 @@ from danube.model.errors import (
 )
 from danube.model.limits import KIB, Limits
 
-__all__ = ["HISTORY_PAGE_BYTES", "HISTORY_PAGE_REVISIONS", "Effects", "HistoryPage", "Machine", "Table", "lease_ended"]
+__all__ = ["HISTORY_PAGE_BYTES", "HISTORY_PAGE_REVISIONS", "Effects", "HistoryPage", "Machine", "Rows", "lease_ended"]
 
 HISTORY_PAGE_REVISIONS = 256
 """Most revisions that a watch reads from the history in one step."""
@@ -47,7 +47,7 @@ HISTORY_PAGE_BYTES = 512 * KIB
 """Bytes of events at which such a step ends early; the revision that reaches it is still read whole."""
 
 
-class Table(Protocol):
+class Rows(Protocol):
     """Storage of a machine. Calls are synchronous; each changes only what it documents."""
 
     revision: int
@@ -121,7 +121,7 @@ class Machine:
 
     __slots__ = ("_limits", "effects", "table")
 
-    def __init__(self, table: Table, limits: Limits) -> None:
+    def __init__(self, table: Rows, limits: Limits) -> None:
         self.table = table
         self.effects = Effects()
         self._limits = limits

@@ -81,7 +81,7 @@ class _Lease(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SqliteTable:
-    """Implements :class:`~danube.metadata._machine.Table`. Not safe for two threads at once."""
+    """Implements :class:`~danube.metadata._machine.Rows`. Not safe for two threads at once."""
 
     def __init__(self, directory: Path) -> None:
         self.revision = 0
