@@ -2,7 +2,7 @@
 
 :class:`MetadataStore` is the contract used by the rest of the broker; its module explains its
 design. :func:`open_store` opens the engine of a URL: ``memory://``, ``embedded://``, or one provided by a
-plugin.
+plugin. :class:`Table` mirrors the records below a prefix in memory, and :class:`TableWriter` changes them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from danube.metadata._contract import (
     Watch,
 )
 from danube.metadata._keys import covers, validate_key, validate_prefix
+from danube.metadata._mirror import RowChange
 from danube.metadata._observed import ObservedStore
 from danube.metadata._plugins import (
     InstalledPlugin,
@@ -33,6 +34,7 @@ from danube.metadata._plugins import (
 )
 from danube.metadata.embedded import EmbeddedStore
 from danube.metadata.memory import MemoryStore
+from danube.metadata.table import Change, Table, TableWriter
 
 __all__ = [
     "MetadataStore",
@@ -54,6 +56,10 @@ __all__ = [
     "MemoryStore",
     "EmbeddedStore",
     "ObservedStore",
+    "Table",
+    "TableWriter",
+    "Change",
+    "RowChange",
     "open_store",
     "installed_plugins",
     "InstalledPlugin",

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from random import Random
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -597,9 +597,11 @@ class FaultyMetadataStore(MetadataStore):
 
     Each call waits up to ``latency_s`` before and after its work, is refused before its work with probability
     ``refuse``, and loses its answer after its work with probability ``lose_answer``: both raise UnavailableError, and
-    the caller cannot tell them apart. A step of a watch fails with probability ``break_watch``; the watch can be
-    iterated again and has lost nothing. All faults are drawn from ``random``, so a seed reproduces a run, and may be
-    changed at any time. ``faults`` counts injected faults by these names. Opens and closes the wrapped store.
+    the caller cannot tell them apart. A change is held back with probability ``hold``: that raises UnavailableError,
+    too, and the change stays on its way until :meth:`arrive`. A step of a watch fails with probability ``break_watch``;
+    the watch can be iterated again and has lost nothing. All faults are drawn from ``random``, so a seed reproduces a
+    run, and may be changed at any time. ``faults`` counts injected faults by these names. Opens and closes the wrapped
+    store.
     """
 
     def __init__(
@@ -610,13 +612,16 @@ class FaultyMetadataStore(MetadataStore):
         latency_s: float = 0.0,
         refuse: float = 0.0,
         lose_answer: float = 0.0,
+        hold: float = 0.0,
         break_watch: float = 0.0,
     ) -> None:
         self._store = store
         self._random = random
+        self._held: list[Callable[[], Any]] = []
         self.latency_s = latency_s
         self.refuse = refuse
         self.lose_answer = lose_answer
+        self.hold = hold
         self.break_watch = break_watch
         self.faults: Counter[str] = Counter()
 
@@ -637,6 +642,21 @@ class FaultyMetadataStore(MetadataStore):
     async def aclose(self) -> None:
         """Close the wrapped store; no faults are injected."""
         await self._store.aclose()
+
+    async def arrive(self) -> None:
+        """Let the held changes arrive at the store, in any order; their answers are lost."""
+        held, self._held = self._held, []
+        self._random.shuffle(held)
+        for call in held:
+            with suppress(DanubeError):
+                await call()
+
+    async def _change(self, what: str, call: Callable[[], Any]) -> Any:
+        if self.hold > 0 and self._random.random() < self.hold:
+            self.faults["hold"] += 1
+            self._held.append(call)
+            raise UnavailableError(f"metadata {what}: injected fault; try again")
+        return await self._suffer(what, call)
 
     async def _suffer(self, what: str, call: Callable[[], Any]) -> Any:
         await self._delay()
@@ -670,7 +690,7 @@ class FaultyMetadataStore(MetadataStore):
         self, key: str, value: bytes, *, expected_revision: int | None = None, lease: LeaseId | None = None
     ) -> int:
         """See :meth:`MetadataStore.put`."""
-        revision: int = await self._suffer(
+        revision: int = await self._change(
             f"put of {key!r}",
             lambda: self._store.put(key, value, expected_revision=expected_revision, lease=lease),
         )
@@ -678,14 +698,14 @@ class FaultyMetadataStore(MetadataStore):
 
     async def delete(self, key: str, *, expected_revision: int | None = None) -> int | None:
         """See :meth:`MetadataStore.delete`."""
-        revision: int | None = await self._suffer(
+        revision: int | None = await self._change(
             f"delete of {key!r}", lambda: self._store.delete(key, expected_revision=expected_revision)
         )
         return revision
 
     async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
         """See :meth:`MetadataStore.transact`."""
-        result: TransactionResult = await self._suffer(
+        result: TransactionResult = await self._change(
             "transaction", lambda: self._store.transact(conditions, operations)
         )
         return result

@@ -1,0 +1,158 @@
+"""The guard of a writer: tells whether a change whose answer was lost was applied. Pure: no I/O, no clock.
+
+A request whose answer was lost may have been applied, may have been refused, or may *still be on its way*. So reading
+the store decides nothing: the request may arrive after the read. But every change of a writer is conditional on the
+revision of one key, its guard, and replaces that key by a new :class:`Mark`. Therefore at most one of the requests
+that were sent since the last known revision can ever be applied, and the first one that is makes all others void::
+
+    known revision r     change 7: if guard is at r: rows, guard := (life, 7)      answer lost
+                         fence  8: if guard is at r: guard := (life, 8)            rewrites the guard
+
+      fence answered     change 7 was not applied, and cannot be applied any more
+      fence refused      the guard is no longer at r: read it. (life, 7): applied, at the revision of the guard;
+                         a higher number: an earlier fence has arrived; another life: another process has taken over
+
+The guard is written by its writer alone, so the answer is exact, also if other members of a cluster change the same
+rows at the same time, and a record may have any value.
+
+Stored (msgpack, an array)::
+
+    life      number of the writer's process: one more than the one before it
+    number    of the change that wrote the mark; each request has another one
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from danube.metadata._contract import Condition, KeyValue, Put
+from danube.model.decoding import UNDECODABLE
+
+__all__ = ["Guard", "Mark", "Verdict"]
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """The value of a guard; see the module."""
+
+    life: int
+    number: int
+
+
+_encode = msgspec.msgpack.encode
+_MARK = msgspec.msgpack.Decoder(Mark)
+
+
+class Verdict(enum.Enum):
+    """What a read of the guard says about the change in doubt."""
+
+    APPLIED = "applied"
+    """It was applied, at the revision of the guard."""
+    NOT_APPLIED = "not applied"
+    """It was not, and cannot be any more."""
+    OPEN = "open"
+    """The guard has not changed since the change was sent: it may still arrive. Rewrite the guard."""
+    DISPLACED = "displaced"
+    """Another process has taken the guard, or the guard was deleted. Nothing more can be written under it."""
+
+
+class Guard:
+    """What a writer knows of its guard.
+
+    Exactly one request at a time is under way. A change is in doubt from :meth:`change` until its answer, or until
+    :meth:`fenced` or :meth:`judge` decides about it, whatever else happens to the caller.
+
+    Args:
+        key: of the guard.
+        life: of this writer; no other process has or had the same.
+        revision: at which this life's first mark was written.
+    """
+
+    __slots__ = ("_doubtful", "_number", "key", "life", "revision")
+
+    def __init__(self, key: str, life: int, revision: int) -> None:
+        self.key = key
+        self.life = life
+        self.revision = revision
+        """Last known revision of the guard; the change in doubt and all fences are conditional on it."""
+        self._number = 0
+        self._doubtful = 0
+
+    @classmethod
+    def first_mark(cls, key: str, item: KeyValue | None) -> tuple[int, Put, int]:
+        """Return the life that follows the one that is stored, the put of its first mark, and the put's condition.
+
+        Args:
+            key: of the guard.
+            item: the present guard, None if there is none.
+
+        Raises:
+            ValueError: the guard cannot be decoded.
+        """
+        former = 0
+        if item is not None:
+            try:
+                former = _MARK.decode(item.value).life
+            except UNDECODABLE as error:
+                raise ValueError(f"metadata key {key!r} does not decode: {error}") from error
+        life = former + 1
+        return life, Put(key, _encode(Mark(life, 0))), item.mod_revision if item is not None else 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the outcome of the last change is unknown."""
+        return bool(self._doubtful)
+
+    @property
+    def condition(self) -> Condition:
+        """The condition of the next request."""
+        return Condition(self.key, self.revision)
+
+    def _mark(self) -> Put:
+        self._number += 1
+        return Put(self.key, _encode(Mark(self.life, self._number)))
+
+    def change(self) -> Put:
+        """Begin a change: it is in doubt from now on. Return the operation that belongs into its transaction."""
+        assert not self._doubtful, "the last change is still in doubt"
+        mark = self._mark()
+        self._doubtful = self._number
+        return mark
+
+    def applied(self, revision: int) -> None:
+        """The change was answered: it was applied at ``revision``."""
+        assert self._doubtful
+        self.revision, self._doubtful = revision, 0
+
+    def withdrawn(self) -> None:
+        """The change was not sent, or refused in a way that cannot be that of another request."""
+        self._doubtful = 0
+
+    def fence(self) -> Put:
+        """Return the operation that rewrites the guard, to be put under :attr:`condition`."""
+        return self._mark()
+
+    def fenced(self, revision: int) -> None:
+        """A fence was answered: the change was not applied, and cannot be applied any more."""
+        self.revision, self._doubtful = revision, 0
+
+    def judge(self, item: KeyValue | None) -> Verdict:
+        """Decide about the change in doubt by the present guard, read after a fence was sent.
+
+        Args:
+            item: the guard as read; None if it does not exist.
+        """
+        if item is None:
+            return Verdict.DISPLACED
+        if item.mod_revision == self.revision:
+            return Verdict.OPEN
+        try:
+            mark = _MARK.decode(item.value)
+        except UNDECODABLE:
+            return Verdict.DISPLACED
+        if mark.life != self.life:
+            return Verdict.DISPLACED
+        happened = mark.number == self._doubtful
+        self.revision, self._doubtful = item.mod_revision, 0
+        return Verdict.APPLIED if happened else Verdict.NOT_APPLIED

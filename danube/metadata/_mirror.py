@@ -1,0 +1,100 @@
+"""The rows of a table in memory, brought up to date by three sources in any order. Pure: no I/O, no clock.
+
+A mirror learns of changes from a list (a snapshot at a revision), from a watch (all changes, in order), and from the
+answers to its owner's own changes, which may come before or after the watch reports them. Revisions decide: the change
+with the higher revision is the later one, whatever arrives first. What list or watch have passed is known, so an
+answer from before that says nothing new. A row that was deleted is remembered until list or watch have passed the
+deletion, otherwise an older event would bring it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+__all__ = ["Mirror", "RowChange"]
+
+T = TypeVar("T")
+
+
+class RowChange(NamedTuple, Generic[T]):
+    """A row that has changed in a mirror."""
+
+    name: str
+    before: T | None
+    """None: it was created."""
+    after: T | None
+    """None: it was deleted."""
+
+
+class Mirror(Generic[T]):
+    """The rows of one table; see the module.
+
+    Args:
+        watched: whether list or watch continue after the first list. If not, the owner is the only one that changes
+            rows, its changes arrive in order, and deletions need not be remembered.
+    """
+
+    __slots__ = ("_gone", "_revisions", "_watched", "position", "values")
+
+    def __init__(self, *, watched: bool) -> None:
+        self._watched = watched
+        self.values: dict[str, T] = {}
+        """The rows. Only this class changes it; the object is the same for ever."""
+        self.position = 0
+        """Everything up to this revision has been seen by list and watch; 0: nothing was listed yet."""
+        self._revisions: dict[str, int] = {}
+        self._gone: dict[str, int] = {}
+        """Rows that were deleted after :attr:`position`, with the revision of that."""
+
+    def revision(self, name: str) -> int:
+        """Return the revision of a row, 0 if there is none."""
+        return self._revisions.get(name, 0)
+
+    def _is_news(self, name: str, revision: int) -> bool:
+        # What list and watch have passed is in the mirror, or was replaced or deleted since.
+        return revision > self.position and revision > (self._revisions.get(name) or self._gone.get(name, 0))
+
+    def put(self, name: str, value: T, revision: int) -> RowChange[T] | None:
+        """Enter a row as of a revision; None if a later change of it is known, or this one."""
+        if not self._is_news(name, revision):
+            return None
+        before = self.values.get(name)
+        self._gone.pop(name, None)
+        self.values[name] = value
+        self._revisions[name] = revision
+        return RowChange(name, before, value)
+
+    def delete(self, name: str, revision: int) -> RowChange[T] | None:
+        """Remove a row that was deleted at a revision; None if a later change of it is known, or this one."""
+        if not self._is_news(name, revision):
+            return None
+        if self._watched and revision > self.position:
+            self._gone[name] = revision
+        if name not in self.values:
+            return None
+        del self._revisions[name]
+        return RowChange(name, self.values.pop(name), None)
+
+    def reset(self, rows: Iterable[tuple[str, T, int]], revision: int) -> list[RowChange[T]]:
+        """Enter a snapshot: all rows as of a revision, each with its own; return the changes.
+
+        One that is older than :attr:`position` is ignored: another one, or the watch, was faster.
+        """
+        if revision < self.position:
+            return []
+        found: set[str] = set()
+        changes: list[RowChange[T] | None] = []
+        for name, value, changed_at in rows:
+            found.add(name)
+            changes.append(self.put(name, value, changed_at))
+        gone = [name for name, changed_at in self._revisions.items() if changed_at <= revision and name not in found]
+        changes += [self.delete(name, revision) for name in gone]
+        self.passed(revision)
+        return [change for change in changes if change is not None]
+
+    def passed(self, revision: int) -> None:
+        """List or watch have seen everything up to this revision."""
+        self.position = max(self.position, revision)
+        if self._gone:
+            self._gone = {name: gone_at for name, gone_at in self._gone.items() if gone_at > self.position}

@@ -1,0 +1,375 @@
+"""Typed mirrors of metadata key prefixes, and changes of them with a certain outcome.
+
+:class:`Table` is the rows below a prefix, decoded, in memory. :class:`TableWriter` changes rows, in transactions over
+any tables of one store. A room of the broker has a writer and some tables::
+
+    writer = await TableWriter.open(store, "/writers/shop")
+    orders, totals = Table(store, "/orders/", Order), Table(store, "/totals/", Total)
+    await orders.load()
+    await totals.load()
+    async with writer.changing():
+        total = totals.values["today"]           # nothing else is changing, and nothing is in doubt
+        await writer.apply(orders.create("17", order), totals.put("today", total.plus(order)))
+
+Every change is conditional on the revisions that the mirror has, so a change by another member is never overwritten:
+that raises :class:`~danube.model.errors.MetadataConflictError`, and nothing was changed.
+
+**Lost answers.** A call that fails or is cancelled may have been applied, or may still be on its way to the store; so a
+row that is read afterwards proves nothing: the change may arrive after the read. The one rule is: first rewrite a key
+that the doubtful change was conditional on, then read. The rewritten key is the *guard* of the writer
+(:mod:`danube.metadata._guard`): each change is conditional on it and marks it with a number, so once it has been
+rewritten a change that has not arrived is refused, and the mark tells exactly whether it had arrived before. That
+happens at once, within the call; if the store does not answer that either, the call raises the store's error, and the
+change stays in doubt until the next :meth:`TableWriter.changing`, which settles it before anything else happens.
+Mirrors show a change as soon as it is certain, and not before.
+
+A writer that opens rewrites the guard, too: nothing that its predecessor left on its way arrives after that, so a table
+that is loaded then is complete. Writers that open the same guard at the same time displace each other; the last one
+wins, and the others raise :class:`~danube.model.errors.OwnerFencedError` for every later change.
+
+**Changes by others.** A table that only one process changes is loaded once. One that other members change, too, is
+followed (:meth:`Table.follow`): list, then watch from the next revision, and list again when the watch is too far
+behind (:class:`~danube.model.errors.WatchCompactedError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+import trio
+
+from danube.metadata._contract import Condition, Delete, MetadataStore, Put, PutEvent
+from danube.metadata._guard import Guard, Verdict
+from danube.metadata._mirror import Mirror, RowChange
+from danube.model.decoding import UNDECODABLE
+from danube.model.errors import (
+    CallRefusedError,
+    DanubeError,
+    DataLossError,
+    InvalidArgumentError,
+    MetadataConflictError,
+    NotFoundError,
+    OwnerFencedError,
+    UnavailableError,
+    WatchCompactedError,
+)
+
+__all__ = ["Change", "Table", "TableWriter"]
+
+T = TypeVar("T")
+
+FOLLOW_RETRY_S: Final = 1.0
+"""Pause before a table that is followed asks a store again that did not answer."""
+
+_NOT_DONE: Final = (InvalidArgumentError, NotFoundError, CallRefusedError)
+"""Errors that a store raises only for a change that it has not applied, whatever happened on the way."""
+
+
+class Change(NamedTuple):
+    """A change of some rows, not made yet: made by :meth:`Table.put` and so on, or by hand."""
+
+    conditions: Sequence[Condition]
+    operations: Sequence[Put | Delete]
+    applied: Callable[[int], None]
+    """Called with the revision as soon as it is certain that the change was applied; must not raise."""
+
+
+class Table(Generic[T]):
+    """A mirror of the keys below a prefix; see the module.
+
+    Args:
+        store: the metadata store.
+        prefix: of the keys. The name of a row is the rest of its key: with ``/topics/`` it has no slash at its
+            beginning, with ``/topics`` it has.
+        kind: type of the rows, a msgspec struct.
+        encode, decode: other functions than msgpack, for rows that are not structs. ``decode`` may raise the
+            exceptions in :data:`danube.model.decoding.UNDECODABLE`.
+        watched: whether :meth:`follow` is used.
+        on_change: called for each row that :meth:`load` or :meth:`follow` or a change has changed, in order; must not
+            raise.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        prefix: str,
+        kind: type[T],
+        *,
+        encode: Callable[[T], bytes] = msgspec.msgpack.encode,
+        decode: Callable[[bytes], T] | None = None,
+        watched: bool = False,
+        on_change: Callable[[RowChange[T]], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._listed = prefix if prefix.endswith("/") else prefix + "/"
+        self._encode = encode
+        self._decode = decode if decode is not None else msgspec.msgpack.Decoder(kind).decode
+        self._mirror: Mirror[T] = Mirror(watched=watched)
+        self._on_change = on_change
+        self._moved = trio.Event()
+        self.values: Mapping[str, T] = MappingProxyType(self._mirror.values)
+        """The rows by name, always the same object."""
+
+    # --- Reading ---
+
+    def revision(self, name: str) -> int:
+        """Return the revision of a row, 0 if there is none."""
+        return self._mirror.revision(name)
+
+    @property
+    def position(self) -> int:
+        """Revision up to which list and watch have seen everything; 0: the table was not loaded yet."""
+        return self._mirror.position
+
+    async def load(self) -> None:
+        """Read all rows. If the table is not followed, do that before its first change.
+
+        Raises:
+            DataLossError: a record does not decode.
+            DanubeError: the store cannot answer.
+        """
+        items, revision = await self._store.list(self._listed)
+        rows = [(self._name(item.key), self._decoded(item.key, item.value), item.mod_revision) for item in items]
+        for change in self._mirror.reset(rows, revision):
+            self._tell(change)
+        self._note_moved()
+
+    def _name(self, key: str) -> str:
+        return key[len(self._prefix) :]
+
+    def _decoded(self, key: str, value: bytes) -> T:
+        try:
+            return self._decode(value)
+        except UNDECODABLE as error:
+            raise DataLossError(
+                f"the metadata record {key} does not decode: {error}; restore the metadata store from a copy, or use"
+                " the version of Danube that has written it"
+            ) from error
+
+    def _tell(self, change: RowChange[T] | None) -> None:
+        if change is not None and self._on_change is not None:
+            self._on_change(change)
+
+    # --- Changes ---
+
+    def create(self, name: str, value: T) -> Change:
+        """Put a row that must not exist."""
+        return self._put(name, value, 0)
+
+    def put(self, name: str, value: T) -> Change:
+        """Create or replace a row, from what the mirror has now."""
+        return self._put(name, value, self._mirror.revision(name))
+
+    def _put(self, name: str, value: T, revision: int) -> Change:
+        key = self._prefix + name
+        return Change(
+            (Condition(key, revision),),
+            (Put(key, self._encode(value)),),
+            lambda changed_at: self._changed(self._mirror.put(name, value, changed_at)),
+        )
+
+    def delete(self, name: str) -> Change:
+        """Delete a row, as the mirror has it now; no change if it has none."""
+        key = self._prefix + name
+        return Change(
+            (Condition(key, self._mirror.revision(name)),),
+            (Delete(key),),
+            lambda changed_at: self._changed(self._mirror.delete(name, changed_at)),
+        )
+
+    def _changed(self, change: RowChange[T] | None) -> None:
+        self._tell(change)
+
+    # --- Changes by others ---
+
+    async def follow(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the mirror up to date, until cancelled; started when it has been loaded.
+
+        While the store does not answer, the mirror stays as it is, and the store is asked again every second.
+
+        Raises:
+            DataLossError: a record does not decode.
+            DanubeError: the store failed for good, for example because it was closed.
+        """
+        told = False
+        stale = True
+        compacted_at = -1
+        while True:
+            try:
+                if self._store.capabilities.watch_replay:
+                    if stale:
+                        await self.load()
+                        stale = False
+                    watch = self._store.watch(self._listed, self._mirror.position + 1)
+                else:
+                    stale = True
+                    watch = self._store.watch(self._listed)
+                async with watch:
+                    if stale:  # the watch begins now: what the list does not have yet comes through it
+                        await self.load()
+                    if not told:
+                        told = True
+                        task_status.started()
+                    async for batch in watch:
+                        if batch.revision > self._mirror.position:
+                            for event in batch.events:
+                                name = self._name(event.key)
+                                if isinstance(event, PutEvent):
+                                    value = self._decoded(event.key, event.item.value)
+                                    self._tell(self._mirror.put(name, value, event.mod_revision))
+                                else:
+                                    self._tell(self._mirror.delete(name, event.mod_revision))
+                            self._mirror.passed(batch.revision)
+                            self._note_moved()
+            except WatchCompactedError:
+                if compacted_at == self._mirror.position:  # the list was not newer: the store is behind its own answers
+                    await trio.sleep(FOLLOW_RETRY_S)
+                compacted_at = self._mirror.position
+                stale = True
+            except UnavailableError:
+                await trio.sleep(FOLLOW_RETRY_S)
+
+    def _note_moved(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+
+    async def reached(self, revision: int) -> None:
+        """Wait until the mirror has everything up to a revision that changed a row of it (:meth:`follow` is running).
+
+        A member that is told of a change by another one can wait for it like that.
+        """
+        while self._mirror.position < revision:
+            await self._moved.wait()
+
+
+class TableWriter:
+    """Changes rows, one transaction at a time; see the module. Create it with :meth:`open`.
+
+    Args:
+        store: the metadata store.
+        guard: what is known of the guard.
+    """
+
+    def __init__(self, store: MetadataStore, guard: Guard) -> None:
+        self._store = store
+        self._guard = guard
+        self._lock = trio.Lock()
+        self._applied: Callable[[int], None] = _ignore
+
+    @classmethod
+    async def open(cls, store: MetadataStore, key: str) -> TableWriter:
+        """Take over a guard: no change of its former writers is applied any more when this returns.
+
+        Args:
+            store: the metadata store.
+            key: of the guard; no other key is below it.
+
+        Raises:
+            DataLossError: the guard does not decode.
+            DanubeError: the store cannot answer.
+        """
+        while True:
+            try:
+                life, mark, expected = Guard.first_mark(key, await store.get(key))
+            except ValueError as error:
+                raise DataLossError(f"{error}; restore the metadata store from a copy") from error
+            try:
+                revision = await store.put(mark.key, mark.value, expected_revision=expected)
+            except MetadataConflictError:
+                continue  # another process opens it at the same time; the last one wins
+            return cls(store, Guard(key, life, revision))
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it is unknown whether the last change was applied."""
+        return self._guard.in_doubt
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Wait until no other change is under way, and settle the last one if it is in doubt.
+
+        Inside, the mirrors of tables that only this writer changes agree with the store, and :meth:`apply` may be
+        called.
+
+        Raises:
+            OwnerFencedError: another process has taken the guard.
+            DanubeError: a change is in doubt, and the store cannot answer.
+        """
+        async with self._lock:
+            if self._guard.in_doubt:
+                await self._settle()
+            yield
+
+    async def settle(self) -> None:
+        """Determine whether the last change was applied, if that is unknown. Raises as :meth:`changing`."""
+        async with self.changing():
+            return
+
+    async def apply(self, *changes: Change) -> int:
+        """Make some changes, all or none, inside :meth:`changing`; return their revision.
+
+        If this is cancelled, the changes are in doubt, until the next :meth:`changing`.
+
+        Raises:
+            MetadataConflictError: a row has another revision; nothing was changed.
+            OwnerFencedError: another process has taken the guard; nothing was changed.
+            DanubeError: nothing was changed; or, if :attr:`in_doubt`, that is unknown.
+        """
+        guard = self._guard
+        conditions = [guard.condition]
+        operations: list[Put | Delete] = []
+        for change in changes:
+            conditions += change.conditions
+            operations += change.operations
+
+        def applied(revision: int) -> None:
+            for change in changes:
+                change.applied(revision)
+
+        operations.append(guard.change())
+        self._applied = applied
+        try:
+            result = await self._store.transact(conditions, operations)
+        except _NOT_DONE:
+            guard.withdrawn()
+            raise
+        except DanubeError:
+            if not await self._settle():
+                raise
+        else:
+            guard.applied(result.revision)
+            applied(result.revision)
+        return guard.revision
+
+    async def _settle(self) -> bool:
+        """Determine whether the change in doubt was applied, bring the mirrors in line, and return that."""
+        guard = self._guard
+        while True:
+            fence = guard.fence()
+            try:
+                revision = await self._store.put(fence.key, fence.value, expected_revision=guard.revision)
+            except MetadataConflictError:
+                pass
+            else:
+                guard.fenced(revision)
+                return False
+            verdict = guard.judge(await self._store.get(guard.key))
+            if verdict == Verdict.DISPLACED:
+                raise OwnerFencedError(
+                    f"another process has taken over the metadata under {guard.key}; this one can change nothing there"
+                    " any more and has to stop"
+                )
+            if verdict != Verdict.OPEN:
+                break
+        if verdict == Verdict.APPLIED:
+            self._applied(guard.revision)
+        return verdict == Verdict.APPLIED
+
+
+def _ignore(revision: int) -> None:
+    """No change was made yet."""
