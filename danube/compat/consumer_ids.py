@@ -5,6 +5,7 @@ alone, any number of times. So an id keeps its meaning for as long as its subscr
 the broker; the Python client, for example, cannot resume without it. Ids are in the metadata store::
 
     /compat/consumers/{id}      ConsumerRecord
+    /writers/consumers          guard of the writer
 
 An id is removed with its subscription, and when it was not used for a long time. There are at most
 ``Limits.max_compat_consumers``; beyond that, the least recently used ones are removed: if their clients return, they
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
-from danube.metadata import Delete, MetadataStore
+from danube.metadata import MetadataStore, RowChange, Table, TableWriter
 from danube.model import Limits, SubscriptionType
 from danube.model.errors import LimitExceededError
 
@@ -30,12 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerIds", "ConsumerRecord", "KnownConsumer"]
 
 _PREFIX: Final = "/compat/consumers/"
+_WRITER: Final = "/writers/consumers"
 _DELETES_PER_TRANSACTION: Final = 100
 
 _LOOKS_PER_TURN: Final = 1_000
 """A sweep lets other tasks run after this many ids."""
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -51,11 +51,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
     key_filters: tuple[str, ...] = ()
 
 
-_RECORD = msgspec.msgpack.Decoder(ConsumerRecord)
-
-
 class KnownConsumer:
-    """A consumer that has an id. Its record is changed only by :meth:`ConsumerIds.register`."""
+    """A consumer that has an id. Its record is the stored one."""
 
     __slots__ = ("active", "consumer_id", "expected_until", "record", "stream", "subscription_id", "used")
 
@@ -75,7 +72,7 @@ class KnownConsumer:
 
 
 class ConsumerIds:
-    """All ids of one broker.
+    """All ids of one broker. Must be loaded (:meth:`load`) before anything is registered or removed.
 
     Args:
         store: the metadata store.
@@ -91,7 +88,8 @@ class ConsumerIds:
         self._limits = limits
         self._new_id = new_id
         self._exists = exists
-        self._lock = trio.Lock()
+        self._table = Table(store, _PREFIX, ConsumerRecord, on_change=self._changed)
+        self._writer: TableWriter
         self._known: dict[int, KnownConsumer] = {}
         self._by_topic: dict[int, dict[tuple[str, str], KnownConsumer]] = {}
         """By topic id, then by subscription and name."""
@@ -101,14 +99,34 @@ class ConsumerIds:
 
     async def load(self) -> None:
         """Read all ids from the store."""
-        now = trio.current_time()
-        for item in (await self._store.list(_PREFIX))[0]:
-            self._learn(KnownConsumer(int(item.key.removeprefix(_PREFIX), 16), _RECORD.decode(item.value), now))
+        self._writer = await TableWriter.open(self._store, _WRITER)
+        await self._table.load()
+
+    def _changed(self, change: RowChange[ConsumerRecord]) -> None:
+        """Follow the table: a record was created, changed or deleted."""
+        consumer_id = int(change.name, 16)
+        known = self._known.get(consumer_id)
+        if change.after is None:
+            if known is not None:
+                self._unlearn(known)
+        elif known is None:
+            self._learn(KnownConsumer(consumer_id, change.after, trio.current_time()))
+        else:
+            known.record = change.after
 
     def _learn(self, consumer: KnownConsumer) -> None:
         record = consumer.record
         self._known[consumer.consumer_id] = consumer
         self._by_topic.setdefault(record.topic_id, {})[record.subscription, record.name] = consumer
+
+    def _unlearn(self, consumer: KnownConsumer) -> None:
+        record = consumer.record
+        self._known.pop(consumer.consumer_id, None)
+        of_topic = self._by_topic.get(record.topic_id, {})
+        if of_topic.get((record.subscription, record.name)) is consumer:
+            del of_topic[record.subscription, record.name]
+        if not of_topic:
+            self._by_topic.pop(record.topic_id, None)
 
     def find(self, consumer_id: int) -> KnownConsumer | None:
         """Return the consumer of an id, if it is known and its subscription exists."""
@@ -146,8 +164,9 @@ class ConsumerIds:
 
         Raises:
             LimitExceededError: there are too many, and all of them are connected.
+            DanubeError: the store failed. If the record was stored all the same, the next call finds it.
         """
-        async with self._lock:
+        async with self._writer.changing():
             name = (record.topic_id, record.subscription, record.name)
             consumer = self.named(*name)
             if consumer is None:
@@ -155,12 +174,11 @@ class ConsumerIds:
                 if former is not None:
                     await self._forget([former])  # of a deleted subscription of this name
                 await self._make_room()
-                consumer = KnownConsumer(self._new_id(), record, trio.current_time())
-                await self._store.put(_key(consumer), _encode(record), expected_revision=0)
-                self._learn(consumer)
+                consumer_id = self._new_id()
+                await self._writer.apply(self._table.create(_name(consumer_id), record))
+                consumer = self._known[consumer_id]
             elif consumer.record != record:
-                await self._store.put(_key(consumer), _encode(record))
-                consumer.record = record
+                await self._writer.apply(self._table.put(_name(consumer.consumer_id), record))
             consumer.subscription_id = subscription_id
             return consumer
 
@@ -182,7 +200,7 @@ class ConsumerIds:
 
     async def sweep(self) -> int:
         """Remove the ids whose subscription was deleted or that were not used for too long; return how many."""
-        async with self._lock:
+        async with self._writer.changing():
             outdated = await self._outdated()
             await self._forget(outdated)
         return len(outdated)
@@ -198,18 +216,10 @@ class ConsumerIds:
         return found
 
     async def _forget(self, consumers: Sequence[KnownConsumer]) -> None:
-        for consumer in consumers:
-            record = consumer.record
-            self._known.pop(consumer.consumer_id, None)
-            of_topic = self._by_topic.get(record.topic_id, {})
-            if of_topic.get((record.subscription, record.name)) is consumer:
-                del of_topic[record.subscription, record.name]
-            if not of_topic:
-                self._by_topic.pop(record.topic_id, None)
         for start in range(0, len(consumers), _DELETES_PER_TRANSACTION):
             some = consumers[start : start + _DELETES_PER_TRANSACTION]
-            await self._store.transact((), [Delete(_key(consumer)) for consumer in some])
+            await self._writer.apply(*[self._table.delete(_name(consumer.consumer_id)) for consumer in some])
 
 
-def _key(consumer: KnownConsumer) -> str:
-    return f"{_PREFIX}{consumer.consumer_id:016x}"
+def _name(consumer_id: int) -> str:
+    return f"{consumer_id:016x}"

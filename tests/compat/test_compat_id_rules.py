@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from danube.compat.consumer_ids import ConsumerIds, ConsumerRecord, KnownConsumer
-from danube.metadata import Delete, MemoryStore
+from danube.metadata import Delete, MemoryStore, Put
 from danube.model import Limits, SubscriptionType
 from danube.model.errors import LimitExceededError, UnavailableError
 
@@ -21,24 +21,26 @@ STREAM = cast("Any", object())
 
 
 class Store(MemoryStore):
-    """Counts what is written; may refuse it."""
+    """Counts what is written; may refuse it, or lose the answer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.puts: list[str] = []
         self.deleted: list[int] = []
-        self.refuses = False
-
-    async def put(self, key: str, value: bytes, **options: Any) -> int:
-        if self.refuses:
-            raise UnavailableError("away")
-        self.puts.append(key)
-        return await super().put(key, value, **options)
+        self.refuses = self.loses = False
 
     async def transact(self, conditions: Sequence[Any], operations: Sequence[Any]) -> Any:
-        if all(isinstance(each, Delete) for each in operations):
-            self.deleted.append(len(operations))
-        return await super().transact(conditions, operations)
+        if self.refuses:
+            raise UnavailableError("away")
+        records = [each for each in operations if not each.key.startswith("/writers/")]
+        self.puts += [each.key for each in records if isinstance(each, Put)]
+        if records and all(isinstance(each, Delete) for each in records):
+            self.deleted.append(len(records))
+        result = await super().transact(conditions, operations)
+        if self.loses:
+            self.refuses = True
+            raise UnavailableError("lost")
+        return result
 
 
 class World:
@@ -89,7 +91,9 @@ class World:
 @asynccontextmanager
 async def world_of(**limits: Any) -> AsyncGenerator[World, None]:
     async with Store() as store:
-        yield World(store, **limits)
+        world = World(store, **limits)
+        await world.ids.load()
+        yield world
 
 
 async def test_a_name_has_one_id_in_each_subscription_and_topic() -> None:
@@ -127,6 +131,25 @@ async def test_another_record_of_a_name_is_written_and_kept_under_its_id() -> No
         assert known.record.type is FAILOVER, "what is not stored does not count"
         with pytest.raises(UnavailableError):
             await world.register("bob")
+        await world.agrees()
+
+
+async def test_an_id_whose_answer_was_lost_is_the_one_that_is_given_next() -> None:
+    async with world_of() as world:
+        world.store.loses = True
+        with pytest.raises(UnavailableError, match="away"):
+            await world.register("ann")
+        assert len(world.ids) == 0
+        world.store.refuses = world.store.loses = False
+        assert (await world.register("ann")).consumer_id == 1
+        assert await world.stored() == {1: "ann"}
+        world.store.loses = True
+        world.gone.add("s")
+        with pytest.raises(UnavailableError):
+            await world.ids.sweep()
+        assert len(world.ids) == 1, "it is not certain yet"
+        world.store.refuses = world.store.loses = False
+        assert await world.ids.sweep() == 0
         await world.agrees()
 
 
