@@ -152,14 +152,18 @@ class Metadata(MemoryStore):
             raise AWAY
         return await super().get(key)
 
-    async def put(self, key: str, value: bytes, **options: Any) -> int:
+    async def transact(self, conditions: Sequence[Any], operations: Sequence[Any]) -> Any:
+        if [each.key for each in operations] == ["/writers/stages"]:  # opens or settles
+            if self.away:
+                raise AWAY
+            return await super().transact(conditions, operations)
         what = self.writes.pop(0) if self.writes else "ok"
         if what == "refuse":
             raise AWAY
-        revision = await super().put(key, value, **options)
+        result = await super().transact(conditions, operations)
         if what == "lose":
             raise AWAY
-        return revision
+        return result
 
 
 class FakeMessage:
@@ -307,7 +311,9 @@ class World:
 @asynccontextmanager
 async def world_of(**limits: Any) -> AsyncGenerator[World, None]:
     async with Metadata() as store, trio.open_nursery() as nursery:
-        yield World(nursery, store, **limits)
+        world = World(nursery, store, **limits)
+        await world.stages.load()
+        yield world
         nursery.cancel_scope.cancel()
 
 

@@ -3,10 +3,12 @@
 ::
 
     /stages/producers/{quoted name}     ProducerRecord
+    /writers/stages                     guard of the writer
 
 A record is written when a batch is decided (``shares`` assign its stages to topics) and again when it is complete
 (``shares`` are empty, ``offsets`` known). Each write is conditional on the revision before it, so two deciders cannot
-both win; and after a write whose reply was lost, the record is read back before anything else happens to that producer.
+both win; and a write whose reply was lost is settled (:mod:`danube.metadata.table`) before anything else happens to
+that producer: a decision that is taken for not made never arrives later.
 """
 
 from __future__ import annotations
@@ -18,15 +20,14 @@ from urllib.parse import quote, unquote
 import msgspec
 import trio
 
-from danube.metadata import MetadataStore
+from danube.metadata import Change, MetadataStore, Table, TableWriter
 from danube.model.errors import DanubeError, LimitExceededError
 from danube.model.limits import Limits
 
 __all__ = ["Known", "Ledger", "ProducerRecord", "Share"]
 
 _PREFIX: Final = "/stages/producers/"
-
-_encode = msgspec.msgpack.Encoder().encode
+_WRITER: Final = "/writers/stages"
 
 
 class Share(msgspec.Struct, array_like=True, frozen=True):
@@ -58,21 +59,17 @@ class ProducerRecord(msgspec.Struct, array_like=True, frozen=True):
     """Label of the last commit."""
 
 
-_DECODER: Final = msgspec.msgpack.Decoder(ProducerRecord)
-
-
 class Known:
     """One producer with its last known record. A decision for it requires :attr:`lock`."""
 
-    __slots__ = ("certain", "lock", "name", "problem", "record", "revision")
+    __slots__ = ("certain", "lock", "name", "problem", "record")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lock = trio.Lock()
         self.record: ProducerRecord | None = None
-        self.revision = 0
         self.certain = True
-        """False after a write whose outcome is unknown."""
+        """False after a write whose outcome is unknown, until :meth:`Ledger.reload`."""
         self.problem: DanubeError | None = None
         """Why a decided batch is not complete yet."""
 
@@ -88,7 +85,7 @@ class Known:
 
 
 class Ledger:
-    """The records of all producers.
+    """The records of all producers. Must be loaded (:meth:`load`) before anything is written.
 
     Args:
         store: the metadata store.
@@ -101,15 +98,19 @@ class Ledger:
         self._limits = limits
         self._clock_us = clock_us
         self._known: dict[str, Known] = {}
+        self._table = Table(store, _PREFIX, ProducerRecord)
+        self._writer: TableWriter
 
     def __iter__(self) -> Iterator[Known]:
         return iter(list(self._known.values()))
 
     async def load(self) -> None:
         """Read all records."""
-        for item in (await self._store.list(_PREFIX))[0]:
-            known = Known(unquote(item.key.removeprefix(_PREFIX)))
-            known.record, known.revision = _DECODER.decode(item.value), item.mod_revision
+        self._writer = await TableWriter.open(self._store, _WRITER)
+        await self._table.load()
+        for key, record in self._table.values.items():
+            known = Known(unquote(key))
+            known.record = record
             self._known[known.name] = known
 
     def find(self, name: str) -> Known | None:
@@ -142,22 +143,30 @@ class Ledger:
         Raises:
             DanubeError: it was not written; or, if ``known.certain`` is False afterwards, it may have been.
         """
-        value = _encode(record)
+        await self._apply(known, self._table.put(_key(known.name), record))
+
+    async def _apply(self, known: Known, change: Change) -> None:
         known.certain = False
-        try:
-            known.revision = await self._store.put(_key(known.name), value, expected_revision=known.revision)
-        except DanubeError:
-            await self.reload(known)
-            if known.record is None or _encode(known.record) != value:
-                raise
-        known.record, known.certain = record, True
+        async with self._writer.changing():
+            try:
+                await self._writer.apply(change)
+            finally:
+                self._adopt(known)
+
+    def _adopt(self, known: Known) -> None:
+        """Take over the record as it is, unless a write is in doubt: then it may be one of this record."""
+        if not self._writer.in_doubt:
+            known.record = self._table.values.get(_key(known.name))
+            known.certain = True
 
     async def reload(self, known: Known) -> None:
-        """Read a record back, to find the outcome of a write; the caller holds the lock."""
-        item = await self._store.get(_key(known.name))
-        known.record = None if item is None else _DECODER.decode(item.value)
-        known.revision = 0 if item is None else item.mod_revision
-        known.certain = True
+        """Find the outcome of a write; the caller holds the lock.
+
+        Raises:
+            DanubeError: the store cannot answer.
+        """
+        await self._writer.settle()
+        self._adopt(known)
 
     async def expire(self) -> None:
         """Forget producers that have not committed a batch for a long time."""
@@ -168,11 +177,10 @@ class Ledger:
             if record is None or known.pending or known.lock.locked() or record.time_us >= before_us:
                 continue
             async with known.lock:
-                await self._store.delete(_key(known.name), expected_revision=known.revision)
                 # Callers that wait for the lock now continue with an empty record.
-                known.record, known.revision = None, 0
+                await self._apply(known, self._table.delete(_key(known.name)))
             self.forget_unused(known)
 
 
 def _key(name: str) -> str:
-    return _PREFIX + quote(name, safe="")
+    return quote(name, safe="")
