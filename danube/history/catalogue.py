@@ -6,16 +6,17 @@ Keys::
     /segments/{topic id}/{base offset}      PartRecord: (object, byte range, offsets, checksum)
     /objects/{storage}/{object}             ObjectRecord: how many parts point to it
     /starts/{topic id}                      first offset that retention has left
+    /writers/history                        guard of the owner's changes
 
 Every change is a transaction that is conditional on ``/owner``: a broker that starts takes a higher epoch and
 writes that key, and from then on every change of a former owner fails (:class:`OwnerFencedError`). Transactions are
 bounded, so a large change takes several; each of them is consistent in itself: an object's reference count is changed
 together with the parts that refer to it.
 
-The dictionaries here are a copy that serves all reads. One lock orders the changes of this broker. A change with an
-unknown outcome (its answer was lost, or it was cancelled) is settled before the next one: the owner's key is
-rewritten, so that the change fails if it has not been applied yet, and then the store is read. A raise of the owner's
-own epoch is settled in the same way: the key has either the old record, or the new one.
+The dictionaries here are a copy that serves all reads, in the order of offsets and not that of keys, so they are not
+:class:`~danube.metadata.Table` objects; but a :class:`~danube.metadata.TableWriter` makes the changes. So a change with
+an unknown outcome (its answer was lost, or it was cancelled) is settled before the next one, and is applied here as
+soon as it is certain. The epochs of owners are the lives of the guard.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import msgspec
-import trio
 
 from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory
 from danube.history.segment import SegmentPart
-from danube.metadata import Condition, Delete, MetadataStore, Put
-from danube.model.errors import DanubeError, MetadataConflictError, OwnerFencedError
+from danube.metadata import Change, Condition, Delete, MetadataStore, Put, TableWriter, decode_record
+from danube.model.errors import MetadataConflictError, OwnerFencedError
 
 __all__ = ["HistoryCatalogue", "OwnerRecord"]
 
 _PARTS_PER_TRANSACTION: Final = 60
 """Changes of one transaction are at most slightly more than twice this: below ``metadata_max_transaction_changes``."""
 _OWNER_KEY: Final = "/owner"
+_WRITER: Final = "/writers/history"
 
 
 class OwnerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -46,9 +47,6 @@ class OwnerRecord(msgspec.Struct, frozen=True, array_like=True):
     """Incremented at each start of a broker on this metadata store."""
     incarnation: str
     """Identifies this metadata store: a bucket written under another one belongs to another broker."""
-    raised_from: int = 0
-    """The previous epoch of the same owner, if it raised its epoch; 0: the owner was new. Without it, a raise whose
-    answer was lost could not be told from the claim of another broker that came first and took the same epoch."""
 
 
 OnChange = Callable[[Sequence[PartRecord], Sequence[PartRecord], Mapping[int, int]], None]
@@ -85,15 +83,10 @@ class HistoryCatalogue:
         on_change: called for each change, in order, as soon as it is known to have been applied.
     """
 
-    def __init__(self, store: MetadataStore, owner: OwnerRecord, owner_revision: int) -> None:
+    def __init__(self, store: MetadataStore, writer: TableWriter, owner: OwnerRecord, owner_revision: int) -> None:
         self._store = store
-        self._owner = _encode(owner)
+        self._writer = writer
         self._owner_revision = owner_revision
-        # A change with unknown outcome, and the function to call if it was applied.
-        self._doubtful: tuple[Sequence[Put | Delete], Callable[[], None]] | None = None
-        # The owner's record under a higher epoch, if it is unknown whether it was written.
-        self._raising: bytes | None = None
-        self._lock = trio.Lock()
         self._on_their_way: set[ObjectRef] = set()
         self.epoch = owner.epoch
         self.incarnation = owner.incarnation
@@ -113,24 +106,25 @@ class HistoryCatalogue:
         """
         while True:
             item = await store.get(_OWNER_KEY)
-            former = _OWNER.decode(item.value) if item is not None else OwnerRecord(0, incarnation)
+            former = decode_record(item, _OWNER.decode) if item is not None else OwnerRecord(0, incarnation)
             owner = OwnerRecord(max(former.epoch + 1, at_least), former.incarnation)
+            condition = Condition(_OWNER_KEY, item.mod_revision if item is not None else 0)
             try:
-                revision = await store.put(
-                    _OWNER_KEY, _encode(owner), expected_revision=item.mod_revision if item is not None else 0
+                writer, revision = await TableWriter.claim(
+                    store, _WRITER, owner.epoch, [condition], [Put(_OWNER_KEY, _encode(owner))]
                 )
             except MetadataConflictError:
                 continue  # another broker claims at the same time; the last one wins
-            self = cls(store, owner, revision)
+            self = cls(store, writer, owner, revision)
             await self._load()
             return self
 
     async def _load(self) -> None:
         for item in (await self._store.list("/objects/"))[0]:
             _, _, storage, key = item.key.split("/", 3)
-            self.objects[ObjectRef(storage, key)] = _OBJECT.decode(item.value)
+            self.objects[ObjectRef(storage, key)] = decode_record(item, _OBJECT.decode)
         for item in (await self._store.list("/segments/"))[0]:
-            record = _PART.decode(item.value)
+            record = decode_record(item, _PART.decode)
             self.topic(record.part.topic_id).add(record)
         for item in (await self._store.list("/starts/"))[0]:
             self.topic(int(item.key.removeprefix("/starts/"), 16)).start_offset = int(item.value)
@@ -143,23 +137,13 @@ class HistoryCatalogue:
             DanubeError: the store failed. If the outcome is unknown, the next change determines it.
         """
         async with self._changing():
-            while self.epoch < at_least:
-                owner = self._raising = _encode(OwnerRecord(at_least, self.incarnation, self.epoch))
-                try:
-                    self._owner_revision = await self._store.put(
-                        _OWNER_KEY, owner, expected_revision=self._owner_revision
-                    )
-                except DanubeError as error:
-                    await self._renew()  # it may be there, with only its answer lost
-                    if self.epoch < at_least and not isinstance(error, MetadataConflictError):
-                        raise
-                else:
-                    self._own(owner)
-                    self._raising = None
+            if self.epoch < at_least:
+                operation = Put(_OWNER_KEY, _encode(OwnerRecord(at_least, self.incarnation)))
+                await self._apply(Change((), (operation,), lambda revision: self._own(at_least, revision)))
 
-    def _own(self, owner: bytes) -> None:
-        """Adopt this owner's record, which is in the store."""
-        self._owner, self.epoch = owner, _OWNER.decode(owner).epoch
+    def _own(self, epoch: int, revision: int) -> None:
+        """The owner's record has this epoch now."""
+        self.epoch, self._owner_revision = epoch, revision
 
     def topic(self, topic_id: int) -> TopicHistory:
         """Return the history of a topic; create an empty one if nothing of it is sealed."""
@@ -201,10 +185,16 @@ class HistoryCatalogue:
 
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:
-        """Wait for the change lock; all earlier changes are settled then."""
-        async with self._lock:
-            await self._settle()
-            yield
+        """Wait for other changes; all earlier ones are settled then."""
+        settled = False
+        try:
+            async with self._writer.changing():
+                settled = True
+                yield
+        except OwnerFencedError:
+            if not settled:
+                await self._check_owner()
+            raise
 
     async def enter(
         self,
@@ -447,58 +437,25 @@ class HistoryCatalogue:
         self, operations: Sequence[Put | Delete], conditions: Sequence[Condition], apply: Callable[[], None]
     ) -> None:
         """Run a transaction as the owner, and then ``apply`` it to memory."""
-        self._doubtful = operations, apply
+        await self._apply(Change(conditions, operations, lambda _revision: apply()))
+
+    async def _apply(self, change: Change) -> None:
+        conditions = (Condition(_OWNER_KEY, self._owner_revision), *change.conditions)
         try:
-            await self._store.transact([Condition(_OWNER_KEY, self._owner_revision), *conditions], operations)
-        except DanubeError:
-            if not await self._settle():
-                raise
-        else:
-            self._doubtful = None
-            apply()
+            await self._writer.apply(change._replace(conditions=conditions))
+        except (MetadataConflictError, OwnerFencedError):
+            await self._check_owner()
+            raise
 
-    async def _settle(self) -> bool:
-        """Determine whether a change with unknown outcome was applied; bring memory in line with the store."""
-        if self._doubtful is None:
-            if self._raising is not None:
-                await self._renew()
-            return False
-        operations, apply = self._doubtful
-        await self._renew()
-        happened = await self._happened(operations)
-        self._doubtful = None
-        if happened:
-            apply()
-        return happened
-
-    async def _renew(self) -> None:
-        """Rewrite the owner's key: pending changes that expect its former revision then fail."""
-        while True:
-            item = await self._store.get(_OWNER_KEY)
-            if item is not None and item.value == self._raising:
-                self._own(item.value)
-            if item is None or item.value != self._owner:
-                owner = _OWNER.decode(item.value).epoch if item is not None else 0
-                raise OwnerFencedError(
-                    f"another broker (epoch {owner}) has taken over the history that this one (epoch {self.epoch})"
-                    " owned; this broker stops"
-                )
-            try:
-                self._owner_revision = await self._store.put(
-                    _OWNER_KEY, self._owner, expected_revision=item.mod_revision
-                )
-            except MetadataConflictError:
-                continue  # another owner, or our own last attempt: read again
-            self._raising = None
-            return
-
-    async def _happened(self, operations: Sequence[Put | Delete]) -> bool:
-        """Return whether a transaction was applied, judging by its first change."""
-        first = operations[0]
-        item = await self._store.get(first.key)
-        if isinstance(first, Delete):
-            return item is None
-        return item is not None and item.value == first.value
+    async def _check_owner(self) -> None:
+        """Raise OwnerFencedError if another broker has taken over, and name its epoch."""
+        item = await self._store.get(_OWNER_KEY)
+        if item is None or item.mod_revision != self._owner_revision:
+            owner = decode_record(item, _OWNER.decode).epoch if item is not None else 0
+            raise OwnerFencedError(
+                f"another broker (epoch {owner}) has taken over the history that this one (epoch {self.epoch})"
+                " owned; this broker stops"
+            )
 
 
 def _ignore(added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[int, int]) -> None:

@@ -34,7 +34,7 @@ from danube.metadata._plugins import (
 )
 from danube.metadata.embedded import EmbeddedStore
 from danube.metadata.memory import MemoryStore
-from danube.metadata.table import Change, Table, TableWriter
+from danube.metadata.table import Change, Table, TableWriter, decode_record
 
 __all__ = [
     "MetadataStore",
@@ -60,6 +60,7 @@ __all__ = [
     "TableWriter",
     "Change",
     "RowChange",
+    "decode_record",
     "open_store",
     "installed_plugins",
     "InstalledPlugin",

@@ -97,7 +97,12 @@ class Guard:
             except UNDECODABLE as error:
                 raise ValueError(f"metadata key {key!r} does not decode: {error}") from error
         life = former + 1
-        return life, Put(key, _encode(Mark(life, 0))), item.mod_revision if item is not None else 0
+        return life, cls.mark_of(key, life), item.mod_revision if item is not None else 0
+
+    @staticmethod
+    def mark_of(key: str, life: int) -> Put:
+        """Return the put of the first mark of a life."""
+        return Put(key, _encode(Mark(life, 0)))
 
     @property
     def in_doubt(self) -> bool:

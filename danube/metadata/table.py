@@ -42,7 +42,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 import trio
 
-from danube.metadata._contract import Condition, Delete, MetadataStore, Put, PutEvent
+from danube.metadata._contract import Condition, Delete, KeyValue, MetadataStore, Put, PutEvent
 from danube.metadata._guard import Guard, Verdict
 from danube.metadata._mirror import Mirror, RowChange
 from danube.model.decoding import UNDECODABLE
@@ -58,7 +58,7 @@ from danube.model.errors import (
     WatchCompactedError,
 )
 
-__all__ = ["Change", "Table", "TableWriter"]
+__all__ = ["Change", "Table", "TableWriter", "decode_record"]
 
 T = TypeVar("T")
 
@@ -67,6 +67,21 @@ FOLLOW_RETRY_S: Final = 1.0
 
 _NOT_DONE: Final = (InvalidArgumentError, NotFoundError, CallRefusedError)
 """Errors that a store raises only for a change that it has not applied, whatever happened on the way."""
+
+
+def decode_record(item: KeyValue, decode: Callable[[bytes], T]) -> T:
+    """Decode the value of a key.
+
+    Raises:
+        DataLossError: it does not decode: ``decode`` has raised one of :data:`danube.model.decoding.UNDECODABLE`.
+    """
+    try:
+        return decode(item.value)
+    except UNDECODABLE as error:
+        raise DataLossError(
+            f"the metadata record {item.key} does not decode: {error}; restore the metadata store from a copy, or use"
+            " the version of Danube that has written it"
+        ) from error
 
 
 class Change(NamedTuple):
@@ -134,22 +149,13 @@ class Table(Generic[T]):
             DanubeError: the store cannot answer.
         """
         items, revision = await self._store.list(self._listed)
-        rows = [(self._name(item.key), self._decoded(item.key, item.value), item.mod_revision) for item in items]
+        rows = [(self._name(item.key), decode_record(item, self._decode), item.mod_revision) for item in items]
         for change in self._mirror.reset(rows, revision):
             self._tell(change)
         self._note_moved()
 
     def _name(self, key: str) -> str:
         return key[len(self._prefix) :]
-
-    def _decoded(self, key: str, value: bytes) -> T:
-        try:
-            return self._decode(value)
-        except UNDECODABLE as error:
-            raise DataLossError(
-                f"the metadata record {key} does not decode: {error}; restore the metadata store from a copy, or use"
-                " the version of Danube that has written it"
-            ) from error
 
     def _tell(self, change: RowChange[T] | None) -> None:
         if change is not None and self._on_change is not None:
@@ -220,7 +226,7 @@ class Table(Generic[T]):
                             for event in batch.events:
                                 name = self._name(event.key)
                                 if isinstance(event, PutEvent):
-                                    value = self._decoded(event.key, event.item.value)
+                                    value = decode_record(event.item, self._decode)
                                     self._tell(self._mirror.put(name, value, event.mod_revision))
                                 else:
                                     self._tell(self._mirror.delete(name, event.mod_revision))
@@ -283,6 +289,30 @@ class TableWriter:
             except MetadataConflictError:
                 continue  # another process opens it at the same time; the last one wins
             return cls(store, Guard(key, life, revision))
+
+    @classmethod
+    async def claim(
+        cls,
+        store: MetadataStore,
+        key: str,
+        life: int,
+        conditions: Sequence[Condition],
+        operations: Sequence[Put | Delete],
+    ) -> tuple[TableWriter, int]:
+        """Take over a guard in one transaction with other changes; return the writer, and the revision.
+
+        Args:
+            store: the metadata store.
+            key: of the guard; no other key is below it.
+            life: a number that no other transaction of this kind that is applied has, which the conditions ensure.
+            conditions, operations: of the transaction.
+
+        Raises:
+            MetadataConflictError: a condition does not hold; nothing was changed.
+            DanubeError: the store cannot answer; claim again, with another life.
+        """
+        result = await store.transact(conditions, [*operations, Guard.mark_of(key, life)])
+        return cls(store, Guard(key, life, result.revision)), result.revision
 
     @property
     def in_doubt(self) -> bool:

@@ -13,7 +13,8 @@ from danube.history.catalogue import HistoryCatalogue, OwnerRecord
 from danube.history.parts import ObjectRef, TopicHistory
 from danube.history.segment import SegmentBuilder, SegmentFooter, SegmentKind
 from danube.log import StoredBatch
-from danube.metadata import MetadataStore
+from danube.metadata import MetadataStore, TableWriter
+from danube.metadata._guard import Guard
 from danube.model.batch import check_part, encode_part, write_stamp
 
 
@@ -75,7 +76,7 @@ def run_virtual(work: Callable[..., Awaitable[None]], *arguments: object) -> Non
 
 async def reload(store: MetadataStore) -> HistoryCatalogue:
     """What the store has, without becoming its owner."""
-    catalogue = HistoryCatalogue(store, OwnerRecord(0, ""), 0)
+    catalogue = HistoryCatalogue(store, TableWriter(store, Guard("/none", 1, 0)), OwnerRecord(0, ""), 0)
     await catalogue._load()
     return catalogue
 

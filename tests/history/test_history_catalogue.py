@@ -241,16 +241,18 @@ async def test_a_change_that_arrives_late_does_not_happen() -> None:
     """The answer does not come, the caller gives up, and only then the transaction reaches the store."""
 
     class SlowStore(TrickyStore):
+        slow = False
         late: tuple[Sequence[Condition], Sequence[Put | Delete]] | None = None
 
         async def transact(self, conditions, operations):
-            if self.late is None:
+            if self.slow and self.late is None:
                 self.late = conditions, operations
                 raise UnavailableError("no answer")
             return await super().transact(conditions, operations)
 
     async with SlowStore(MemoryStore()) as store:
         catalogue = await HistoryCatalogue.claim(store, "one")
+        store.slow = True
         with pytest.raises(UnavailableError):
             await catalogue.enter(ref(1), 9, 50, [make_part(1, 0, 10)])
         assert store.late is not None
@@ -265,27 +267,27 @@ async def test_a_change_that_arrives_late_does_not_happen() -> None:
 
 
 class RaisingStore(TrickyStore):
-    """Goes wrong at one put, once; ``late`` is what has not arrived yet."""
+    """Goes wrong at one transaction, once; ``late`` is what has not arrived yet."""
 
-    put_goes = ""
-    late: Callable[[], Awaitable[int]] | None = None
+    raise_goes = ""
+    late: Callable[[], Awaitable[TransactionResult]] | None = None
 
-    async def put(self, key: str, value: bytes, *, expected_revision: int | None = None, lease: int | None = None):
-        how, self.put_goes = self.put_goes, ""
-        proper = partial(super().put, key, value, expected_revision=expected_revision, lease=lease)
+    async def transact(self, conditions: Sequence[Condition], operations: Sequence[Put | Delete]) -> TransactionResult:
+        how, self.raise_goes = self.raise_goes, ""
+        proper = partial(super().transact, conditions, operations)
         if how == "late":
             self.late = proper
             raise UnavailableError("no answer")
         if how == "refused":
             raise UnavailableError("not done; try again")
-        revision = await proper()
+        result = await proper()
         if how == "lost, then down":
             self.refuse = 1.0
         if how == "cancelled":
             await trio.sleep_forever()
         if how:
             raise UnavailableError("done, but nobody knows")
-        return revision
+        return result
 
 
 @pytest.mark.parametrize("how", ["", "refused", "lost", "lost, then down", "late", "cancelled"])
@@ -293,7 +295,7 @@ class RaisingStore(TrickyStore):
 async def test_raising_the_epoch_is_settled(how: str, again: bool, autojump_clock: object) -> None:
     async with RaisingStore(MemoryStore()) as store:
         catalogue = await HistoryCatalogue.claim(store, "one")
-        store.put_goes = how
+        store.raise_goes = how
         done = False
         with trio.move_on_after(1), suppress(UnavailableError):
             await catalogue.raise_epoch(7)
@@ -320,7 +322,7 @@ async def test_another_owner_with_the_epoch_that_was_wanted_is_another_owner() -
     """The raise has not happened, and somebody else has claimed that very epoch."""
     async with RaisingStore(MemoryStore()) as store:
         former = await HistoryCatalogue.claim(store, "one")
-        store.put_goes = "late"
+        store.raise_goes = "late"
         store.refuse = 1.0
         with pytest.raises(UnavailableError):
             await former.raise_epoch(2)
