@@ -168,6 +168,7 @@ class Broker:
             async with trio.open_nursery() as nursery:
                 runtime.begin(nursery)
                 await nursery.start(history.run)
+                nursery.start_soon(catalogue.run)
                 nursery.start_soon(self._bond.run)
                 nursery.start_soon(directory.expiry.run)
                 nursery.start_soon(runtime.clock_steps.run)

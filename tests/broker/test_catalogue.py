@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -13,7 +14,7 @@ from broker_harness import running_broker
 from danube.broker.catalogue.catalogue import Catalogue
 from danube.metadata import MemoryStore
 from danube.model import Durability, Limits, SubscriptionPolicy, SubscriptionType
-from danube.model.errors import SubscriptionNotFoundError, UnavailableError
+from danube.model.errors import OwnerFencedError, SubscriptionNotFoundError, UnavailableError
 from danube.testing.metadata import FaultyMetadataStore
 
 pytestmark = pytest.mark.virtual
@@ -61,6 +62,85 @@ async def test_a_lost_answer_blocks_no_name(kind: str) -> None:
         again = await loaded(store)
         assert catalogue.namespaces == again.namespaces
         assert list(catalogue.topics()) == list(again.topics())
+
+
+def tables(catalogue: Catalogue) -> tuple[object, ...]:
+    policies = {name: catalogue.namespace_policies(name) for name in catalogue.namespaces}
+    return list(catalogue.topics()), policies, catalogue.broker_policies, catalogue.storage_identity("cold")
+
+
+CHANGES: dict[str, Callable[[Catalogue], Awaitable[object]]] = {
+    "create namespace": lambda catalogue: catalogue.create_namespace("new"),
+    "delete namespace": lambda catalogue: catalogue.delete_namespace("old"),
+    "create topic": lambda catalogue: catalogue.create_topic("/default/new", Durability.DISK, 0),
+    "delete topic": lambda catalogue: catalogue.delete_topic(TOPIC),
+    "enlarge topic": lambda catalogue: catalogue.enlarge_topic("/default/parts", 5),
+    "policies of a topic": lambda catalogue: catalogue.change_topic_policies(TOPIC, {"message_ttl_s": 60}),
+    "policies of a namespace": lambda catalogue: catalogue.change_namespace_policies("old", {"message_ttl_s": 60}),
+    "policies of the broker": lambda catalogue: catalogue.change_broker_policies({"message_ttl_s": 60}),
+    "identity of a storage": lambda catalogue: catalogue.remember_storage("cold", "two"),
+}
+
+
+class AwayStore(FaultyMetadataStore):
+    """Loses an answer, or holds a change back, and is away from then on."""
+
+    how = ""
+
+    async def _change(self, what: str, call: Callable[[], Any]) -> Any:
+        how, self.how = self.how, ""
+        if not how:
+            return await super()._change(what, call)
+        self.refuse = 1.0
+        if how == "lost":
+            await call()
+        else:
+            self._held.append(call)
+        raise UnavailableError("no answer")
+
+
+@pytest.mark.parametrize("how", ["lost", "late"])
+@pytest.mark.parametrize("kind", CHANGES)
+async def test_what_failed_has_not_happened_or_is_undone(kind: str, how: str, autojump_clock: object) -> None:
+    """The broker goes on with a topic whose deletion has failed: it must not be gone after a restart."""
+    async with AwayStore(MemoryStore(), random.Random(1)) as store:
+        catalogue = await loaded(store)
+        await catalogue.create_namespace("old")
+        await catalogue.create_topic(TOPIC, Durability.DISK, 0)
+        await catalogue.create_topic("/default/parts", Durability.DISK, 2)
+        await catalogue.change_broker_policies({"message_ttl_s": 5})
+        await catalogue.remember_storage("cold", "one")
+        before = tables(catalogue)
+        store.how = how
+        with pytest.raises(UnavailableError):
+            await CHANGES[kind](catalogue)
+        assert tables(catalogue) == before
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(catalogue.run)
+            await trio.sleep(5)
+            store.refuse = 0.0
+            await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+        await store.arrive()
+        assert tables(catalogue) == before
+        assert tables(await loaded(store)) == before
+        catalogue = await loaded(store)
+        await CHANGES[kind](catalogue)
+        assert tables(await loaded(store)) != before
+
+
+async def test_a_broker_that_was_displaced_stops(autojump_clock: object) -> None:
+    async with AwayStore(MemoryStore(), random.Random(1)) as store:
+        catalogue = await loaded(store)
+        store.how = "late"
+        with pytest.raises(UnavailableError):
+            await catalogue.create_namespace("new")
+        store.refuse = 0.0
+        successor = await loaded(store)
+        await store.arrive()
+        assert tables(await loaded(store)) == tables(successor)
+        with pytest.raises(OwnerFencedError), trio.fail_after(5):
+            await catalogue.run()
 
 
 async def test_who_deletes_a_subscription_may_go_away(tmp_path: Path) -> None:

@@ -2,32 +2,38 @@
 
 Keys::
 
-    /policies                                  TopicPolicies of the whole broker
+    /policies/broker                           TopicPolicies of the whole broker
     /namespaces/{namespace}                    NamespaceRecord
     /topics/{namespace}/{topic}                TopicRecord; a partitioned topic is one record
     /subscriptions/{topic id}/{subscription}   SubscriptionRecord
     /withheld/{storage}/{namespace}/{topic}    TopicRecord of a topic of a bucket that is not served: its name is taken
     /storages/{storage}                        identity of the marker by which it is recognized (text)
     /snapshots/...                             see danube.broker.catalogue.snapshots
+    /writers/catalogue                         guard of the changes of all but subscriptions and snapshots
 
 A topic incarnation has an id of its own: a topic that is deleted and created again never meets its old data or cursors.
-The store is the source of truth; the dictionaries here are the copy for all lookups. All changes pass through one lock,
-so that a check and the change that follows it are atomic for other tasks. Stored changes are always applied here as
-well: a caller may be cancelled while it waits for a change, but not between the two.
+The store is the source of truth; lookups are answered by tables (:class:`~danube.metadata.Table`). All changes pass
+through one writer, so that a check and the change that follows it are atomic for other tasks. A caller may be cancelled
+while it waits for its turn, but not during its change.
+
+A change that has failed has not happened: the broker goes on as before, with the topic that was to be deleted, say.
+If the store was away so long that a change stayed in doubt, and it turns out that it was applied, then it is undone
+before the next change. Subscriptions have no table (their topics know them) and are changed at the same time.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Container, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
 
 import msgspec
 import trio
 
 from danube.broker.catalogue.snapshots import Snapshots
-from danube.metadata import MetadataStore
+from danube.metadata import Change, MetadataStore, Table, TableWriter
 from danube.model import (
     Durability,
     Limits,
@@ -46,6 +52,7 @@ from danube.model.errors import (
     InvalidNameError,
     LimitExceededError,
     NamespaceNotFoundError,
+    OwnerFencedError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
@@ -57,12 +64,18 @@ __all__ = ["Catalogue"]
 
 _log = logging.getLogger("danube.broker")
 
+T = TypeVar("T")
+
 BUILT_IN_NAMESPACES = ("default", "system")
 
 _encode = msgspec.msgpack.encode
 _NAMESPACE = msgspec.msgpack.Decoder(NamespaceRecord)
 _TOPIC = msgspec.msgpack.Decoder(TopicRecord)
 _SUBSCRIPTION = msgspec.msgpack.Decoder(SubscriptionRecord)
+_BROKER: Final = "broker"
+_NO_POLICIES: Final = TopicPolicies()
+_SETTLE_S: Final = 1.0
+"""Pause before a change in doubt is settled."""
 _POLICIES = msgspec.msgpack.Decoder(TopicPolicies)
 
 
@@ -73,8 +86,7 @@ def _subscription_key(topic_id: int, subscription: str) -> str:
 def _together() -> trio.CancelScope:
     """Return a scope for a change of the store together with the corresponding change in memory.
 
-    Shielded, and bounded by the time that the store takes for one change. If the outcome is unknown (a reply was
-    lost), memory decides: the record may be stored, but it was never served, so the next attempt overwrites it.
+    Shielded, and bounded by the time that the store takes for one change.
     """
     return trio.CancelScope(shield=True)
 
@@ -87,17 +99,22 @@ class Catalogue:
         self._limits = limits
         self._rng = rng
         self._clock_us = clock_us
-        self._lock = trio.Lock()
+        self._writer: TableWriter
+        self._undo: Callable[[], Change | None] = _nothing
+        """Makes the change that undoes a change in doubt, should it have been applied."""
+        self._doubt = trio.Event()
         self.snapshots = Snapshots(store)
         """Stored by checkpoints of the journal."""
-        self._namespaces: dict[str, NamespaceRecord] = {}
+        self._namespace_table = Table(store, "/namespaces/", NamespaceRecord)
+        self._topic_table = Table(store, "/topics", TopicRecord)
+        self._storage_table = Table(store, "/storages/", str, encode=str.encode, decode=bytes.decode)
+        self._policy_table = Table(store, "/policies/", TopicPolicies)
+        self._withheld_table = Table(store, "/withheld/", TopicRecord)
+        self._namespaces = self._namespace_table.values
+        self._topics = self._topic_table.values
+        self._withheld = self._withheld_table.values
         self.unknown: Callable[[str], DanubeError | None] = lambda topic: None
         """Returns why it is unknown whether a topic without a record exists; None if it does not."""
-        self._topics: dict[str, TopicRecord] = {}
-        self._withheld: dict[tuple[str, str], TopicRecord] = {}
-        self._storages: dict[str, str] = {}
-        self.broker_policies = TopicPolicies()
-        """Policies of the whole broker, as set by command; those of the configuration come after them."""
 
     @classmethod
     async def load(
@@ -105,18 +122,15 @@ class Catalogue:
     ) -> Catalogue:
         """Load everything from the store, and create the built-in namespaces if they are missing."""
         self = cls(store, limits, rng, clock_us)
-        for item in (await store.list("/namespaces/"))[0]:
-            self._namespaces[item.key.removeprefix("/namespaces/")] = _NAMESPACE.decode(item.value)
-        for item in (await store.list("/topics/"))[0]:
-            self._topics[item.key.removeprefix("/topics")] = _TOPIC.decode(item.value)
-        for item in (await store.list("/withheld/"))[0]:
-            storage, _, topic = item.key.removeprefix("/withheld/").partition("/")
-            self._withheld[storage, f"/{topic}"] = _TOPIC.decode(item.value)
-        for item in (await store.list("/storages/"))[0]:
-            self._storages[item.key.removeprefix("/storages/")] = item.value.decode()
-        policies = await store.get("/policies")
-        if policies is not None:
-            self.broker_policies = _POLICIES.decode(policies.value)
+        self._writer = await TableWriter.open(store, "/writers/catalogue")
+        for table in (
+            self._namespace_table,
+            self._topic_table,
+            self._storage_table,
+            self._policy_table,
+            self._withheld_table,
+        ):
+            await table.load()
         for name in BUILT_IN_NAMESPACES:
             if name not in self._namespaces:
                 await self.create_namespace(name)
@@ -127,17 +141,70 @@ class Catalogue:
         """The metadata store. A face may store its own keys there, under a prefix of its own."""
         return self._store
 
+    # --- Changes ---
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncIterator[None]:
+        """Wait for other changes; one that has failed is undone, if it was applied after all."""
+        async with self._writer.changing():
+            undo = self._undo()
+            if undo is not None:
+                with _together():
+                    await self._writer.apply(undo)
+            self._undo = _nothing
+            yield
+
+    async def _put(self, table: Table[T], name: str, record: T) -> None:
+        """Create or replace a record, inside :meth:`_changing`."""
+        await self._apply(table, name, table.put(name, record))
+
+    async def _delete(self, table: Table[T], name: str) -> None:
+        await self._apply(table, name, table.delete(name))
+
+    async def _apply(self, table: Table[T], name: str, change: Change) -> None:
+        before = table.values.get(name)
+
+        def undo() -> Change | None:
+            if table.values.get(name) is before:
+                return None
+            return table.put(name, before) if before is not None else table.delete(name)
+
+        with _together():
+            try:
+                await self._writer.apply(change)
+            except DanubeError:
+                if self._writer.in_doubt:
+                    self._undo = undo
+                    self._doubt.set()
+                raise
+
+    async def run(self) -> None:
+        """Settle changes that are in doubt as soon as the store answers again, until cancelled.
+
+        Raises:
+            OwnerFencedError: another broker has taken over the metadata; this one has to stop.
+        """
+        while True:
+            await self._doubt.wait()
+            await trio.sleep(_SETTLE_S)
+            try:
+                async with self._changing():
+                    self._doubt = trio.Event()
+            except OwnerFencedError:
+                raise
+            except DanubeError as error:
+                _log.warning("a change of the metadata is in doubt, which is settled later: %s", error)
+
     # --- Storages ---
 
     def storage_identity(self, name: str) -> str:
         """Return the identity of a storage; empty if it was never written to."""
-        return self._storages.get(name, "")
+        return self._storage_table.values.get(name, "")
 
     async def remember_storage(self, name: str, identity: str) -> None:
         """Store the identity of a storage."""
-        with _together():
-            await self._store.put(f"/storages/{name}", identity.encode())
-            self._storages[name] = identity
+        async with self._changing():
+            await self._put(self._storage_table, name, identity)
 
     # --- Namespaces ---
 
@@ -149,7 +216,7 @@ class Catalogue:
     async def create_namespace(self, name: str) -> None:
         """Create a namespace."""
         validate_namespace(name)
-        async with self._lock:
+        async with self._changing():
             if name in self._namespaces:
                 raise AlreadyExistsError(f"namespace {name!r} exists already")
             if len(self._namespaces) >= self._limits.max_namespaces:
@@ -157,15 +224,12 @@ class Catalogue:
                     f"namespace {name!r} cannot be created: limit max_namespaces ="
                     f" {self._limits.max_namespaces} is reached"
                 )
-            record = NamespaceRecord(self._clock_us())
-            with _together():
-                await self._store.put(f"/namespaces/{name}", _encode(record))
-                self._namespaces[name] = record
+            await self._put(self._namespace_table, name, NamespaceRecord(self._clock_us()))
 
     async def delete_namespace(self, name: str) -> None:
         """Delete a namespace without topics."""
         validate_namespace(name)
-        async with self._lock:
+        async with self._changing():
             if name not in self._namespaces:
                 raise NamespaceNotFoundError(f"namespace {name!r} does not exist")
             if name in BUILT_IN_NAMESPACES:
@@ -175,9 +239,7 @@ class Catalogue:
                 raise FailedPreconditionError(
                     f"namespace {name!r} still holds {held} topic(s); delete them first (danube topics list)"
                 )
-            with _together():
-                await self._store.delete(f"/namespaces/{name}")
-                del self._namespaces[name]
+            await self._delete(self._namespace_table, name)
 
     # --- Topics ---
 
@@ -238,7 +300,7 @@ class Catalogue:
                 f"topic {topic!r} is named like a partition; create its base topic with --partitions instead"
             )
         self._check_partitions(topic, partitions)
-        async with self._lock:
+        async with self._changing():
             if name.namespace not in self._namespaces:
                 raise NamespaceNotFoundError(
                     f"namespace {name.namespace!r} of topic {topic!r} does not exist; create it with:"
@@ -265,7 +327,7 @@ class Catalogue:
             TopicNotFoundError: the topic does not exist.
             InvalidArgumentError, LimitExceededError: too many partitions.
         """
-        async with self._lock:
+        async with self._changing():
             record = self._topics.get(topic)
             if record is None:
                 raise TopicNotFoundError(f"topic {topic!r} was deleted while it was to get more partitions")
@@ -308,7 +370,7 @@ class Catalogue:
         name = validate_topic(topic)
         if name.namespace not in self._namespaces:
             await self.create_namespace(name.namespace)
-        async with self._lock:
+        async with self._changing():
             if topic in self._topics:
                 raise AlreadyExistsError(f"topic {topic!r} exists already")
             count = sum(len(known.topic_ids) for known in self._topics.values()) + len(record.topic_ids)
@@ -331,21 +393,21 @@ class Catalogue:
 
     def withheld(self, storage: str) -> dict[str, TopicRecord]:
         """Return the withheld topics of a storage by name; see :meth:`withhold`."""
-        return {topic: record for (other, topic), record in self._withheld.items() if other == storage}
+        return {
+            name.removeprefix(storage): record
+            for name, record in self._withheld.items()
+            if name.startswith(storage + "/")
+        }
 
     async def withhold(self, topic: str, record: TopicRecord) -> None:
         """Note a topic of a bucket that is not served, because another topic has its name: its history is kept."""
-        async with self._lock:
-            with _together():
-                await self._store.put(f"/withheld/{record.storage}{topic}", _encode(record))
-                self._withheld[record.storage, topic] = record
+        async with self._changing():
+            await self._put(self._withheld_table, record.storage + topic, record)
 
     async def release(self, topic: str, storage: str) -> None:
         """Remove the note of :meth:`withhold`: the topic has its name now, or does not exist any more."""
-        async with self._lock:
-            with _together():
-                await self._store.delete(f"/withheld/{storage}{topic}")
-                self._withheld.pop((storage, topic), None)
+        async with self._changing():
+            await self._delete(self._withheld_table, storage + topic)
 
     def expect(self, topic: str) -> TopicRecord:
         """Return the record of a plain or base topic that is to be deleted.
@@ -371,13 +433,11 @@ class Catalogue:
         Raises:
             TopicNotFoundError, FailedPreconditionError: as :meth:`expect`.
         """
-        async with self._lock:
+        async with self._changing():
             record = self.expect(topic)
             # The record is deleted first: the records of its ids are unreachable from then on, and removed at the next
             # start if the broker crashes in between.
-            with _together():
-                await self._store.delete(f"/topics{topic}")
-                del self._topics[topic]
+            await self._delete(self._topic_table, topic)
             try:
                 for topic_id in record.topic_ids:
                     await self._sweep(topic_id)
@@ -407,6 +467,11 @@ class Catalogue:
 
     # --- Policies ---
 
+    @property
+    def broker_policies(self) -> TopicPolicies:
+        """Policies of the whole broker, as set by command; those of the configuration come after them."""
+        return self._policy_table.values.get(_BROKER, _NO_POLICIES)
+
     def namespace_policies(self, name: str) -> TopicPolicies:
         """Return the policies of a namespace.
 
@@ -422,11 +487,10 @@ class Catalogue:
         return record
 
     async def change_broker_policies(self, changes: Mapping[str, Any]) -> None:
-        """Change the policies of the broker; ``changes`` as in :func:`danube.model.policies.change_policy`."""
-        async with self._lock:
+        """Change the policies of the broker; ``changes`` as in :func:`danube.model.change_policy`."""
+        async with self._changing():
             policies = change_policy(self.broker_policies, changes)
-            await self._store.put("/policies", _encode(policies))
-            self.broker_policies = policies
+            await self._put(self._policy_table, _BROKER, policies)
 
     async def change_namespace_policies(self, name: str, changes: Mapping[str, Any]) -> None:
         """Change the policies of a namespace.
@@ -436,11 +500,10 @@ class Catalogue:
             InvalidArgumentError: see :func:`danube.model.policies.change_policy`.
         """
         validate_namespace(name)
-        async with self._lock:
+        async with self._changing():
             record = self._namespace(name)
             record = msgspec.structs.replace(record, policies=change_policy(record.policies, changes))
-            await self._store.put(f"/namespaces/{name}", _encode(record))
-            self._namespaces[name] = record
+            await self._put(self._namespace_table, name, record)
 
     def records_above(self, topic: str) -> dict[str, bytes]:
         """Return the record of a topic's namespace by its name, and the policies of the broker under an empty one.
@@ -466,22 +529,18 @@ class Catalogue:
         for name, encoded in sorted(records.items()):
             if name and name not in self._namespaces:
                 await self.create_namespace(name)
-            async with self._lock:
+            async with self._changing():
                 if not name:
                     policies = _POLICIES.decode(encoded)
                     if self.broker_policies == TopicPolicies() != policies:
-                        with _together():
-                            await self._store.put("/policies", encoded)
-                            self.broker_policies = policies
+                        await self._put(self._policy_table, _BROKER, policies)
                         restored.append(name)
                     continue
                 record = self._namespace(name)
                 policies = _NAMESPACE.decode(encoded).policies
                 if record.policies == TopicPolicies() != policies:
                     record = msgspec.structs.replace(record, policies=policies)
-                    with _together():
-                        await self._store.put(f"/namespaces/{name}", _encode(record))
-                        self._namespaces[name] = record
+                    await self._put(self._namespace_table, name, record)
                     restored.append(name)
         return restored
 
@@ -493,7 +552,7 @@ class Catalogue:
             FailedPreconditionError: it is a partition.
             InvalidArgumentError: see :func:`danube.model.policies.change_policy`.
         """
-        async with self._lock:
+        async with self._changing():
             record = self._topics.get(topic)
             if record is None:
                 self.locate(topic)
@@ -520,7 +579,7 @@ class Catalogue:
             TopicNotFoundError: the topic was deleted.
             LimitExceededError: too many are stored.
         """
-        async with self._lock:
+        async with self._changing():
             record = self._existing(topic)
             planned = {each: dict(names) for each, names in record.planned.items()}
             for names in planned.values():
@@ -548,7 +607,7 @@ class Catalogue:
             topic_id: of the one partition that this is for; 0: of all of them.
             subscription: its name.
         """
-        async with self._lock:
+        async with self._changing():
             record = self._topics.get(topic)
             if record is None:
                 return None
@@ -574,13 +633,11 @@ class Catalogue:
 
     async def replace_topic(self, topic: str, record: TopicRecord) -> None:
         """Replace the record of an existing topic by a copy that takes precedence."""
-        async with self._lock:
+        async with self._changing():
             await self._put_topic(topic, record)
 
     async def _put_topic(self, topic: str, record: TopicRecord) -> TopicRecord:
-        with _together():
-            await self._store.put(f"/topics{topic}", _encode(record))
-            self._topics[topic] = record
+        await self._put(self._topic_table, topic, record)
         return record
 
     async def change_subscription(self, topic_id: int, name: str, record: SubscriptionRecord) -> None:
@@ -589,7 +646,7 @@ class Catalogue:
         Raises:
             SubscriptionNotFoundError: it was deleted in the meantime.
         """
-        async with self._lock:
+        async with self._changing():
             key = _subscription_key(topic_id, name)
             present = await self._store.get(key)
             if present is None or _SUBSCRIPTION.decode(present.value).subscription_id != record.subscription_id:
@@ -646,3 +703,8 @@ class Catalogue:
     def new_id(self) -> int:
         """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""
         return self._rng.getrandbits(63) or 1
+
+
+def _nothing() -> Change | None:
+    """No change is in doubt."""
+    return None

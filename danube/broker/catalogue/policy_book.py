@@ -4,7 +4,7 @@ Policies of a topic come from four places, the nearest first::
 
     topic        TopicRecord.policies          /topics/{namespace}/{topic}
     namespace    NamespaceRecord.policies      /namespaces/{namespace}
-    broker       set by command                /policies
+    broker       set by command                /policies/broker
     broker       the configuration             [policies]
 
 Each sets some policies and not the others; the nearest one that sets a policy applies. A partitioned topic and its
