@@ -36,7 +36,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -127,8 +126,8 @@ class Table(Generic[T]):
         self._mirror: Mirror[T] = Mirror(watched=watched)
         self._on_change = on_change
         self._moved = trio.Event()
-        self.values: Mapping[str, T] = MappingProxyType(self._mirror.values)
-        """The rows by name, always the same object."""
+        self.values: Mapping[str, T] = self._mirror.values
+        """The rows by name, always the same object: a plain dict, for lookups at its speed, which only this changes."""
 
     # --- Reading ---
 
@@ -222,16 +221,15 @@ class Table(Generic[T]):
                         told = True
                         task_status.started()
                     async for batch in watch:
-                        if batch.revision > self._mirror.position:
-                            for event in batch.events:
-                                name = self._name(event.key)
-                                if isinstance(event, PutEvent):
-                                    value = decode_record(event.item, self._decode)
-                                    self._tell(self._mirror.put(name, value, event.mod_revision))
-                                else:
-                                    self._tell(self._mirror.delete(name, event.mod_revision))
-                            self._mirror.passed(batch.revision)
-                            self._note_moved()
+                        for event in batch.events:  # the mirror ignores those that the list has already
+                            name = self._name(event.key)
+                            if isinstance(event, PutEvent):
+                                value = decode_record(event.item, self._decode)
+                                self._tell(self._mirror.put(name, value, event.mod_revision))
+                            else:
+                                self._tell(self._mirror.delete(name, event.mod_revision))
+                        self._mirror.passed(batch.revision)
+                        self._note_moved()
             except WatchCompactedError:
                 if compacted_at == self._mirror.position:  # the list was not newer: the store is behind its own answers
                     await trio.sleep(FOLLOW_RETRY_S)
