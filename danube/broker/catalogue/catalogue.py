@@ -18,7 +18,8 @@ while it waits for its turn, but not during its change.
 
 A change that has failed has not happened: the broker goes on as before, with the topic that was to be deleted, say.
 If the store was away so long that a change stayed in doubt, and it turns out that it was applied, then it is undone
-before the next change. Subscriptions have no table (their topics know them) and are changed at the same time.
+before the next change. Subscriptions have no table (their topics know them): several are written at the same time, and
+a change of one whose answer is lost is not settled.
 """
 
 from __future__ import annotations
