@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 from danube.model.batch import BatchHeader
 
@@ -27,10 +27,10 @@ class StoredBatch:
         stamp, part: the two parts of the stored bytes.
         header: header of the producer's part.
         append_time_us: taken from the stamp, microseconds since the epoch.
-        delivery: memo of the encoded delivery, when this batch goes to several consumers.
+        memo: any object that a layer above keeps as long as the batch (the calls: its encoded delivery); not read here.
     """
 
-    __slots__ = ("append_time_us", "base_offset", "delivery", "end_offset", "header", "part", "stamp")
+    __slots__ = ("append_time_us", "base_offset", "end_offset", "header", "memo", "part", "stamp")
 
     def __init__(
         self, base_offset: int, end_offset: int, stamp: bytes, part: bytes, header: BatchHeader, append_time_us: int
@@ -41,7 +41,7 @@ class StoredBatch:
         self.part = part
         self.header = header
         self.append_time_us = append_time_us
-        self.delivery: tuple[bytes, bytes] | bytes | None = None
+        self.memo: Any = None
 
     def __repr__(self) -> str:
         return f"<StoredBatch [{self.base_offset}, {self.end_offset}) {len(self.part)} bytes>"

@@ -136,9 +136,7 @@ class EntryType(enum.IntEnum):
     CURSOR = 2
     PRODUCER = 3
     TOPIC = 4
-    STAGE = 5
-    """Reserved for staged publishing; never written so far, skipped by readers."""
-    FREED = 6
+    FREED = 6  # 5 was never written
     """Written by the journal itself: a checkpoint's sequence, and the ids of files that are no longer needed (u64s).
     The last bytes of a file are kept for such entries."""
     DAMAGE = 7

@@ -55,11 +55,11 @@ class Consumer:
         """
         producer_id = batch.header.producer_id
         if delivery.whole and delivery.attempt == 1:
-            message = batch.delivery
+            message: tuple[bytes, bytes] | None = batch.memo
             if message is None:
                 # All consumers of the whole batch share one encoding.
                 producer = topic.producer_name(producer_id)
-                message = batch.delivery = encode_delivery(batch, delivery, producer, batch.part)
+                message = batch.memo = encode_delivery(batch, delivery, producer, batch.part)
         else:
             part = batch.part
             if sliced and not delivery.whole:
