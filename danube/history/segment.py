@@ -30,6 +30,9 @@ Trailer, 36 bytes, at the very end, so that a reader can start from here with on
     |  u64         |  u32          |  u32       | u32, [0,start)|  u16    | u16  | u32  |            |
     +--------------+---------------+------------+---------------+---------+------+------+------------+
 
+This is version 2; in version 1, of Danube 0.1, batches had another header. A reader refuses other versions. Fields that
+readers may ignore are added to the footer, at the end of its arrays; the reserved fields are 0.
+
 The footer (:class:`SegmentFooter`) lists the parts with their ranges, offsets, times, producers and checksums.
 """
 
@@ -67,7 +70,7 @@ __all__ = [
     "read_trailer",
 ]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 HEADER_SIZE: Final = 32
 TRAILER_SIZE: Final = 36
 INDEX_ENTRY_SIZE: Final = 20
@@ -303,7 +306,7 @@ def read_header(data: bytes, where: str) -> tuple[SegmentKind, int]:
     """Return kind and owner epoch from the first 32 bytes of an object; ``where`` names it in errors.
 
     Raises:
-        DataLossError: not a segment, damaged, or written by a newer version.
+        DataLossError: not a segment, damaged, or of another version.
     """
     head = data[:HEADER_SIZE]
     if len(head) < HEADER_SIZE or not head.startswith(_HEADER_MAGIC) or crc32c(head) != CRC_RESIDUE:
@@ -317,7 +320,7 @@ def read_trailer(tail: bytes, where: str) -> Trailer:
     """Read the trailer at the end of ``tail``.
 
     Raises:
-        DataLossError: damaged, or written by a newer version.
+        DataLossError: damaged, or of another version.
     """
     block = tail[-TRAILER_SIZE:]
     if (
@@ -336,6 +339,11 @@ def _check_version(version: int, where: str) -> None:
         raise DataLossError(
             f"{where}: format version {version} is newer than {FORMAT_VERSION}, the newest that this version of Danube "
             "reads; upgrade Danube"
+        )
+    if version < FORMAT_VERSION:
+        raise DataLossError(
+            f"{where}: format version {version} is that of Danube 0.1, and this version reads {FORMAT_VERSION} only;"
+            " read it with Danube 0.1, and give this broker another storage or cluster name"
         )
 
 

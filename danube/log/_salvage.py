@@ -17,8 +17,8 @@ from danube.model.errors import CorruptBatchError
 __all__ = ["salvage"]
 
 _TYPES: Final = frozenset(EntryType)
-_COUNT_AT: Final = STAMP_SIZE + 4
-_HEAD_SIZE: Final = STAMP_SIZE + 8
+_COUNT_AT: Final = STAMP_SIZE + 8
+_HEAD_SIZE: Final = STAMP_SIZE + 12
 
 
 async def salvage(disk: Disk, name: str, file_id: int, start: int, end: int, *, bounded: bool) -> Corruption:

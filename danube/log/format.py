@@ -14,7 +14,7 @@ The file header is stored twice, at 0 and at 2048, so that one damaged copy cost
     +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--
     | "DNJF" | version | file | first sequence | resume after | watermark | checkpoint | count  | flags | ...
     +--------+---------+------+----------------+--------------+-----------+------------+--------+-------+--
-               u32 = 2   u64    u64              u64            u64         u64          u32      u32
+               u32 = 3   u64    u64              u64            u64         u64          u32      u32
 
         56          64         72         80        2044  2048
       --+-----------+----------+----------+--~~--+-----+
@@ -26,7 +26,7 @@ The file header is stored twice, at 0 and at 2048, so that one damaged copy cost
 * ``file size``: a file that is shorter than this has been cut.
 * ``identity`` names the journal, and is stored in the metadata, too; 0: bound to no metadata. ``metadata`` is the
   highest metadata revision known to be durable when the header was written; :data:`EntryType.METADATA` entries
-  record later ones. Metadata of an earlier revision have lost changes. Format 1 had none of these three fields.
+  record later ones. Metadata of an earlier revision have lost changes.
 * ``resume after`` is the last sequence in older files that counts. Usually it is first sequence - 1; after a recovery,
   sequences that were cut off lie between the two.
 * ``checkpoint``: control entries up to this sequence are superseded by snapshots, and files that held later ones may be
@@ -36,6 +36,8 @@ The file header is stored twice, at 0 and at 2048, so that one damaged copy cost
   that is not listed is void. Flag 1: there were more than 122 of them, and the
   oldest did not fit. Flag 2: this file counts only if a newer one lists it (recovery writes several files, if it
   must, and the last one makes all of them count).
+
+Formats 1 and 2 belong to Danube 0.1, whose batches have another header. A journal of another format is refused.
 
 A commit block holds the entries of one write::
 
@@ -106,7 +108,7 @@ __all__ = [
 
 FILE_MAGIC: Final = b"DNJF"
 BLOCK_MAGIC: Final = b"DNJB"
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 FILE_HEADER_SIZE: Final = 4096
 BLOCK_HEADER_SIZE: Final = 48
 ENTRY_HEADER_SIZE: Final = 16
@@ -320,8 +322,9 @@ def read_file_header(data: bytes, file_id: int) -> FileHeader | None:
             continue
         if version != FORMAT_VERSION:
             raise DataDirectoryError(
-                f"journal file {file_id} has format {version}, and this Danube supports format {FORMAT_VERSION};"
-                " start the Danube that wrote it"
+                f"journal file {file_id} has format {version}{' (Danube 0.1)' if version < 3 else ''}, and this Danube"
+                f" reads format {FORMAT_VERSION} only; nothing was changed: start the Danube that wrote it, or set"
+                " data_directory to a new one"
             )
         if count > _MAX_LIVE:
             continue

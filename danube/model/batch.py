@@ -14,20 +14,31 @@ The stamp, 48 bytes, written by the broker::
 
 The producer's part, made by the producer and never changed afterwards::
 
-    0         1       2       4         8          12        16              24                32
-    +---------+-------+-------+---------+----------+---------+---------------+-----------------+
-    | version | codec | flags | records | unpacked | packed  | base publish  | earliest        |
-    |  u8 = 1 |  u8   |  u16  |  u32    | size u32 | size u32| time u64, us  | deliver-at u64  |
-    +---------+-------+-------+---------+----------+---------+---------------+-----------------+
-    32            40                 44              52          56               60
-    +-------------+------------------+---------------+-----------+----------------+--------~~--+------+
-    | producer id | producer epoch   | base sequence | schema id | schema version | records ...| CRC  |
-    |  u64        |  u32             |  u64          |  u32      |  u32           |            |  u32 |
-    +-------------+------------------+---------------+-----------+----------------+--------~~--+------+
+    0         1       2             4       8         12         16         20               24
+    +---------+-------+-------------+-------+---------+----------+----------+----------------+
+    | version | codec | header size | flags | records | unpacked | packed   | producer epoch |
+    |  u8 = 2 |  u8   | u16 = 64    | u32   |  u32    | size u32 | size u32 |  u32           |
+    +---------+-------+-------------+-------+---------+----------+----------+----------------+
+    24             32              40            48              56          60               64
+    +--------------+---------------+-------------+---------------+-----------+----------------+--~~--+------+
+    | base publish | earliest      | producer id | base sequence | schema id | schema version | rec- | CRC  |
+    | time u64, us | deliver-at u64|  u64        |  u64          |  u32      |  u32           | ords |  u32 |
+    +--------------+---------------+-------------+---------------+-----------+----------------+--~~--+------+
 
 The CRC closes the part and covers everything before it. CRC32C has the property that a message followed by its own
 (little-endian) checksum always has the same checksum, :data:`CRC_RESIDUE`; a reader therefore checks a whole part
 with a single call and without cutting it.
+
+How the format grows:
+
+* A new field that readers may ignore is appended to the header, and ``header size`` grows. The records begin there, so
+  a reader skips the fields that it does not know. A broker stores and forwards them; a slice (see below), which it
+  builds itself, does not have them, since they may describe the records that were left out.
+* A feature that readers must understand sets one of the flags 0 to 15: a reader refuses a batch with a flag of these
+  that it does not know (:class:`~danube.model.errors.UnsupportedBatchError`). Unknown flags 16 to 31 are ignored. The
+  same rule holds for the flags of the stamp.
+* The version changes only if the fields drawn above do. Readers refuse other versions. Version 1, of Danube 0.1, had no
+  header size, flags of 16 bits, and keys as text.
 
 The records are a msgpack array. With flag ``PAYLOADS_ONLY`` each element is a payload (msgpack ``bin``): the common
 case of messages without key and attributes, which then costs no object per message on either side (measured: 100 ns
@@ -51,12 +62,18 @@ import msgspec
 import zstandard
 
 from danube.model.decoding import UNDECODABLE
-from danube.model.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
+from danube.model.errors import (
+    CorruptBatchError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    UnsupportedBatchError,
+)
 
 __all__ = [
     "BATCH_MAGIC",
     "CRC_RESIDUE",
     "MAX_OFFSET",
+    "PART_HEADER_SIZE",
     "PART_OVERHEAD",
     "STAMP_SIZE",
     "BatchFlags",
@@ -66,6 +83,7 @@ __all__ = [
     "Record",
     "Stamp",
     "check_part",
+    "count_records",
     "crc32c",
     "encode_composite",
     "encode_part",
@@ -83,15 +101,16 @@ __all__ = [
 
 BATCH_MAGIC: Final = b"DNB1"
 STAMP_SIZE: Final = 48
-PART_VERSION: Final = 1
-PART_HEADER_SIZE: Final = 60
+PART_VERSION: Final = 2
+PART_HEADER_SIZE: Final = 64
+"""Bytes of the header that this version writes; see :attr:`BatchHeader.header_size`."""
 PART_OVERHEAD: Final = PART_HEADER_SIZE + 4
 """Bytes of a producer's part besides the records."""
 CRC_RESIDUE: Final = 0x48674BC7
 MAX_OFFSET: Final = 2**63 - 1
 
 _STAMP = struct.Struct("<4sIQQQQI")
-_PART = struct.Struct("<BBHIIIQQQIQII")
+_PART = struct.Struct("<BBHIIIIIQQQQII")
 _CRC = struct.Struct("<I")
 
 assert _STAMP.size == STAMP_SIZE - 4
@@ -109,15 +128,20 @@ class Codec(enum.IntEnum):
     ZSTD = 2
 
 
-class BatchFlags(enum.IntFlag):
-    """Flags of the producer's part."""
+class BatchFlags:
+    """Flags of the producer's part. Plain numbers: each operation on an ``IntFlag`` costs a microsecond."""
 
-    PAYLOADS_ONLY = 1
+    PAYLOADS_ONLY: Final = 1
     """The records array holds bare payloads."""
-    COMPOSITE = 2
+    COMPOSITE: Final = 2
     """Built by the broker from records of several producers; producer and sequence are per record."""
-    SLICE = 4
+    SLICE: Final = 4
     """Built by the broker from some records of a stored batch; their offsets are sent beside it."""
+
+
+_MUST_UNDERSTAND: Final = 0xFFFF
+_KNOWN_FLAGS: Final = BatchFlags.PAYLOADS_ONLY | BatchFlags.COMPOSITE | BatchFlags.SLICE
+_UNKNOWN_FLAGS: Final = _MUST_UNDERSTAND & ~_KNOWN_FLAGS
 
 
 class Record(msgspec.Struct, array_like=True, gc=False):
@@ -152,18 +176,20 @@ class Stamp(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """The fixed-size header of the producer's part."""
+    """The known fields of the header of the producer's part, in the order of the format. Make it with keywords."""
 
     version: int
     codec: int
+    header_size: int
+    """Where the records begin: :data:`PART_HEADER_SIZE`, or more with fields that this version does not know."""
     flags: int
     record_count: int
     unpacked_size: int
     packed_size: int
+    producer_epoch: int
     publish_time_us: int
     deliver_at_us: int
     producer_id: int
-    producer_epoch: int
     base_sequence: int
     schema_id: int
     schema_version: int
@@ -184,34 +210,65 @@ def read_stamp(data: bytes) -> Stamp:
     head = data[:STAMP_SIZE]
     if len(head) < STAMP_SIZE or crc32c(head) != CRC_RESIDUE:
         raise CorruptBatchError("batch stamp: the checksum does not match its bytes; the stored batch is damaged")
-    magic, *fields = _STAMP.unpack_from(head)
-    if magic != BATCH_MAGIC:
-        raise CorruptBatchError(f"batch stamp: magic {magic!r} is not {BATCH_MAGIC!r}; this is not a Danube batch")
-    return Stamp(*fields)
+    fields = _STAMP.unpack_from(head)
+    if fields[0] != BATCH_MAGIC:
+        raise CorruptBatchError(f"batch stamp: magic {fields[0]!r} is not {BATCH_MAGIC!r}; this is not a Danube batch")
+    if fields[6] & _MUST_UNDERSTAND:
+        raise UnsupportedBatchError(
+            f"batch stamp: flags {fields[6]:#x} name a feature that this version of Danube does not know; upgrade it"
+        )
+    return Stamp(*fields[1:])
 
 
 def read_header(part: bytes) -> BatchHeader:
     """Read the header of a producer's part, and check that it agrees with the size of ``part``.
 
     The checksum is not verified here; see :func:`check_part`.
+
+    Raises:
+        UnsupportedBatchError: it is of another version, or requires a feature that this version does not know.
+        CorruptBatchError: it contradicts the size of ``part``, or there are no records.
     """
     if len(part) < PART_OVERHEAD:
-        raise CorruptBatchError(f"batch of {len(part)} bytes is shorter than its {PART_OVERHEAD} bytes of header")
-    header = BatchHeader(*_PART.unpack_from(part))
-    if header.version != PART_VERSION:
-        raise CorruptBatchError(f"batch version {header.version} is unknown; this broker reads {PART_VERSION}")
-    if header.packed_size != len(part) - PART_OVERHEAD:
+        raise _too_short(part)
+    fields = _PART.unpack_from(part)
+    if fields[0] != PART_VERSION or fields[3] & _UNKNOWN_FLAGS:
+        raise _unsupported(fields[0], fields[3])
+    size = fields[2]
+    if fields[6] != len(part) - size - 4 or size < PART_HEADER_SIZE:
         raise CorruptBatchError(
-            f"batch header says {header.packed_size} bytes of records, but {len(part) - PART_OVERHEAD} are there"
+            f"batch header says {size} bytes of header and {fields[6]} of records, but there are {len(part) - 4} bytes"
         )
-    if not header.record_count:
+    if not fields[4]:
         raise CorruptBatchError("batch without records; send at least one message in a batch")
-    return header
+    return tuple.__new__(BatchHeader, fields)
+
+
+def _too_short(part: bytes) -> CorruptBatchError:
+    if part and part[0] != PART_VERSION:
+        return _unsupported(part[0], 0)
+    return CorruptBatchError(f"batch of {len(part)} bytes is shorter than its {PART_OVERHEAD} bytes of header")
+
+
+def _unsupported(version: int, flags: int) -> UnsupportedBatchError:
+    if version != PART_VERSION:
+        return UnsupportedBatchError(
+            f"batch of version {version}, and its receiver reads version {PART_VERSION}; upgrade the older of the two"
+        )
+    return UnsupportedBatchError(
+        f"batch flags {flags:#x}: {flags & _UNKNOWN_FLAGS:#x} stands for a feature that the receiver of the batch does"
+        " not know; upgrade the receiver"
+    )
 
 
 def header_at(data: bytes, position: int) -> BatchHeader:
     """Read the header of a producer's part that begins at ``position`` of ``data``, without any check."""
-    return BatchHeader(*_PART.unpack_from(data, position))
+    return tuple.__new__(BatchHeader, _PART.unpack_from(data, position))
+
+
+def count_records(part: bytes) -> int:
+    """Return the number of records that a part's header says; the part was checked before."""
+    return int.from_bytes(part[8:12], "little")
 
 
 def check_part(part: bytes) -> BatchHeader:
@@ -225,10 +282,19 @@ def check_part(part: bytes) -> BatchHeader:
     return read_header(part)
 
 
-def seal_part(header: BatchHeader, records: bytes) -> bytes:
-    """Join header and (packed) records to a producer's part and append its checksum."""
-    head = _PART.pack(*header)
-    return b"".join((head, records, _CRC.pack(google_crc32c.extend(crc32c(head), records))))
+def seal_part(header: BatchHeader, rest: bytes) -> bytes:
+    """Join the header and what follows it to a producer's part, and append its checksum.
+
+    Args:
+        header: the known fields.
+        rest: the unknown fields (``header.header_size`` counts them), and the packed records. To change the header of a
+            part, pass all bytes of it between :data:`PART_HEADER_SIZE` and the checksum.
+    """
+    return _seal(_PART.pack(*header), rest)
+
+
+def _seal(head: bytes, rest: bytes) -> bytes:
+    return b"".join((head, rest, _CRC.pack(google_crc32c.extend(crc32c(head), rest))))
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -256,10 +322,9 @@ def encode_part(
         InvalidArgumentError: no records, or a mixture of the two kinds.
     """
     kinds = set(map(type, records))
-    if kinds == {bytes}:
-        flags = BatchFlags.PAYLOADS_ONLY
-    elif kinds == {Record}:
-        flags = BatchFlags(0)
+    plain = kinds == {bytes}
+    if plain or kinds == {Record}:
+        pass
     elif not kinds:
         raise InvalidArgumentError("a batch needs at least one message")
     else:
@@ -270,7 +335,7 @@ def encode_part(
     return pack_part(
         _ENCODER.encode(records),
         len(records),
-        plain=bool(flags),
+        plain=plain,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
@@ -294,17 +359,17 @@ def encode_composite(
     """
     body = _ENCODER.encode(records)
     size = len(body)
-    flags = BatchFlags.COMPOSITE
-    return seal_part(
-        BatchHeader(
+    return _seal(
+        _PART.pack(
             PART_VERSION,
             Codec.NONE,
-            flags,
+            PART_HEADER_SIZE,
+            BatchFlags.COMPOSITE,
             len(records),
             size,
             size,
-            publish_time_us,
             0,
+            publish_time_us,
             0,
             0,
             0,
@@ -338,18 +403,19 @@ def pack_part(
     unpacked_size = len(body)
     if codec:
         body = _pack(codec, body)
-    return seal_part(
-        BatchHeader(
+    return _seal(
+        _PART.pack(
             PART_VERSION,
             codec,
-            BatchFlags.PAYLOADS_ONLY if plain else BatchFlags(0),
+            PART_HEADER_SIZE,
+            BatchFlags.PAYLOADS_ONLY if plain else 0,
             record_count,
             unpacked_size,
             len(body),
+            producer_epoch,
             publish_time_us,
             deliver_at_us,
             producer_id,
-            producer_epoch,
             base_sequence,
             schema_id,
             schema_version,
@@ -366,7 +432,7 @@ def _pack(codec: Codec, body: bytes) -> bytes:
 
 def unpack_body(part: bytes, header: BatchHeader, max_unpacked_bytes: int) -> bytes | memoryview:
     """Return the unpacked records array of a part, never more than ``max_unpacked_bytes``."""
-    body = memoryview(part)[PART_HEADER_SIZE:-4]
+    body = memoryview(part)[header.header_size : -4]
     if header.codec == Codec.NONE:
         if header.unpacked_size != len(body):
             raise CorruptBatchError("batch header: an uncompressed batch has two different sizes")
@@ -424,13 +490,17 @@ def _decode(decoder: Any, part: bytes, header: BatchHeader, max_unpacked_bytes: 
 
 
 def slice_part(header: BatchHeader, raws: Iterable[msgspec.Raw]) -> bytes:
-    """Build a separate part, uncompressed and with its own checksum, from some records of a stored batch."""
+    """Build a separate part, uncompressed and with its own checksum, from some records of a stored batch.
+
+    It has only the fields and flags of the header that are known here.
+    """
     chosen = list(raws)
     body = _ENCODER.encode(chosen)
     return seal_part(
         header._replace(
             codec=Codec.NONE,
-            flags=header.flags | BatchFlags.SLICE,
+            header_size=PART_HEADER_SIZE,
+            flags=header.flags & _KNOWN_FLAGS | BatchFlags.SLICE,
             record_count=len(chosen),
             unpacked_size=len(body),
             packed_size=len(body),

@@ -79,6 +79,7 @@ __all__ = [
     "TopicNotFoundError",
     "UnavailableError",
     "UnimplementedError",
+    "UnsupportedBatchError",
     "WatchCompactedError",
     "exit_code",
     "from_wire",
@@ -148,6 +149,12 @@ class CorruptBatchError(InvalidArgumentError):
     """The bytes of a batch do not match their checksum or their own header."""
 
     code = "corrupt-batch"
+
+
+class UnsupportedBatchError(CorruptBatchError):
+    """A batch is of another version, or requires a feature that this version of Danube does not know."""
+
+    code = "unsupported-batch"
 
 
 class InvalidSchemaError(InvalidArgumentError):

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from danube.model.batch import count_records
 from danube.model.errors import InvalidArgumentError
 from danube.model.policies import Durability
 
@@ -231,12 +232,12 @@ class RawBatch(NamedTuple):
     @property
     def record_count(self) -> int:
         """Number of records."""
-        return int.from_bytes(self.part[4:8], "little")
+        return count_records(self.part)
 
     @property
     def end_offset(self) -> int:
         """The offset behind its last record."""
-        return self.base_offset + int.from_bytes(self.part[4:8], "little")
+        return self.base_offset + count_records(self.part)
 
 
 # --- Rules shared by brokers and buckets -----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from brokers import BrokerProcess
 
 import danube
 from danube.model import api
+from danube.model.batch import count_records
 from danube.model.errors import BrokerDrainingError
 from danube.wire import connect_channel
 
@@ -173,7 +174,7 @@ async def received(consumer: RawConsumer, count: int) -> list[int]:
     offsets: list[int] = []
     while len(offsets) < count:
         delivery = await consumer.reply_of(api.Delivery)
-        records = int.from_bytes(delivery.part[4:8], "little")
+        records = count_records(delivery.part)
         flat = delivery.ranges or [delivery.base_offset, delivery.base_offset + records]
         for start, end in zip(flat[::2], flat[1::2], strict=True):
             offsets.extend(range(start, end))

@@ -13,7 +13,7 @@ from broker_harness import RawProducer, raw_consumer, raw_producer, read_all, ru
 
 from danube.broker.intake.effective_policies import stack
 from danube.model import Rate, TopicPolicies, api
-from danube.model.batch import BatchFlags, BatchHeader, Codec, read_header, seal_part
+from danube.model.batch import PART_HEADER_SIZE, BatchFlags, BatchHeader, Codec, read_header, seal_part
 from danube.model.errors import (
     BrokerDrainingError,
     CorruptBatchError,
@@ -38,7 +38,7 @@ TOPIC = "/default/t"
 def with_header(part: bytes, **changed: int) -> bytes:
     """The same batch with another header and a checksum that fits it."""
     header: BatchHeader = read_header(part)
-    return seal_part(header._replace(**changed), part[60:-4])
+    return seal_part(header._replace(**changed), part[PART_HEADER_SIZE:-4])
 
 
 async def test_offsets_are_dense_with_many_batches_in_flight(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ async def test_batches_that_break_a_rule_are_refused_one_by_one(tmp_path: Path) 
             reply = await refused(producer.part(0, [b"x"] * 101))
             assert (reply.status, reply.code) == (Status.RESOURCE_EXHAUSTED, "limit-exceeded")
             assert "max_batch_records = 100" in reply.message
-            for flag in (BatchFlags.COMPOSITE, BatchFlags.SLICE, 0x8000):
+            for flag in (BatchFlags.COMPOSITE, BatchFlags.SLICE):
                 reply = await refused(with_header(one, flags=flag))
                 assert (reply.status, "reserved" in reply.message) == (Status.INVALID_ARGUMENT, True)
             reply = await refused(producer.part(0, [b"x"], producer_id=producer.opened.producer_id + 1))

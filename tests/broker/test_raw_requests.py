@@ -83,9 +83,10 @@ RULES = ["messages_per_s", "bytes_per_s", "max_age_s", "max_bytes", "acknowledge
 OF_SESSION = 2**40
 """A producer id that stands for the one that the stream's answer gives, with its epoch and next sequence."""
 HEADER: dict[str, list[int]] = {
-    "version": [0, 2, 255],
+    "version": [0, 1, 3, 255],
     "codec": [1, 2, 3, 255],
-    "flags": [0, 2, 4, 5, 0xFFFF],
+    "header_size": [0, 63, 65, 72, 0xFFFF],
+    "flags": [0, 2, 4, 5, 0xFFFF, 1 << 16, 2**32 - 1],
     "record_count": [0, 1, 3, 1000, 2**32 - 1],
     "unpacked_size": [0, 1, 10**6, 2**32 - 1],
     "packed_size": [0, 1, 2**32 - 1],

@@ -257,5 +257,7 @@ def test_a_copy_of_a_file_header_that_makes_no_sense_is_passed_over() -> None:
         assert read_file_header(odd + odd, 9) is None
     assert read_file_header(half, 9) is not None
     assert read_file_header(half[:-1], 9) is None
-    with pytest.raises(DataDirectoryError, match="has format 3, and this Danube supports format 2"):
-        read_file_header(changed(half, 4, b"\3") + half, 9)
+    with pytest.raises(DataDirectoryError, match="has format 4, and this Danube reads format 3 only; nothing"):
+        read_file_header(changed(half, 4, b"\4") + half, 9)
+    with pytest.raises(DataDirectoryError, match=r"has format 2 \(Danube 0\.1\), .* start the Danube that wrote it"):
+        read_file_header(changed(half, 4, b"\2") + half, 9)

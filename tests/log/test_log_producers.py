@@ -9,13 +9,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from danube.log import ProducedBatch, ProducerSession, ProducerTable, StoredBatch, Verdict
 from danube.model import BatchHeader, Limits
+from danube.model.batch import encode_part, read_header
 from danube.model.errors import DataLossError, DuplicateSequenceError, ProducerFencedError, SequenceGapError
 
 NAMES = ["ann", "bob", ""]
 
 
 def header_of(session: ProducerSession, sequence: int, count: int) -> BatchHeader:
-    return BatchHeader(1, 0, 1, count, 1, 1, 1, 0, session.producer_id, session.epoch, sequence, 0, 0)
+    part = encode_part(
+        [b""] * count,
+        producer_id=session.producer_id,
+        producer_epoch=session.epoch,
+        base_sequence=sequence,
+        publish_time_us=1,
+    )
+    return read_header(part)
 
 
 def stored(header: BatchHeader, base: int) -> StoredBatch:

@@ -581,7 +581,7 @@ def header_of(count: int, *, producer_id: int = 5, epoch: int = 3, sequence: int
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
-        flags=BatchFlags(flags),
+        flags=flags,
         record_count=count,
     )
 

@@ -402,7 +402,7 @@ async def test_without_a_bound_what_lies_behind_garbage_may_be_of_a_former_life(
 async def test_a_count_that_cannot_be_is_not_believed(autojump_clock: MockClock) -> None:
     head, first = framed(batch(1, 10, 2))
     total = len(first) - ENTRY_HEADER_SIZE
-    at = ENTRY_HEADER_SIZE + STAMP_SIZE + 4
+    at = ENTRY_HEADER_SIZE + STAMP_SIZE + 8
     for count, behind in ((0, 11), (1, 11), (2, 12), (total, 10 + total), (total + 1, 11), (2**32 - 1, 11)):
         data = first[:at] + count.to_bytes(4, "little") + first[at + 4 :]
         assert await salvaged(head + data) == ({1: (10, behind)}, True)

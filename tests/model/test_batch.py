@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from danube.model import batch as b
 from danube.model.batch import BatchFlags, Codec, Record
-from danube.model.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
+from danube.model.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError, UnsupportedBatchError
 
 MAX = 1 << 24
 
@@ -118,18 +120,89 @@ def test_a_wrong_record_count_is_found() -> None:
 def test_an_unknown_version_or_codec_is_named() -> None:
     part = encode([b"a"])
     header = b.check_part(part)
-    with pytest.raises(CorruptBatchError, match="version 9"):
+    with pytest.raises(UnsupportedBatchError, match="version 9, and its receiver reads version 2; upgrade the older"):
         b.check_part(b.seal_part(header._replace(version=9), part[b.PART_HEADER_SIZE : -4]))
     odd = b.seal_part(header._replace(codec=9), part[b.PART_HEADER_SIZE : -4])
     with pytest.raises(CorruptBatchError, match="codec 9"):
         b.open_records(odd, b.check_part(odd), MAX)
 
 
+# Growth: what this version does with batches of a later one
+
+
+def later(part: bytes, *, fields: bytes = b"", flags: int = 0) -> bytes:
+    """Return a part with fields appended to its header, and further flags."""
+    header = b.check_part(part)
+    header = header._replace(header_size=header.header_size + len(fields), flags=header.flags | flags)
+    return b.seal_part(header, fields + part[b.PART_HEADER_SIZE : -4])
+
+
+optional_flags = st.sets(st.integers(16, 31)).map(lambda bits: sum(1 << bit for bit in bits))
+
+
+@given(payloads | records, codecs, st.binary(max_size=300), optional_flags)
+def test_fields_and_flags_of_a_later_version_are_skipped(
+    items: list[bytes] | list[Record], codec: Codec, fields: bytes, flags: int
+) -> None:
+    plain = encode(items, codec)
+    part = later(plain, fields=fields, flags=flags)
+    header, known = b.check_part(part), b.check_part(plain)
+    assert header == known._replace(header_size=b.PART_HEADER_SIZE + len(fields), flags=known.flags | flags)
+    assert b.header_at(b"??" + part, 2) == header
+    assert b.open_records(part, header, MAX) == items
+    raws = b.open_raw(part, header, MAX)
+    sliced = b.slice_part(header, raws)
+    assert b.check_part(sliced).header_size == b.PART_HEADER_SIZE, "a slice has only what its maker knows"
+    assert b.check_part(sliced).flags == known.flags | BatchFlags.SLICE
+    assert b.open_records(sliced, b.check_part(sliced), MAX) == items
+
+
+@given(payloads, st.binary(max_size=50))
+def test_another_sender_in_the_header_keeps_what_a_later_version_added(items: list[bytes], fields: bytes) -> None:
+    part = later(encode(items), fields=fields, flags=1 << 20)
+    header = b.check_part(part)._replace(producer_id=99, producer_epoch=3, base_sequence=12)
+    again = b.seal_part(header, part[b.PART_HEADER_SIZE : -4])
+    assert b.check_part(again) == header
+    assert again[b.PART_HEADER_SIZE : -4] == part[b.PART_HEADER_SIZE : -4]
+
+
+@pytest.mark.parametrize("bit", range(3, 16))
+def test_a_feature_that_must_be_understood_is_refused(bit: int) -> None:
+    part = later(encode([b"a"]), flags=1 << bit)
+    with pytest.raises(UnsupportedBatchError, match=rf"flags {1 | 1 << bit:#x}: {1 << bit:#x} stands for a feature"):
+        b.check_part(part)
+
+
+@pytest.mark.parametrize("size", [0, 63, 68, 1000])
+def test_a_header_size_that_does_not_fit_is_corrupt(size: int) -> None:
+    part = encode([b"a"])
+    header = b.check_part(part)._replace(header_size=size)
+    with pytest.raises(CorruptBatchError, match=f"says {size} bytes of header"):
+        b.check_part(b.seal_part(header, part[b.PART_HEADER_SIZE : -4]))
+
+
+def test_the_flags_of_a_stamp_follow_the_same_rule() -> None:
+    def stamp(flags: int) -> bytes:
+        head = b.write_stamp(100, 1, 2, 3, 4)[:40] + flags.to_bytes(4, "little")
+        return head + b.crc32c(head).to_bytes(4, "little")
+
+    assert b.read_stamp(stamp(1 << 16)).flags == 1 << 16
+    with pytest.raises(UnsupportedBatchError, match="flags 0x8000 name a feature"):
+        b.read_stamp(stamp(1 << 15))
+
+
+def test_a_batch_of_version_1_is_refused() -> None:
+    """Its header had 60 bytes; this is one of Danube 0.1, with the payload b"x"."""
+    head = struct.pack("<BBHIIIQQQIQII", 1, 0, 1, 1, 4, 4, 3, 0, 1, 2, 7, 0, 0) + b"\x91\xc4\x01x"
+    with pytest.raises(UnsupportedBatchError, match="batch of version 1, and its receiver reads version 2; upgrade"):
+        b.check_part(head + b.crc32c(head).to_bytes(4, "little"))
+
+
 DEEP = b"\x91" * 3000 + b"\xc0"
 """So many arrays, one in the other."""
 
 
-@pytest.mark.parametrize("flags", [BatchFlags(0), BatchFlags.PAYLOADS_ONLY, BatchFlags.COMPOSITE])
+@pytest.mark.parametrize("flags", [0, BatchFlags.PAYLOADS_ONLY, BatchFlags.COMPOSITE])
 @pytest.mark.parametrize(
     "record",
     [
@@ -139,7 +212,7 @@ DEEP = b"\x91" * 3000 + b"\xc0"
         pytest.param(b"\xc1", id="nothing"),
     ],
 )
-def test_records_that_do_not_decode_are_corrupt(record: bytes, flags: BatchFlags) -> None:
+def test_records_that_do_not_decode_are_corrupt(record: bytes, flags: int) -> None:
     """Decoding raises errors of three kinds; opening raises one."""
     body = b"\x91" + record
     header = b.check_part(encode([b"x"]))._replace(flags=flags, unpacked_size=len(body), packed_size=len(body))

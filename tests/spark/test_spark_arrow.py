@@ -33,7 +33,15 @@ from pyspark_danube import DefaultSource
 from pyspark_danube._arrow import MAX_BATCH_ROWS, ArrowRows
 from pyspark_danube._columns import COLUMNS, SCHEMA, Columns
 
-from danube.model.batch import Codec, CompositeRecord, Record, encode_composite, encode_part, seal_part
+from danube.model.batch import (
+    PART_HEADER_SIZE,
+    Codec,
+    CompositeRecord,
+    Record,
+    encode_composite,
+    encode_part,
+    seal_part,
+)
 from danube.model.batch import header_at as header_of
 from danube.model.errors import ConfigurationError, DataLossError, InvalidArgumentError
 from danube.model.query_api import RawBatch
@@ -204,7 +212,7 @@ def test_records_that_do_not_decode_are_damage(record: bytes) -> None:
 def test_a_wrong_count_is_damage() -> None:
     part = part_of([b"ab", b"c"])
     header = header_of(part, 0)
-    wrong = RawBatch(0, TIME_US, "p", seal_part(header._replace(record_count=3), part[60:-4]))
+    wrong = RawBatch(0, TIME_US, "p", seal_part(header._replace(record_count=3), part[PART_HEADER_SIZE:-4]))
     with pytest.raises(DataLossError, match="2 records instead of the 3"):
         read([wrong], columns("payload"))
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_batch"]
 
-_RESERVED_FLAGS: Final = ~int(BatchFlags.PAYLOADS_ONLY)
-"""Computed on the number: ~ of an IntFlag drops bits that have no name."""
+_RESERVED_FLAGS: Final = BatchFlags.COMPOSITE | BatchFlags.SLICE
 _LAST_CODEC: Final = max(Codec)
 
 

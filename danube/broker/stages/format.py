@@ -5,7 +5,7 @@ All numbers are little-endian, checksums CRC32C::
     0        4         8           12               ..     +4
     +--------+---------+-----------+----------------+------+
     | "DNG1" | version | head size | StageHead      | CRC  |     the head: identifies the stage
-    |        | u32 = 1 | u32       | (msgpack)      | u32, over everything before it
+    |        | u32 = 2 | u32       | (msgpack)      | u32, over everything before it
     +--------+---------+-----------+----------------+------+
     +-----------+---------------------------+
     | size u32  | producer's part           |     any number of times; a part closes with its own CRC,
@@ -49,7 +49,7 @@ __all__ = [
 
 _MAGIC: Final = b"DNG1"
 _END_MAGIC: Final = b"DNGE"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEAD: Final = struct.Struct("<4sII")
 _END: Final = struct.Struct("<I4sIQQI")
 _SIZE: Final = struct.Struct("<I")

@@ -312,7 +312,7 @@ def decode_commit(data: bytes, cluster: str, position: Position, where: str) -> 
     """Decode a whole object and verify that it is the commit of ``position``; ``where`` names it in errors.
 
     Raises:
-        DataLossError: damaged, written by a newer version, or not the commit of its key.
+        DataLossError: damaged, of another version, or not the commit of its key.
     """
     kind, _ = read_header(data, where)
     trailer = read_trailer(data[-TRAILER_SIZE:], where)
