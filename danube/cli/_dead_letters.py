@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from danube.cli._format import iso_time
 from danube.cli._output import Output, show_rows
-from danube.cli._printing import payload_fields, visible
+from danube.cli._printing import key_fields, payload_fields, visible
 
 if TYPE_CHECKING:
     from danube.client import Client, Message
@@ -70,7 +70,7 @@ def _row(message: Message) -> dict[str, Any]:
         "subscription": attributes.get("x-original-subscription"),
         "attempts": _number(attributes.get("x-delivery-attempt")),
         "reason": attributes.get("x-failure-reason"),
-        "key": message.key,
+        **key_fields(message.key_bytes),
         **payload_fields(message.payload),
         "publish_time": iso_time(message.publish_time_us),
         "attributes": own_attributes(attributes) or {},

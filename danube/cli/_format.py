@@ -5,8 +5,8 @@ r"""The format language of ``danube consume --format``, in the manner of kcat an
     %P producer   %S payload size in bytes         %% a percent sign
     \n \t \r \0 \\ and \xHH are the usual characters; \c at the very end means "no newline"
 
-Each message is followed by a newline, unless the format itself ends in ``\n``, ``\0`` or ``\c``. Payloads come out as
-the bytes they are; a missing key is empty.
+Each message is followed by a newline, unless the format itself ends in ``\n``, ``\0`` or ``\c``. Payloads and keys come
+out as the bytes they are; a missing key is empty.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Shown(Protocol):
     @property
     def offset(self) -> int: ...
     @property
-    def key(self) -> str | None: ...
+    def key_bytes(self) -> bytes | None: ...
     @property
     def payload(self) -> bytes: ...
     @property
@@ -66,7 +66,7 @@ _FIELDS: Final[dict[str, Formatter]] = {
     "t": lambda message: message.topic.encode(),
     "p": lambda message: b"%d" % message.partition,
     "o": lambda message: b"%d" % message.offset,
-    "k": lambda message: (message.key or "").encode(),
+    "k": lambda message: message.key_bytes or b"",
     "v": lambda message: message.payload,
     "T": lambda message: iso_time(message.publish_time_us).encode(),
     "a": lambda message: msgspec.json.encode(message.attributes or {}),

@@ -22,6 +22,7 @@ from danube.cli._output import Output
 __all__ = [
     "Printer",
     "json_lines",
+    "key_fields",
     "make_printer",
     "payload_fields",
     "table_head",
@@ -62,7 +63,7 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 def json_lines(messages: Sequence[Shown]) -> bytes:
-    """Return one JSON object a line. A payload that is not UTF-8 is base64, as stated in ``encoding``."""
+    """Return one JSON object a line. What is not UTF-8 is base64, as stated in ``encoding`` and ``key_encoding``."""
     return _encode_lines([_json_object(message) for message in messages])
 
 
@@ -71,7 +72,7 @@ def _json_object(message: Shown) -> dict[str, Any]:
         "topic": message.topic,
         "partition": message.partition,
         "offset": message.offset,
-        "key": message.key,
+        **key_fields(message.key_bytes),
     }
     shown |= payload_fields(message.payload)
     shown["publish_time"] = iso_time(message.publish_time_us)
@@ -89,6 +90,14 @@ def payload_fields(payload: bytes) -> dict[str, str]:
         return {"payload": base64.b64encode(payload).decode(), "encoding": "base64"}
 
 
+def key_fields(key: bytes | None) -> dict[str, str | None]:
+    """Return a key as fields of a JSON object: its text, or base64 if it is not UTF-8."""
+    try:
+        return {"key": None if key is None else key.decode()}
+    except UnicodeDecodeError:
+        return {"key": base64.b64encode(key or b"").decode(), "key_encoding": "base64"}
+
+
 _ROW: Final = "{:>9}  {:>12}  {:<27}  {:<16}  {}\n"
 
 
@@ -104,7 +113,7 @@ def table_lines(messages: Sequence[Shown]) -> bytes:
             message.partition,
             message.offset,
             iso_time(message.publish_time_us),
-            visible(message.key or ""),
+            visible((message.key_bytes or b"").decode(errors="backslashreplace")),
             visible(message.payload.decode(errors="backslashreplace")),
         )
         for message in messages

@@ -199,10 +199,10 @@ class _Replay:
 async def _send(producer: Producer, message: Message, attributes: dict[str, str] | None) -> Pending:
     """Send without waiting for the receipt; if the producer's buffer is full, wait until it has been emptied."""
     try:
-        return producer.send_nowait(message.payload, key=message.key, attributes=attributes)
+        return producer.send_nowait(message.payload, key=message.key_bytes, attributes=attributes)
     except LimitExceededError:
         await producer.flush()
-        return producer.send_nowait(message.payload, key=message.key, attributes=attributes)
+        return producer.send_nowait(message.payload, key=message.key_bytes, attributes=attributes)
 
 
 def _show(plan: Plan, replay: _Replay, output: Output) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from danube.model.batch import BatchFlags, CompositeRecord, Record, check_part, open_records
 from danube.model.errors import CorruptBatchError
+from danube.model.keys import key_to_text
 
 if TYPE_CHECKING:
     from danube.model.api import Delivery
@@ -57,10 +58,22 @@ class BareMessage(msgspec.Struct, gc=False, eq=False):
     offset: int
     """Position in its topic (partition)."""
     _batch: DeliveredBatch
-    key: str | None = None
+    key_bytes: bytes | None = None
+    """The key: any bytes."""
     attributes: dict[str, str] | None = None
     _delta_us: int = 0
     _producer: str | None = None
+
+    @property
+    def key(self) -> str | None:
+        r"""The key as text.
+
+        Bytes that are not UTF-8 are lone surrogates in it, as in Python's file names (``b"\xff"`` is ``"\udcff"``):
+        it can be compared and published again, but neither printed nor encoded. Use :attr:`key_bytes` if keys may be
+        other than text.
+        """
+        key = self.key_bytes
+        return None if key is None else key.decode("utf-8", "surrogateescape")
 
     @property
     def topic(self) -> str:
@@ -167,7 +180,15 @@ class DeliveredBatch:
         return self._payloads
 
     def keys(self) -> list[str | None]:
-        """Return the key of each message."""
+        """Return the key of each message as text; see :attr:`BareMessage.key` for those that are not UTF-8."""
+        keys = self.keys_bytes()
+        try:
+            return list(map(bytes.decode, keys))  # type: ignore[arg-type]
+        except (TypeError, UnicodeDecodeError):  # messages without a key, or with one that is no text
+            return [None if key is None else key_to_text(key) for key in keys]
+
+    def keys_bytes(self) -> list[bytes | None]:
+        """Return the key of each message as bytes."""
         if self._records is None:
             return [None] * len(self.offsets)
         return [record.key for record in self._records]
@@ -218,7 +239,7 @@ class DeliveredBatch:
 
 
 class Message(BareMessage, gc=False, eq=False):
-    """One message. ``payload``, ``offset``, ``key`` and ``attributes`` are plain fields, the others are computed."""
+    """One message. ``payload``, ``offset``, ``key_bytes`` and ``attributes`` are fields, the others are computed."""
 
     async def ack(self) -> None:
         """Acknowledge the message: it is not delivered to this subscription again.
@@ -321,9 +342,9 @@ def _rest_of(records: Sequence[Record]) -> Callable[[Any], tuple[Any, ...]]:
     return _rest_of_composite if records and type(records[0]) is CompositeRecord else _rest
 
 
-def _rest(record: Record) -> tuple[str | None, dict[str, str] | None, int]:
+def _rest(record: Record) -> tuple[bytes | None, dict[str, str] | None, int]:
     return record.key, record.attributes, record.publish_delta_us
 
 
-def _rest_of_composite(record: CompositeRecord) -> tuple[str | None, dict[str, str] | None, int, str]:
+def _rest_of_composite(record: CompositeRecord) -> tuple[bytes | None, dict[str, str] | None, int, str]:
     return record.key, record.attributes, record.publish_delta_us, record.producer

@@ -54,7 +54,7 @@ UNKNOWN_OFFSET = -1
 """Offset of a message that the broker has stored, but whose position it no longer knows."""
 
 
-def record_size(size: int, key: str | None, attributes: dict[str, str] | None) -> int:
+def record_size(size: int, key: bytes | None, attributes: dict[str, str] | None) -> int:
     """Return about how many bytes a message with ``size`` payload bytes takes in a batch (never less for ASCII)."""
     size += RECORD_OVERHEAD
     if key is not None:

@@ -14,13 +14,16 @@ from danube.client._checks import LARGEST, check_seconds, check_text
 from danube.client._outbox import RECORD_OVERHEAD
 from danube.model.batch import Record
 from danube.model.errors import InvalidArgumentError, MessageTooLargeError
+from danube.model.keys import key_from_text
 
 __all__ = [
     "BytesLike",
-    "check_keys",
+    "Key",
     "check_payloads",
     "checked_attributes",
     "due_us",
+    "encoded_key",
+    "encoded_keys",
     "pieces",
     "to_bytes",
     "to_record",
@@ -28,6 +31,8 @@ __all__ = [
 ]
 
 BytesLike = bytes | bytearray | memoryview
+Key = str | bytes
+"""A key as applications give it: a text stands for its UTF-8 bytes (:mod:`danube.model.keys`)."""
 
 _DUE_STEP_US = 1_000
 """Delays are rounded up to this, so that messages sent at about the same time share a batch."""
@@ -52,21 +57,36 @@ def to_bytes(payload: Any) -> bytes:
     )
 
 
-def to_record(payload: bytes, key: str | None, attributes: dict[str, str] | None) -> Record:
+def to_record(payload: bytes, key: bytes | None, attributes: dict[str, str] | None) -> Record:
     """Make the record of a message with a key or attributes."""
-    check_keys((key,))
     return Record(payload, key, checked_attributes(attributes))
 
 
-def check_keys(keys: Sequence[str | None]) -> None:
-    """Raise InvalidArgumentError if a key is neither text nor None."""
-    wrong = set(map(type, keys)) - {str, type(None)}
-    if wrong:
-        names = ", ".join(sorted(kind.__name__ for kind in wrong))
-        raise InvalidArgumentError(f"a key is text (str) or None, not {names}")
-    if not "".join(filter(None, keys)).isascii():
-        for key in keys:
-            check_text("a key", key or "")
+def encoded_key(key: Any) -> bytes:
+    """Return a key as bytes.
+
+    Raises:
+        InvalidArgumentError: it is neither text nor bytes, or no Unicode text.
+    """
+    if type(key) is bytes:
+        return key
+    if isinstance(key, str):
+        return key_from_text(key)
+    if isinstance(key, bytes | bytearray | memoryview):
+        return bytes(key)
+    raise InvalidArgumentError(f"a key is text (str), bytes or None, not {type(key).__name__}")
+
+
+def encoded_keys(keys: Sequence[Key | None]) -> list[bytes | None]:
+    """Return keys as bytes: one pass in C if all are ASCII or other UTF-8 text.
+
+    Raises:
+        InvalidArgumentError: as :func:`encoded_key`.
+    """
+    try:
+        return list(map(str.encode, keys))  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):
+        return [None if key is None else encoded_key(key) for key in keys]
 
 
 def checked_attributes(attributes: dict[str, str] | None) -> dict[str, str] | None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from danube.client._checks import check_text
 from danube.client._outbox import RECORD_OVERHEAD, Budget, OutBatch, record_size
 from danube.client._payloads import (
     BytesLike,
-    check_keys,
     check_payloads,
     checked_attributes,
     due_us,
+    encoded_key,
+    encoded_keys,
     pieces,
     to_bytes,
     to_record,
@@ -106,9 +106,9 @@ class Producer:
         """Bytes accepted and not yet settled."""
         return self._budget.used
 
-    def partition_for(self, key: str) -> int:
+    def partition_for(self, key: str | bytes) -> int:
         """Return the index of the partition that messages with ``key`` go to."""
-        return self._router.partition(check_text("key", key))
+        return self._router.partition(encoded_key(key))
 
     # --- Sending -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Producer:
         self,
         payload: BytesLike,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         attributes: dict[str, str] | None = None,
         deliver_at: datetime | None = None,
         deliver_after_s: float | None = None,
@@ -128,7 +128,8 @@ class Producer:
 
         Args:
             payload: the message.
-            key: for related messages: they keep their order, also in key-shared subscriptions.
+            key: for related messages: they keep their order, also in key-shared subscriptions. Any bytes; a text stands
+                for its UTF-8 bytes.
             attributes: names and values for the consumers.
             deliver_at: a date with a time zone, before which subscriptions do not deliver the message (readers do).
                 Others overtake it. Only messages that are due at the same time share a batch.
@@ -155,7 +156,7 @@ class Producer:
         self,
         payload: BytesLike,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         attributes: dict[str, str] | None = None,
         deliver_at: datetime | None = None,
         deliver_after_s: float | None = None,
@@ -180,6 +181,8 @@ class Producer:
             return self._accept_delayed(payload, key, attributes, due_us(deliver_at, deliver_after_s, self._clock_us))
         if type(payload) is not bytes:
             payload = to_bytes(payload)
+        if key is not None:
+            key = encoded_key(key)
         lane = self._single
         if lane is None:
             lane = self._lane_for(key)
@@ -206,10 +209,11 @@ class Producer:
         return pending
 
     def _accept_delayed(
-        self, payload: BytesLike, key: str | None, attributes: dict[str, str] | None, deliver_at_us: int
+        self, payload: BytesLike, given: str | bytes | None, attributes: dict[str, str] | None, deliver_at_us: int
     ) -> Pending:
         """Accept a message with a delivery time (or 0), separately from the hot path, so as not to slow it down."""
         payload = to_bytes(payload)
+        key = None if given is None else encoded_key(given)
         lane = self._lane_for(key)
         self._check_usable(lane)
         outbox = lane.outbox
@@ -228,8 +232,8 @@ class Producer:
         self,
         payloads: Sequence[bytes],
         *,
-        key: str | None = None,
-        keys: Sequence[str | None] | None = None,
+        key: str | bytes | None = None,
+        keys: Sequence[str | bytes | None] | None = None,
         attributes: dict[str, str] | None = None,
         deliver_at: datetime | None = None,
         deliver_after_s: float | None = None,
@@ -255,8 +259,8 @@ class Producer:
     async def _send_many(
         self,
         payloads: Sequence[bytes],
-        key: str | None,
-        keys: Sequence[str | None] | None,
+        key: str | bytes | None,
+        keys: Sequence[str | bytes | None] | None,
         attributes: dict[str, str] | None,
         deliver_at_us: int,
     ) -> RangeReceipt:
@@ -349,16 +353,15 @@ class Producer:
         self,
         payloads: Sequence[bytes],
         lengths: list[int],
-        key: str | None,
-        keys: Sequence[str | None] | None,
+        key: str | bytes | None,
+        keys: Sequence[str | bytes | None] | None,
         attributes: dict[str, str] | None,
     ) -> list[tuple[Lane | None, list[Record], list[int]]]:
         """Make records and group them by lane; None stands for any lane: messages without a key."""
         count = len(payloads)
         if keys is not None and len(keys) != count:
             raise InvalidArgumentError(f"send_many got {count} payloads and {len(keys)} keys; give one key for each")
-        each_key: Sequence[str | None] = keys if keys is not None else [key] * count
-        check_keys(each_key)
+        each_key = encoded_keys(keys) if keys is not None else [None if key is None else encoded_key(key)] * count
         extra = record_size(0, None, checked_attributes(attributes)) - RECORD_OVERHEAD
         records = list(map(Record, payloads, each_key, repeat(attributes)))
         sizes = [
@@ -375,7 +378,7 @@ class Producer:
             group[1].append(size)
         return [(None if index < 0 else self._lanes[index], *group) for index, group in groups.items()]
 
-    def _lane_for(self, key: str | None) -> Lane:
+    def _lane_for(self, key: bytes | None) -> Lane:
         if self._single is not None:
             return self._single
         if key is not None:

@@ -86,7 +86,7 @@ class Requester:
         self,
         payload: BytesLike,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         attributes: dict[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Message:
@@ -117,7 +117,7 @@ class Requester:
             f"{self.topic}: no reply within {limit_s:g} s; check that a responder runs, or give it more time"
         )
 
-    async def _ask(self, payload: BytesLike, key: str | None, attributes: dict[str, str]) -> Message:
+    async def _ask(self, payload: BytesLike, key: str | bytes | None, attributes: dict[str, str]) -> Message:
         if self._error is not None:
             raise copy_error(self._error)
         self._number += 1
@@ -142,9 +142,10 @@ class Requester:
         """Receive replies until cancelled."""
         task_status.started()
         try:
+            identity = self._identity.encode()
             async for batch in self._reader.batches():
-                for index, key in enumerate(batch.keys()):
-                    if key == self._identity:
+                for index, key in enumerate(batch.keys_bytes()):
+                    if key == identity:
                         self._take(batch[index])
         except DanubeError as error:
             self._error = error

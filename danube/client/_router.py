@@ -20,9 +20,9 @@ class Router:
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
-        self._cache: dict[str, int] = {}
+        self._cache: dict[bytes, int] = {}
 
-    def partition(self, key: str) -> int:
+    def partition(self, key: bytes) -> int:
         """Return the partition of ``key``."""
         index = self._cache.get(key)
         if index is None:

@@ -321,6 +321,10 @@ def _measured(records: Sequence[Any]) -> tuple[type, list[int], int]:
     """Return the type of the messages, the approximate size of each in bytes, and the largest payload."""
     kinds = set(map(type, records))
     if kinds == {Record}:
+        strange = {type(each.key) for each in records} - {bytes, type(None)}
+        if strange:
+            names = ", ".join(sorted(kind.__name__ for kind in strange))
+            raise InvalidArgumentError(f"the key of a Record is bytes or None, not {names}; encode it, key.encode()")
         # `pieces` adds the overhead of the record itself.
         lengths = [record_size(len(each.payload), each.key, each.attributes) - RECORD_OVERHEAD for each in records]
         return Record, lengths, max(len(each.payload) for each in records)

@@ -15,6 +15,9 @@ In both cases ``producer_name`` is the name of its producer, and ``msg_id`` has 
 address, and its offset; the offset of a message of a NonReliable topic is 0, by which upstream's tools know that there
 is nothing to acknowledge.
 
+A key that is not UTF-8 is base64 in ``routing_key``, and the attribute ``x-danube-key-encoding`` is ``base64``. A
+message that is sent with this attribute gets the decoded key, without the attribute.
+
 An acknowledgement returns the ``msg_id`` unchanged. For a subscription that was moved it therefore contains the
 generation in which the message was delivered, as the fragment of our address: ``http://host:6650#3``. Without a
 fragment that is generation 0.
@@ -22,6 +25,7 @@ fragment that is generation 0.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -32,12 +36,16 @@ from danube.broker.delivery.receiver import Delivery, StoredBatch
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model.batch import BatchFlags, BatchHeader, CompositeRecord, Record, open_records
 from danube.model.decoding import UNDECODABLE
-from danube.model.errors import CorruptBatchError
+from danube.model.errors import CorruptBatchError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from danube.broker.delivery.source import Source
 
-__all__ = ["generation_of", "marked", "messages_of"]
+__all__ = ["generation_of", "key_of", "marked", "messages_of"]
+
+KEY_ENCODING: Final = "x-danube-key-encoding"
+"""Attribute of a message whose key is not UTF-8: the field ``routing_key`` has only text."""
+BASE64: Final = "base64"
 
 _MASK: Final = 2**64 - 1
 _PAYLOAD = msgspec.msgpack.Decoder(bytes)
@@ -154,11 +162,44 @@ def _fill(message: pb.StreamMessage, header: BatchHeader, record: Record) -> Non
     message.payload = record.payload
     message.publish_time = _time_ms(header.publish_time_us + record.publish_delta_us)
     if record.key is not None:
-        message.routing_key = record.key
+        binary_key = _set_key(message, record.key)
     else:
         message.ClearField("routing_key")
+        binary_key = False
     attributes = message.attributes
     if attributes:
         attributes.clear()
     if record.attributes:
         attributes.update(record.attributes)
+    if binary_key:
+        attributes[KEY_ENCODING] = BASE64
+
+
+def _set_key(message: pb.StreamMessage, key: bytes) -> bool:
+    """Set the key of a message; return whether it had to be encoded, because the field holds text only."""
+    try:
+        message.routing_key = key.decode()
+    except UnicodeDecodeError:
+        message.routing_key = base64.b64encode(key).decode()
+        return True
+    return False
+
+
+def key_of(routing_key: str, attributes: dict[str, str]) -> bytes:
+    """Return the bytes of a key; remove the attribute that says how they are encoded.
+
+    Raises:
+        InvalidArgumentError: the encoding is unknown, or the key is not encoded in that way.
+    """
+    encoding = attributes.pop(KEY_ENCODING, None)
+    if encoding is None:
+        return routing_key.encode()
+    try:
+        if encoding == BASE64:
+            return base64.b64decode(routing_key, validate=True)
+    except ValueError:
+        pass
+    raise InvalidArgumentError(
+        f"routing_key {routing_key[:40]!r} with attribute {KEY_ENCODING} = {encoding[:40]!r}: the encoding must be"
+        f" {BASE64!r}, and the key must be valid in it"
+    )

@@ -19,6 +19,7 @@ import trio
 
 from danube.broker.intake.composer import Schema
 from danube.compat.errors import for_clients, unary
+from danube.compat.messages import key_of
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Durability, validate_name
 from danube.model.batch import CompositeRecord
@@ -160,11 +161,13 @@ class Producers:
         if topic is None or not name or topic.name != msg_id.topic_name or topic.gone:
             topic, name = self._look_again(producer_id, msg_id.topic_name)
         payload = request.payload
-        key = request.routing_key if request.HasField("routing_key") else None
-        attributes = dict(request.attributes) or None
+        attributes = dict(request.attributes)
+        key = None
+        if request.HasField("routing_key"):
+            key = key_of(request.routing_key, attributes) if attributes else request.routing_key.encode()
         size = len(payload) + len(name)
         if key:
-            size += len(key.encode())
+            size += len(key)
         if attributes:
             size += sum(
                 len(each.encode()) + len(value.encode()) + _ATTRIBUTE_BYTES for each, value in attributes.items()
@@ -182,7 +185,7 @@ class Producers:
         schema = _schema_of(request) if request.HasField("schema_id") else _NO_SCHEMA
         request_id = request.request_id
         self._broker.composing.of(topic).add(
-            CompositeRecord(payload, key, attributes, 0, name, producer_id, request_id),
+            CompositeRecord(payload, key, attributes or None, 0, name, producer_id, request_id),
             request.publish_time * 1000,
             size,
             partial(_answer, call, request_id),

@@ -1,6 +1,7 @@
 """Key filters: glob patterns in which ``*`` stands for any run of characters, even none, and ``?`` for exactly one.
 
-There is no escape and there are no character classes; matching is case-sensitive and by code point. The time of a
+There is no escape and there are no character classes; matching is case-sensitive and by code point; a byte of a key
+that is not UTF-8 counts as one character. The time of a
 match is linear in the length of the key and never quadratic, whatever the pattern: both are untrusted input,
 and neither a regular expression nor a matcher that backtracks guarantees that.
 

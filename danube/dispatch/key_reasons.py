@@ -6,6 +6,7 @@ import math
 
 from danube.dispatch.key_flights import KeyFlights
 from danube.dispatch.keys import Key, Lines
+from danube.model.keys import show_key
 from danube.model.policies import SubscriptionPolicy
 
 __all__ = ["oldest_in_flight", "why_keys_wait"]
@@ -41,7 +42,7 @@ def why_keys_wait(lines: Lines, policy: SubscriptionPolicy, now: float) -> tuple
 def _reason(lines: Lines, policy: SubscriptionPolicy, key: Key, first: int, now: float) -> tuple[str, str]:
     count = len(key.line) - key.sent
     verb = "wait" if count > 1 else "waits"
-    subject = f"{count:,} message{'s' * (count > 1)} of key {key.name!r} {verb}"
+    subject = f"{count:,} message{'s' * (count > 1)} of key {show_key(key.name)} {verb}"
     due, target = lines.due(first), lines.target(key)
     if due == math.inf:
         history = lines.past[first].history

@@ -224,7 +224,7 @@ class KeySharedMachine(KeyedMachine):
             if window >= most:
                 end = offset
                 break
-            name = "" if keys is None else keys[offset - base]
+            name = b"" if keys is None else keys[offset - base]
             key = known.get(name)
             if key is None:
                 key = known[name] = Key(name)

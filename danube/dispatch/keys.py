@@ -40,7 +40,7 @@ class Key:
 
     __slots__ = ("line", "name", "owner", "place", "ring_version", "sent", "target")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: bytes) -> None:
         self.name = name
         self.place = ring_hash(name)
         self.line: deque[int] = deque()
@@ -76,7 +76,7 @@ class Lines:
     def __init__(self) -> None:
         self.ring = Ring()
         self.flights = KeyFlights()
-        self.keys: dict[str, Key] = {}
+        self.keys: dict[bytes, Key] = {}
         self.of: dict[int, Key] = {}
         """The key of every offset in the window: read and not acknowledged. All are in the line of their key, except
         poison that was withdrawn."""

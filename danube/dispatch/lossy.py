@@ -94,10 +94,10 @@ class LossyMachine(Machine):
 
     def _by_key(self, span: Span, start: int, out: list[Delivery | Gap]) -> None:
         slices: dict[int, list[int]] = {}
-        owners: dict[str, Member | None] = {}
+        owners: dict[bytes, Member | None] = {}
         dropped: list[tuple[Member | None, int]] = []
         for offset in range(start, span.end_offset):
-            key = span.keys[offset - span.base_offset] if span.keys is not None else ""
+            key = span.keys[offset - span.base_offset] if span.keys is not None else b""
             if key not in owners:
                 owners[key] = self._ring.owner(ring_hash(key), key)
             member = owners[key]

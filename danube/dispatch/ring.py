@@ -15,6 +15,7 @@ from bisect import bisect_left
 
 from danube.dispatch.globs import Glob, matches_any
 from danube.dispatch.inflight import Member
+from danube.model.keys import key_to_text
 from danube.model.names import fnv1a_64
 
 __all__ = ["POINTS", "Ring", "ring_hash"]
@@ -23,9 +24,9 @@ POINTS = 100
 """Points per consumer on the ring."""
 
 
-def ring_hash(text: str) -> int:
+def ring_hash(data: bytes) -> int:
     """Return the place of a key, or of ``{consumer name}-{point}``, on the ring: 0 to 2**32 - 1."""
-    digest = fnv1a_64(text.encode("utf-8", "surrogatepass"))
+    digest = fnv1a_64(data)
     folded = (digest >> 32) ^ (digest & 0xFFFFFFFF)
     folded = ((folded ^ (folded >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
     folded = ((folded ^ (folded >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
@@ -56,7 +57,7 @@ class Ring:
     def add(self, member: Member) -> None:
         """Put a consumer on the ring, with its key filters; not suspended."""
         for point in range(POINTS):
-            place = (ring_hash(f"{member.name}-{point}"), member.name)
+            place = (ring_hash(f"{member.name}-{point}".encode("utf-8", "surrogatepass")), member.name)
             index = bisect_left(self._points, place)
             self._points.insert(index, place)
             self._owners.insert(index, member)
@@ -91,7 +92,7 @@ class Ring:
         self._suspended.discard(member)
         self.version += 1
 
-    def owner(self, place: int, key: str = "") -> Member | None:
+    def owner(self, place: int, key: bytes = b"") -> Member | None:
         """Return the owner of ``key``, which hashes to ``place``; None if there is no consumer or none matches."""
         owners = self._owners
         if not owners:
@@ -109,8 +110,9 @@ class Ring:
             index = index + 1 if index + 1 < len(owners) else 0
         return owners[index]
 
-    def _able(self, key: str) -> set[Member]:
+    def _able(self, key: bytes) -> set[Member]:
         """Return the consumers eligible for a key."""
-        verdicts = {filters: matches_any(globs, key) for filters, globs in self._globs.items()}
+        text = key_to_text(key)
+        verdicts = {filters: matches_any(globs, text) for filters, globs in self._globs.items()}
         able = {member for member in self._members if verdicts[member.filters]}
         return able - self._suspended or able

@@ -24,8 +24,8 @@ class Span(NamedTuple):
     """Byte credit that delivering the whole batch costs."""
     token: Any = None
     """The owner's own object; returned in deliveries, never inspected or stored."""
-    keys: Sequence[str] | None = None
-    """Effective key of each record (key-shared only; None means that all have the key ``""``)."""
+    keys: Sequence[bytes] | None = None
+    """Effective key of each record (key-shared only; None means that all have the empty key)."""
     due: float = 0.0
     """No message of it is delivered before this time (monotonic seconds)."""
 

@@ -148,7 +148,8 @@ class Record(msgspec.Struct, array_like=True, gc=False):
     """One stored message: a msgpack array. Readers accept shorter arrays; missing fields have their defaults."""
 
     payload: bytes
-    key: str | None = None
+    key: bytes | None = None
+    """Any bytes, usually UTF-8 (:mod:`danube.model.keys`). An empty key counts as none."""
     attributes: dict[str, str] | None = None
     publish_delta_us: int = 0
     """Publish time minus the batch's base publish time, in microseconds."""

@@ -20,6 +20,7 @@ import unicodedata
 from typing import NamedTuple
 
 from danube.model.errors import InvalidNameError
+from danube.model.keys import key_from_text
 
 __all__ = [
     "MAX_NAME_LENGTH",
@@ -134,6 +135,6 @@ def fnv1a_64(data: bytes) -> int:
     return digest
 
 
-def route_key(key: str, partitions: int) -> int:
-    """Return the partition of a key: FNV-1a 64 over its UTF-8 bytes, modulo the number of partitions."""
-    return fnv1a_64(key.encode()) % partitions
+def route_key(key: str | bytes, partitions: int) -> int:
+    """Return the partition of a key: FNV-1a 64 over its bytes (of a text: UTF-8), modulo the number of partitions."""
+    return fnv1a_64(key if isinstance(key, bytes) else key_from_text(key)) % partitions

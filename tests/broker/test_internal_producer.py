@@ -61,7 +61,7 @@ async def test_batches_continue_the_sequence_of_the_session() -> None:
     with producing(intake, problems) as producer:
         assert intake.attached == [producer]
         assert await producer.publish([Record(b"a"), Record(b"b")], 5) == 100
-        assert await producer.publish([Record(b"c", "k", {"x": "y"}, 2)], 6, schema_id=9, schema_version=1) == 100
+        assert await producer.publish([Record(b"c", b"k", {"x": "y"}, 2)], 6, schema_id=9, schema_version=1) == 100
     assert intake.attached == []
     headers = [read_header(part) for part in intake.parts]
     assert [(one.base_sequence, one.record_count, one.producer_id, one.producer_epoch) for one in headers] == [
@@ -69,7 +69,7 @@ async def test_batches_continue_the_sequence_of_the_session() -> None:
         (42, 1, 7, 3),
     ]
     assert [(one.publish_time_us, one.schema_id, one.schema_version) for one in headers] == [(5, 0, 0), (6, 9, 1)]
-    assert open_records(intake.parts[1], headers[1], 1_000) == [Record(b"c", "k", {"x": "y"}, 2)]
+    assert open_records(intake.parts[1], headers[1], 1_000) == [Record(b"c", b"k", {"x": "y"}, 2)]
     assert problems == [None, None]
 
 

@@ -8,7 +8,7 @@ from danube.model import Limits
 from danube.model.batch import CompositeRecord, Record, check_part, encode_composite, encode_part
 
 
-def keys_of(part: bytes, default: str = "maker") -> list[str]:
+def keys_of(part: bytes, default: bytes = b"maker") -> list[bytes]:
     header = check_part(part)
     batch = StoredBatch(7, 7 + header.record_count, b"", part, header, 1)
     opened = OpenedBatches(Limits()).open(1, batch)
@@ -22,16 +22,16 @@ def plain(*records: bytes | Record) -> bytes:
 
 
 def test_a_record_without_a_key_counts_as_one_of_its_producer() -> None:
-    assert keys_of(plain(b"a", b"b")) == ["maker", "maker"]
-    assert keys_of(plain(Record(b"a", "k"), Record(b"b"), Record(b"c", ""))) == ["k", "maker", "maker"]
+    assert keys_of(plain(b"a", b"b")) == [b"maker", b"maker"]
+    assert keys_of(plain(Record(b"a", b"k"), Record(b"b"), Record(b"c", b""))) == [b"k", b"maker", b"maker"]
 
 
 def test_records_of_a_composite_batch_have_producers_of_their_own() -> None:
     """All without a key were once taken for one key: what one producer's poison blocked, it blocked for all."""
     records = [
         CompositeRecord(b"a", producer="ann", producer_id=1, sequence=5),
-        CompositeRecord(b"b", "k", producer="bob", producer_id=2, sequence=5),
-        CompositeRecord(b"c", "", {"x": "y"}, producer="bob", producer_id=2, sequence=6),
+        CompositeRecord(b"b", b"k", producer="bob", producer_id=2, sequence=5),
+        CompositeRecord(b"c", b"", {"x": "y"}, producer="bob", producer_id=2, sequence=6),
         CompositeRecord(b"d", publish_delta_us=9, producer="ann", producer_id=1, sequence=6),
     ]
-    assert keys_of(encode_composite(records, publish_time_us=1), default="") == ["ann", "k", "bob", "ann"]
+    assert keys_of(encode_composite(records, publish_time_us=1), default=b"") == [b"ann", b"k", b"bob", b"ann"]

@@ -103,7 +103,7 @@ RECORDS = [
     [b"a", b"b"],
     [b""],
     [b"x" * 5000] * 3,
-    [Record(b"x", "k"), Record(b"y", "", {"a": b"b"})],
+    [Record(b"x", b"k"), Record(b"y", b"", {"a": b"b"})],
 ]
 
 
@@ -280,10 +280,10 @@ BODIES = {
     "numbers": b"\x92\x01\x02",
     "cut": b"\x92\xc4",
     "deep payload": b"\x92" + DEEP + b"\xc4\x01x",
-    "deep field": b"\x92\x95\xc4\x01x\xa1k\x80\x00" + DEEP + b"\x91\xc4\x01x",
-    "deep attribute": b"\x92\x93\xc4\x01x\xa1k\x81\xa1a" + DEEP + b"\x91\xc4\x01x",
-    "key that is no text": b"\x92\x92\xc4\x01x\xa2\xff\xfe\x91\xc4\x01x",
-    "attribute that is no text": b"\x92\x93\xc4\x01x\xa1k\x81\xa1a\xa1\xff\x91\xc4\x01x",
+    "deep field": b"\x92\x95\xc4\x01x\xc4\x01k\x80\x00" + DEEP + b"\x91\xc4\x01x",
+    "deep attribute": b"\x92\x93\xc4\x01x\xc4\x01k\x81\xa1a" + DEEP + b"\x91\xc4\x01x",
+    "key that is text": b"\x92\x92\xc4\x01x\xa2ab\x91\xc4\x01x",
+    "attribute that is no text": b"\x92\x93\xc4\x01x\xc4\x01k\x81\xa1a\xa1\xff\x91\xc4\x01x",
 }
 
 

@@ -302,7 +302,7 @@ async def test_records_keep_keys_attributes_and_times(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, broker.client() as client:
         await client.admin.create_topic(TOPIC)
         async with client.stages.open(TOPIC, producer="job", batch_id=0) as one:
-            await one.add([Record(b"1", "k", {"a": "b"}), Record(b"2", None, None, 5)], publish_time_us=1_000_000)
+            await one.add([Record(b"1", b"k", {"a": "b"}), Record(b"2", None, None, 5)], publish_time_us=1_000_000)
             await one.add([b"plain"])
             assert one.records == 3
             staged = await one.finish()

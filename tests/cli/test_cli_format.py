@@ -18,7 +18,7 @@ def message(**changes):
         "topic": "/default/orders",
         "partition": 3,
         "offset": 42,
-        "key": "user-7",
+        "key_bytes": b"user-7",
         "payload": b"\xff\x00raw",
         "attributes": {"v": "1"},
         "publish_time_us": 1_700_000_000_123_456,
@@ -52,7 +52,7 @@ def test_formats(text, expected):
 
 
 def test_attributes_are_json_and_a_missing_key_is_empty():
-    shown = compile_format("[%k] %a")(message(key=None, attributes={}))
+    shown = compile_format("[%k] %a")(message(key_bytes=None, attributes={}))
     assert shown == b"[] {}\n"
     assert json.loads(compile_format("%a")(message())) == {"v": "1"}
 

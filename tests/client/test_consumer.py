@@ -46,7 +46,7 @@ async def take(consumer: Consumer, count: int) -> list[Message]:
 
 async def test_messages_have_their_fields() -> None:
     async with running_broker() as broker, danube.connect(broker.url) as client:
-        store(broker, [b"plain"], [Record(b"keyed", "k", {"a": "1"}, 5), Record(b"bare")])
+        store(broker, [b"plain"], [Record(b"keyed", b"k", {"a": "1"}, 5), Record(b"bare")])
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
             plain, keyed, bare = await take(consumer, 3)
     assert (plain.payload, plain.key, plain.attributes, plain.offset, plain.topic) == (b"plain", None, None, 0, TOPIC)
@@ -59,7 +59,7 @@ async def test_messages_have_their_fields() -> None:
 
 async def test_a_batch_is_a_sequence() -> None:
     async with running_broker() as broker, danube.connect(broker.url) as client:
-        store(broker, numbered(0, 10), [Record(b"x", "a"), Record(b"y")])
+        store(broker, numbered(0, 10), [Record(b"x", b"a"), Record(b"y")])
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
             first, second = await consumer.receive_batch(), await consumer.receive_batch()
     assert len(first) == 10
@@ -78,7 +78,7 @@ async def test_a_batch_is_a_sequence() -> None:
 async def test_only_live_offsets_are_delivered(slices: bool) -> None:
     async with running_broker() as broker, danube.connect(broker.url) as client:
         broker.slices = slices
-        store(broker, numbered(0, 10), [Record(b"a", "k"), Record(b"b"), Record(b"c", "m")])
+        store(broker, numbered(0, 10), [Record(b"a", b"k"), Record(b"b"), Record(b"c", b"m")])
         async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
             messages = await take(consumer, 13)
             for message in messages:

@@ -78,9 +78,9 @@ def test_mixed_kinds_share_a_batch() -> None:
     outbox = make()
     outbox.opened(opened())
     outbox.add(b"plain", 20)
-    outbox.add(Record(b"keyed", "k", {"a": "1"}), 40)
+    outbox.add(Record(b"keyed", b"k", {"a": "1"}), 40)
     (part,) = parts(outbox)
-    assert open_records(part, check_part(part), 2**20) == [Record(b"plain"), Record(b"keyed", "k", {"a": "1"})]
+    assert open_records(part, check_part(part), 2**20) == [Record(b"plain"), Record(b"keyed", b"k", {"a": "1"})]
 
 
 def test_encoded_batches_keep_their_place() -> None:
@@ -179,7 +179,7 @@ def test_answers_to_what_was_not_sent_are_protocol_errors() -> None:
 def test_a_part_beyond_the_brokers_limit_fails_alone() -> None:
     outbox = make(batch_max_bytes=3_500)
     outbox.opened(opened())
-    batch, _ = outbox.add(Record(b"x", "é" * 3_000), 10)
+    batch, _ = outbox.add(Record(b"x", "é".encode() * 3_000), 10)
     outbox.add_encoded(b"\x91\xc4\x01b", 1)
     assert [payloads(p) for p in parts(outbox)] == [[b"b"]]
     assert isinstance(batch.error, MessageTooLargeError)
@@ -341,7 +341,7 @@ def test_delayed_messages_travel_by_the_time_they_are_due() -> None:
         outbox.add(b"now-0", 10),
         outbox.extend([b"five-0"], 10, plain=True, deliver_at_us=5),
         outbox.extend([b"five-1"], 10, plain=True, deliver_at_us=5),
-        outbox.extend([Record(b"six-0", "k")], 10, plain=False, deliver_at_us=6),
+        outbox.extend([Record(b"six-0", b"k")], 10, plain=False, deliver_at_us=6),
         outbox.add(b"now-1", 10),
         outbox.add(b"now-2", 10),
         outbox.extend([b"six-1"], 10, plain=True, deliver_at_us=6),
@@ -456,9 +456,9 @@ def test_acknowledging_another_count_than_was_sent_is_a_protocol_error() -> None
 
 def test_a_message_counts_with_its_key_and_attributes() -> None:
     assert record_size(10, None, None) == 10 + RECORD_OVERHEAD
-    assert record_size(10, "key", None) == 13 + 2 * RECORD_OVERHEAD
+    assert record_size(10, b"key", None) == 13 + 2 * RECORD_OVERHEAD
     assert record_size(0, "", {"a": "four", "bc": ""}) == 7 + 4 * RECORD_OVERHEAD
-    for key, attributes in ((None, None), ("k" * 50, None), ("k", {"name" * 9: "value" * 90, "b": "c"})):
+    for key, attributes in ((None, None), (b"k" * 50, None), (b"k", {"name" * 9: "value" * 90, "b": "c"})):
         record = Record(b"x" * 70_000, key, attributes)
         assert len(encode_records([record])) <= record_size(70_000, key, attributes) + RECORD_OVERHEAD
 

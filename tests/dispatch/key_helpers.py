@@ -22,7 +22,7 @@ def machine_of(*filters, limits=None, **policy):
 
 
 def batch(base, keys, due=0.0):
-    return Span(base, base + len(keys), 10 * len(keys), None, keys, due)
+    return Span(base, base + len(keys), 10 * len(keys), None, keys and [key.encode() for key in keys], due)
 
 
 def pump(machine, *batches, now=0.0):

@@ -142,7 +142,7 @@ def test_a_slice_with_holes_is_in_flight_without_them():
 def test_a_slice_costs_its_share_of_the_bytes(count, share):
     for kind in (SHARED, KEY_SHARED):
         machine = subscription(kind, "c", credit=count)
-        (delivery,) = machine.offered(Span(0, 3, 100, None, ["a"] * 3), 0.0)
+        (delivery,) = machine.offered(Span(0, 3, 100, None, [b"a"] * 3), 0.0)
         assert (delivery.messages, delivery.size_bytes) == (count, share)
         assert state_of(machine).credit_bytes == 10**6 - share
 
@@ -620,7 +620,7 @@ def test_a_key_that_has_moved_with_nothing_in_flight_waits_for_credit():
     owner = next(iter(pump(machine, batch(0, names[:1]))))
     machine.ack([0, 1], owner, 0.0)
     machine.leave(owner, 0.0)
-    heir = machine._ring.owner(ring_hash(names[0]), names[0]).consumer_id
+    heir = machine._ring.owner(ring_hash(names[0].encode()), names[0].encode()).consumer_id
     machine.withdraw(heir)
     assert pump(machine, batch(1, names[:1])) == {}
     assert machine.explain(0.0, 2).state == "no-credit"
@@ -650,19 +650,19 @@ def reference_hash(text):
 
 
 def test_the_ring_is_the_one_that_is_described():
-    assert all(ring_hash(f"key {number}") == reference_hash(f"key {number}") for number in range(300))
+    assert all(ring_hash(f"key {number}".encode()) == reference_hash(f"key {number}") for number in range(300))
     ring = Ring()
     ring.add(Member(1, "ann"))
     ring.add(Member(2, "bob"))
     assert len(ring._points) == 200
     places = sorted((reference_hash(f"{name}-{point}"), name) for name in ("ann", "bob") for point in range(100))
     for number in range(300):
-        place = ring_hash(f"key {number}")
+        place = ring_hash(f"key {number}".encode())
         expected = next((name for at, name in places if at >= place), places[0][1])
-        assert ring.owner(place, f"key {number}").name == expected
+        assert ring.owner(place, f"key {number}".encode()).name == expected
     ring.remove(ring._members[0])
     assert len(ring._points) == 100
-    assert ring.owner(0, "any").name == "bob"
+    assert ring.owner(0, b"any").name == "bob"
 
 
 def test_a_key_of_a_suspended_consumer_goes_to_the_next_point_of_another():
@@ -682,13 +682,13 @@ def test_a_key_of_a_suspended_consumer_goes_to_the_next_point_of_another():
             (ring.suspend if member.name in gone else ring.resume)(member)
         able = set(names) - set(gone) or set(names)
         for number in range(100):
-            place = ring_hash(f"key {number}")
-            assert ring.owner(place, f"key {number}").name == expected(place, able)
+            place = ring_hash(f"key {number}".encode())
+            assert ring.owner(place, f"key {number}".encode()).name == expected(place, able)
 
 
 def test_a_delivery_that_spans_nothing_is_none():
     for kind in KINDS:
         machine = subscription(kind, "c")
-        assert machine.offered(Span(0, 3, 30, None, ["a"] * 3), 0.0)
-        assert machine.offered(Span(0, 3, 30, None, ["a"] * 3), 0.0) == [], "once"
-        assert machine.offered(Span(5, 8, 30, None, ["a"] * 3), 0.0) == [], "in order"
+        assert machine.offered(Span(0, 3, 30, None, [b"a"] * 3), 0.0)
+        assert machine.offered(Span(0, 3, 30, None, [b"a"] * 3), 0.0) == [], "once"
+        assert machine.offered(Span(5, 8, 30, None, [b"a"] * 3), 0.0) == [], "in order"

@@ -83,7 +83,7 @@ def test_window_full(kind):
 def test_too_many_acknowledged_ranges():
     for kind in (SHARED, KEY_SHARED):
         machine = machine_of(kind, "c1", max_ack_ranges=2)
-        machine.offered(Span(0, 10, 100, None, list("abcdefghij")), 0.0)
+        machine.offered(Span(0, 10, 100, None, [b"%d" % number for number in range(10)]), 0.0)
         machine.ack([1, 2, 3, 4], 1, 0.0)
         state, sentence = said(machine, 1.0, 20)
         assert state == "window-full"
@@ -110,7 +110,7 @@ def test_waiting_for_retry(kind):
 
 def test_a_key_that_waits_for_its_retry_or_for_credit():
     machine = machine_of(KEY_SHARED, "c1", credit=2)
-    machine.offered(Span(0, 2, 100, None, ["x", "y"]), 0.0)
+    machine.offered(Span(0, 2, 100, None, [b"x", b"y"]), 0.0)
     machine.nack(1, [0, 1], 2.0, 0.0)
     assert said(machine, 0.5, 2) == (
         "waiting-for-retry",
@@ -118,12 +118,19 @@ def test_a_key_that_waits_for_its_retry_or_for_credit():
     )
     machine = machine_of(KEY_SHARED, "c1", credit=1)
     machine.join(2, "c2", 0.0)
-    mine = [key for key in "abcdefghijklmnop" if machine._ring.owner(ring_hash(key)).name == "c1"]
-    machine.offered(Span(0, 3, 90, None, [mine[0], mine[1], mine[1]]), 0.0)
+    mine = [key for key in "abcdefghijklmnop" if machine._ring.owner(ring_hash(key.encode())).name == "c1"]
+    machine.offered(Span(0, 3, 90, None, [mine[0].encode(), mine[1].encode(), mine[1].encode()]), 0.0)
     machine.credit(2, 100, 100)
     state, sentence = said(machine, 1.0, 3)
     assert state == "no-credit"
     assert sentence.startswith(f"2 messages of key {mine[1]!r} wait for credit of consumer 'c1'; waiting for the")
+
+
+def test_a_key_that_is_no_text_is_shown_as_bytes():
+    machine = machine_of(KEY_SHARED, "c1", credit=1)
+    machine.offered(Span(0, 1, 100, None, [b"\xff\x01"]), 0.0)
+    machine.nack(1, [0, 1], 2.0, 0.0)
+    assert said(machine, 0.5, 1)[1].startswith(r"1 message of key b'\xff\x01' waits for redelivery in 1.5 s")
 
 
 def test_lossy():

@@ -19,7 +19,7 @@ def machine_of(*names, credit=1_000_000, policy=None, **limits):
 
 
 def span(base, size, keys=None, due=0.0):
-    return Span(base, base + size, 10 * size, None, keys, due)
+    return Span(base, base + size, 10 * size, None, keys and [key.encode() for key in keys], due)
 
 
 def offsets_of(delivery):
@@ -37,7 +37,7 @@ def test_a_busy_key_stays_until_it_is_settled_and_then_moves():
     machine.offered(span(0, 50, names), 0.0)
     machine.join(2, "bob", 1.0)
     machine.credit(2, 1000, 10**9)
-    moved = {name for name in names if machine._ring.owner(ring_hash(name)).consumer_id == 2}
+    moved = {name for name in names if machine._ring.owner(ring_hash(name.encode())).consumer_id == 2}
     assert moved
     assert len(moved) < 50
     second = machine.offered(span(50, 50, names), 1.0)
@@ -55,7 +55,7 @@ def test_a_consumer_without_credit_blocks_no_other_key():
     names = [f"key-{number}" for number in range(50)]
     machine = machine_of("ann")
     machine.join(2, "bob", 0.0)
-    slow = {name for name in names if machine._ring.owner(ring_hash(name)).consumer_id == 2}
+    slow = {name for name in names if machine._ring.owner(ring_hash(name.encode())).consumer_id == 2}
     for batch in range(20):
         assert machine.next_read(0.0) == (50 * batch, False)
         got = machine.offered(span(50 * batch, 50, names), 0.0)

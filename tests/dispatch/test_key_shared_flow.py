@@ -59,7 +59,7 @@ def keys_of_two():
     """Names of keys, and those among them that belong to the second of two consumers."""
     names = [f"key-{number}" for number in range(40)]
     machine = machine_of((), ())
-    return names, {name for name in names if machine._ring.owner(ring_hash(name)).consumer_id == 2}
+    return names, {name for name in names if machine._ring.owner(ring_hash(name.encode())).consumer_id == 2}
 
 
 @pytest.mark.parametrize("sign", ["ack", "nack", "extend", "credit"])

@@ -84,7 +84,7 @@ class KeyShared(RuleBasedStateMachine):
 
     def owner(self, key):
         """Whom the ring names, which is tested elsewhere; here only whether it may be that one."""
-        member = self.machine._ring.owner(ring_hash(key), key)
+        member = self.machine._ring.owner(ring_hash(key.encode()), key.encode())
         matching = self.matching(key)
         able = set(matching) - self.suspended or set(matching)
         assert (member is None and not able) or member.consumer_id in able
@@ -102,7 +102,8 @@ class KeyShared(RuleBasedStateMachine):
         base = self.end
         self.keys += keys
         due = self.now + delay if delay else 0.0
-        self.batches.append(Span(base, self.end, RECORD_BYTES * len(keys), ("batch", base), keys, due))
+        names = [key.encode() for key in keys]
+        self.batches.append(Span(base, self.end, RECORD_BYTES * len(keys), ("batch", base), names, due))
 
     @rule(name=st.sampled_from(NAMES), filters=FILTERS)
     def join(self, name, filters):

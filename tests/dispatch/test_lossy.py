@@ -25,7 +25,7 @@ def lossy(kind, *names, credit=0):
 
 
 def span(base, size, keys=None):
-    return Span(base, base + size, 10 * size, "t", keys)
+    return Span(base, base + size, 10 * size, "t", keys and [key.encode() for key in keys])
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
@@ -107,7 +107,7 @@ def test_every_message_is_delivered_once_or_counted_as_dropped(kind, steps):
                 for offset in range(item.ranges[index], item.ranges[index + 1]):
                     seen.append(offset)
                     if kind is KEY_SHARED:
-                        owner = machine._ring.owner(ring_hash(keys[offset - base]))
+                        owner = machine._ring.owner(ring_hash(keys[offset - base].encode()))
                         assert owner.consumer_id == item.consumer_id
         base += len(keys)
     assert len(set(seen)) == len(seen)

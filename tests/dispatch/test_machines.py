@@ -28,7 +28,7 @@ def machine_of(kind, *names, credit=1_000_000, policy=None, **limits):
 
 
 def span(base, size, keys=None):
-    return Span(base, base + size, 10 * size, None, keys)
+    return Span(base, base + size, 10 * size, None, keys and [key.encode() for key in keys])
 
 
 def offsets_of(delivery):

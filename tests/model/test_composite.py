@@ -32,7 +32,7 @@ composites = st.lists(
     st.builds(
         CompositeRecord,
         payload=st.binary(max_size=50),
-        key=st.none() | st.text(max_size=10),
+        key=st.none() | st.binary(max_size=10),
         attributes=st.none() | st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
         publish_delta_us=st.integers(-(10**12), 10**12),
         producer=st.text(min_size=1, max_size=8),
@@ -83,7 +83,7 @@ def test_the_client_shows_the_producer_of_each_message(items: list[CompositeReco
     index = data.draw(st.integers(0, len(items) - 1))
     message, item = batch[index], items[index]
     assert isinstance(message, Message)
-    assert (message.payload, message.key, message.attributes) == (item.payload, item.key, item.attributes)
+    assert (message.payload, message.key_bytes, message.attributes) == (item.payload, item.key, item.attributes)
     assert (message.producer, message.publish_time_us) == (item.producer, 1_000 + item.publish_delta_us)
     assert message.offset == 100 + index
 
@@ -98,22 +98,22 @@ def test_a_slice_stays_composite() -> None:
 
 def test_messages_of_one_producer_have_that_of_their_batch() -> None:
     part = encode_part(
-        [Record(b"x", "k"), Record(b"y")], producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=0
+        [Record(b"x", b"k"), Record(b"y")], producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=0
     )
     delivery = api.Delivery(0, 0, 1, [0, 2], "native", len(part), part)
     assert [message.producer for message in open_delivery(Batch, Source(), delivery, MAX)] == ["native", "native"]
 
 
 def test_who_does_not_care_reads_plain_records() -> None:
-    part = encode_composite([CompositeRecord(b"x", "k", {"a": "b"}, 7, "p", 1, 2)], publish_time_us=0)
+    part = encode_composite([CompositeRecord(b"x", b"k", {"a": "b"}, 7, "p", 1, 2)], publish_time_us=0)
     (raw,) = open_raw(part, check_part(part), MAX)
-    assert msgspec.msgpack.decode(raw, type=Record) == Record(b"x", "k", {"a": "b"}, 7)
+    assert msgspec.msgpack.decode(raw, type=Record) == Record(b"x", b"k", {"a": "b"}, 7)
 
 
 def test_a_message_without_a_key_has_the_name_of_its_producer_as_key() -> None:
-    items = [CompositeRecord(b"x", producer="a"), CompositeRecord(b"y", "key", producer="b")]
+    items = [CompositeRecord(b"x", producer="a"), CompositeRecord(b"y", b"key", producer="b")]
     opened = opened_batch(encode_composite(items, publish_time_us=0))
-    assert opened.keys("nobody") == ["a", "key"]
+    assert opened.keys(b"nobody") == [b"a", b"key"]
 
 
 def opened_batch(part: bytes) -> OpenedBatch:
@@ -126,7 +126,7 @@ def test_keys_of_records_that_do_not_decode() -> None:
     part = encode_composite([CompositeRecord(b"x")], publish_time_us=0)
     bare = msgspec.Raw(msgspec.msgpack.encode(b"x"))
     with pytest.raises(CorruptBatchError, match="do not decode"):
-        OpenedBatch(StoredBatch(0, 1, b"", part, check_part(part), 0), [bare]).keys("nobody")
+        OpenedBatch(StoredBatch(0, 1, b"", part, check_part(part), 0), [bare]).keys(b"nobody")
 
 
 def test_recovery_passes_them_by_and_counts_their_offsets() -> None:

@@ -96,7 +96,7 @@ def expected(batch: RawBatch, records: list[Any], start: int, end: int, ids: tup
                     "partition": 3,
                     "offset": offset,
                     "publish_time": TIME_US + record.publish_delta_us,
-                    "key": record.key,
+                    "key": None if record.key is None else record.key.decode(errors="backslashreplace"),
                     "payload": record.payload,
                     "attributes": None if record.attributes is None else list(record.attributes.items()),
                     "producer": producer or None,
@@ -119,11 +119,12 @@ ATTRIBUTES = st.none() | st.dictionaries(TEXT, TEXT, max_size=3)
 SAME_SIZE = st.integers(0, 300).flatmap(
     lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=20)
 )
-RECORD = st.builds(Record, st.binary(max_size=20), st.none() | TEXT, ATTRIBUTES, st.integers(-5, 1000))
+KEYS = st.none() | TEXT.map(str.encode) | st.binary(max_size=6)
+RECORD = st.builds(Record, st.binary(max_size=20), KEYS, ATTRIBUTES, st.integers(-5, 1000))
 COMPOSITE = st.builds(
     CompositeRecord,
     st.binary(max_size=20),
-    st.none() | TEXT,
+    KEYS,
     ATTRIBUTES,
     st.integers(0, 9),
     st.sampled_from(["", "a", "b"]),
@@ -345,7 +346,7 @@ def test_two_objects_do_not_make_up_for_none() -> None:
 
 
 NOT_NULL = [
-    ([("key", StringType(), False)], "binary", [Record(b"1", "k"), Record(b"2")], 1, "column 'key'"),
+    ([("key", StringType(), False)], "binary", [Record(b"1", b"k"), Record(b"2")], 1, "column 'key'"),
     ([("key", StringType(), False)], "binary", [b"1", b"2"], 0, "column 'key'"),
     ([("producer", StringType(), False), ("offset", LongType(), False)], "binary", [b"1"], 0, "column 'producer'"),
     ([("attributes", COLUMNS["attributes"], False)], "binary", [Record(b"1", None, {"a": "b"}), b"2"], 1, "column"),
@@ -417,3 +418,9 @@ def test_json_cannot_make_every_type() -> None:
         columns(payload_format="jsn", a=IntegerType())
     with pytest.raises(ConfigurationError, match="a field of the payload cannot have this name"):
         columns(payload_format="json", offset=StringType())
+
+
+@given(st.lists(KEYS, min_size=1, max_size=20))
+def test_keys_may_be_asked_for_as_bytes(keys: list[bytes | None]) -> None:
+    asked = Columns(StructType([StructField("key", BinaryType())]))
+    assert read([raw(0, [Record(b"x", key) for key in keys])], asked) == [{"key": key} for key in keys]

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -45,6 +46,7 @@ def test_a_key_goes_where_other_producers_send_it(kind, keys: list[str | None], 
     [
         {"payload": BinaryType()},
         {"payload": StringType(), "key": StringType()},
+        {"payload": StringType(), "key": BinaryType()},
         {"attributes": MapType(StringType(), StringType()), "payload": BinaryType()},
     ],
 )
@@ -61,7 +63,7 @@ def test_columns_that_are_taken(columns) -> None:
         ({"key": StringType()}, "there is no column 'payload' among 'key'"),
         ({}, "no columns at all"),
         ({"payload": IntegerType()}, "'payload' is INT, but the sink takes BINARY or STRING"),
-        ({"payload": BinaryType(), "key": BinaryType()}, r"CAST\(key AS STRING\)"),
+        ({"payload": BinaryType(), "key": LongType()}, r"CAST\(key AS STRING\)"),
         ({"payload": BinaryType(), "attributes": MapType(StringType(), IntegerType())}, "MAP<STRING,INT>"),
     ],
 )
@@ -95,8 +97,8 @@ def test_keys_and_attributes_make_records() -> None:
             "key": pa.array(["k", None, ""]),
         }
     )
-    assert to_messages(rows) == [Record(b"a", "k", {"v": "1"}), Record(b"b"), Record(b"c", "")]
-    assert to_messages(rows.select(["payload", "key"])) == [Record(b"a", "k"), Record(b"b"), Record(b"c", "")]
+    assert to_messages(rows) == [Record(b"a", b"k", {"v": "1"}), Record(b"b"), Record(b"c", b"")]
+    assert to_messages(rows.select(["payload", "key"])) == [Record(b"a", b"k"), Record(b"b"), Record(b"c", b"")]
     assert to_messages(rows.select(["payload", "attributes"])) == [
         Record(b"a", None, {"v": "1"}),
         Record(b"b"),

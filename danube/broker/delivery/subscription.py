@@ -399,7 +399,7 @@ class Subscription(Pump):
         if self.kind is SubscriptionType.KEY_SHARED:
             try:
                 opened = self.topic.opened.open(self.topic.topic_id, batch)
-                keys = opened.keys(self.topic.producer_name(header.producer_id))
+                keys = opened.keys(self.topic.producer_name(header.producer_id).encode())
             except InvalidArgumentError as error:
                 self._unreadable_at, self._unreadable_why = batch.base_offset, str(error)
         return Span(batch.base_offset, batch.end_offset, len(batch.part), batch, keys, due)

@@ -24,7 +24,7 @@ class _Keyed(msgspec.Struct, array_like=True, gc=False):
     """The first fields of a record, up to its key."""
 
     payload: msgspec.Raw
-    key: str | None = None
+    key: bytes | None = None
 
 
 class _Sent(_Keyed, array_like=True, gc=False):
@@ -47,9 +47,9 @@ class OpenedBatch:
     def __init__(self, batch: StoredBatch, raws: list[msgspec.Raw]) -> None:
         self.batch = batch
         self.raws = raws
-        self._keys: list[str] | None = None
+        self._keys: list[bytes] | None = None
 
-    def keys(self, default: str) -> Sequence[str]:
+    def keys(self, default: bytes) -> Sequence[bytes]:
         """Return the effective key of every record; one without a key has ``default`` (its producer's name).
 
         Raises:
@@ -62,7 +62,7 @@ class OpenedBatch:
             else:
                 try:
                     if flags & BatchFlags.COMPOSITE:
-                        self._keys = [(sent := _SENT.decode(raw)).key or sent.producer for raw in self.raws]
+                        self._keys = [(sent := _SENT.decode(raw)).key or sent.producer.encode() for raw in self.raws]
                         return self._keys
                     self._keys = [_KEYED.decode(raw).key or default for raw in self.raws]
                 except UNDECODABLE as error:

@@ -109,7 +109,7 @@ class Producer(Handle[_producer.Producer]):
         """Bytes accepted and not yet settled."""
         return self._inner.buffered_bytes
 
-    def partition_for(self, key: str) -> int:
+    def partition_for(self, key: str | bytes) -> int:
         """Return the index of the partition that messages with ``key`` go to."""
         return self._inner.partition_for(key)
 
@@ -117,7 +117,7 @@ class Producer(Handle[_producer.Producer]):
         self,
         payload: BytesLike,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         attributes: dict[str, str] | None = None,
         deliver_at: datetime | None = None,
         deliver_after_s: float | None = None,
@@ -129,7 +129,8 @@ class Producer(Handle[_producer.Producer]):
 
         Args:
             payload: the message.
-            key: for related messages: they keep their order, also in key-shared subscriptions.
+            key: for related messages: they keep their order, also in key-shared subscriptions. Any bytes; a text stands
+                for its UTF-8 bytes.
             attributes: names and values for the consumers.
             deliver_at: a date with a time zone, before which subscriptions do not deliver the message (readers do).
                 Others overtake it. Only messages that are due at the same time share a batch.
@@ -153,7 +154,7 @@ class Producer(Handle[_producer.Producer]):
         self,
         payload: BytesLike,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         attributes: dict[str, str] | None = None,
         deliver_at: datetime | None = None,
         deliver_after_s: float | None = None,
@@ -181,8 +182,8 @@ class Producer(Handle[_producer.Producer]):
         self,
         payloads: Sequence[bytes],
         *,
-        key: str | None = None,
-        keys: Sequence[str | None] | None = None,
+        key: str | bytes | None = None,
+        keys: Sequence[str | bytes | None] | None = None,
         attributes: dict[str, str] | None = None,
         deliver_at: datetime | None = None,
         deliver_after_s: float | None = None,
@@ -349,7 +350,7 @@ class Requester(Handle[_requests.Requester]):
         self,
         payload: BytesLike,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         attributes: dict[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Message:

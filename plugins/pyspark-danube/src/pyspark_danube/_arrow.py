@@ -52,7 +52,7 @@ _WORDS: Final = {2: 2, 3: 4, 5: 8}
 
 _RECORD_FIELDS: Final[tuple[tuple[str, Any, Any], ...]] = (
     ("payload", bytes, b""),
-    ("key", str | None, None),
+    ("key", bytes | None, None),
     ("attributes", dict[str, str] | None, None),
     ("publish_delta_us", int, 0),
     ("producer", str, ""),
@@ -104,7 +104,7 @@ class ArrowRows:
         # Of each batch: a matrix of bytes, a list of bytes, or nothing if payloads are not wanted.
         self._payloads: list[Any] = []
         # Of each batch: a list, or None if none of its records has any.
-        self._keys: list[list[str | None] | None] = []
+        self._keys: list[list[bytes | None] | None] = []
         self._attributes: list[list[dict[str, str] | None] | None] = []
         self._deltas: list[list[int] | None] = []
 
@@ -264,7 +264,7 @@ class ArrowRows:
         values: list[Any] = []
         for count, found in zip(self._counts, lists, strict=True):
             values.extend(found if found is not None else [None] * count)
-        return pa.array(values, kind) if name == "key" else _maps(values, kind)
+        return _keys(values, kind) if name == "key" else _maps(values, kind)
 
     def _producer_column(self, kind: pa.DataType) -> pa.Array:
         first = self._producers[0]
@@ -298,6 +298,15 @@ class ArrowRows:
                 self._constants.clear()
             made = self._constants[name] = make(max(self.rows, MAX_BATCH_ROWS))
         return made.slice(0, self.rows)
+
+
+def _keys(values: list[bytes | None], kind: pa.DataType) -> pa.Array:
+    r"""Return the column of keys; in one of text, bytes that are not UTF-8 are escaped (``\xff``)."""
+    column = pa.array(values, pa.binary())
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        return pa.array([None if key is None else key.decode(errors="backslashreplace") for key in values], kind)
 
 
 _NEVER_NULL: Final = frozenset(

@@ -31,7 +31,7 @@ from pyspark_danube._payloads import find_format
 if TYPE_CHECKING:
     from pyspark_danube._payloads import PayloadDecoder
 
-__all__ = ["COLUMNS", "SCHEMA", "Columns"]
+__all__ = ["BINARY_KEYS", "COLUMNS", "SCHEMA", "Columns"]
 
 COLUMNS: Final[dict[str, DataType]] = {
     "topic": StringType(),
@@ -45,12 +45,20 @@ COLUMNS: Final[dict[str, DataType]] = {
     "schema_id": IntegerType(),
     "schema_version": IntegerType(),
 }
-"""Columns of a message. ``topic`` is the base name; ``partition`` is 0 for a plain topic; ``schema_id`` 0: none."""
+"""Columns of a message. ``topic`` is the base name; ``partition`` is 0 for a plain topic; ``schema_id`` 0: none.
+
+A query may ask for ``key`` as BINARY, too. In a STRING bytes that are not UTF-8 are escaped."""
 
 _MAY_BE_NULL: Final = ("key", "attributes", "producer")
 
 SCHEMA: Final = StructType([StructField(name, kind, name in _MAY_BE_NULL) for name, kind in COLUMNS.items()])
 """All columns. NOT NULL columns are declared so, because Spark then skips two null checks in each row."""
+
+
+BINARY_KEYS: Final = StructType(
+    [StructField(each.name, BinaryType(), each.nullable) if each.name == "key" else each for each in SCHEMA]
+)
+"""All columns, with keys as bytes."""
 
 
 class Columns:
@@ -100,7 +108,7 @@ def _check(field: StructField, expected: DataType | None, *, opened: bool) -> No
         raise ConfigurationError(
             f"a topic has no column {field.name!r};{remedy} (fields of the payload need the option payloadFormat)"
         )
-    if field.dataType != expected:
+    if field.dataType != expected and not (field.name == "key" and field.dataType == BinaryType()):
         also = "; a field of the payload cannot have this name" if opened else ""
         raise ConfigurationError(
             f"column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}; convert it in"

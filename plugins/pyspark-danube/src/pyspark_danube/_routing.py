@@ -38,7 +38,7 @@ def utf8_bytes(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
 
 
 def hash_keys(keys: pa.Array) -> NDArray[np.uint64]:
-    """Return FNV-1a 64 of each value of a string column, over its UTF-8 bytes."""
+    """Return FNV-1a 64 of each value of a string or binary column, over its bytes (of a text: UTF-8)."""
     bounds, data = utf8_bytes(keys)
     starts, lengths = bounds[:-1], np.diff(bounds)
     hashes = np.full(len(lengths), _OFFSET_BASIS, np.uint64)
@@ -61,7 +61,7 @@ def route_keys(keys: Any, partitions: int, *, without_key: int) -> NDArray[np.in
     """Return the partition of each row.
 
     Args:
-        keys: string column; may have nulls.
+        keys: string or binary column; may have nulls.
         partitions: number of partitions of the topic, at least 1.
         without_key: partition of rows with a null key.
     """

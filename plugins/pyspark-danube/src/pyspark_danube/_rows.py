@@ -4,7 +4,7 @@
 column         type                   meaning
 ============== ====================== ==============================================================================
 ``payload``    BINARY or STRING       what the message holds; required, never null
-``key``        STRING                 decides the partition; null: none
+``key``        BINARY or STRING       decides the partition; null: none
 ``attributes`` MAP<STRING, STRING>    null: none
 ``topic``      STRING                 where the row goes, if there is no option ``topic``
 ============== ====================== ==============================================================================
@@ -31,7 +31,7 @@ __all__ = ["check_columns", "to_messages"]
 
 _COLUMNS = {
     "payload": ("binary", "string"),
-    "key": ("string",),
+    "key": ("binary", "string"),
     "attributes": ("map<string,string>",),
     "topic": ("string",),
 }
@@ -87,7 +87,7 @@ def to_messages(rows: pa.RecordBatch) -> Sequence[bytes] | list[Record]:
     """
     names = rows.schema.names
     payloads = _payloads(rows.column("payload"))
-    keys = _values(rows.column("key")) if "key" in names else None
+    keys = _values(_binary(rows.column("key"))) if "key" in names else None
     attributes = _attributes(rows.column("attributes")) if "attributes" in names else None
     if keys is None and attributes is None:
         return payloads
@@ -102,12 +102,16 @@ def _payloads(column: pa.Array) -> list[bytes]:
             "a row has a null payload, and a message always has one; filter such rows, or give them a value with"
             " coalesce(payload, ...)"
         )
-    if pa.types.is_string(column.type):
-        column = column.cast(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    payloads: list[bytes] = column.to_pylist()
+    payloads: list[bytes] = _binary(column).to_pylist()
     return payloads
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    if pa.types.is_string(column.type):
+        return column.cast(pa.binary())
+    if pa.types.is_large_string(column.type):
+        return column.cast(pa.large_binary())
+    return column
 
 
 def _values(column: pa.Array) -> list[Any] | None:

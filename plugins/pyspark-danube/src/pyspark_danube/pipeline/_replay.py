@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyspark_danube._columns import BINARY_KEYS
 from pyspark_danube.pipeline._import import write_once
 from pyspark_danube.pipeline._topics import read_options
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["replay"]
+
+_KEY_BYTES = "_danube_key_bytes"
 
 # Dead letters use the same names.
 _ORIGIN = """
@@ -67,7 +70,9 @@ def replay(
     Returns:
         Number of messages passed on (even if the broker knew the batch already).
     """
-    rows = session.read.format("danube").options(**read_options(servers, topic, starting, ending, options)).load()
-    if where:
-        rows = rows.where(where)
+    reader = session.read.format("danube").schema(BINARY_KEYS)
+    rows = reader.options(**read_options(servers, topic, starting, ending, options)).load()
+    if where:  # it knows the key as text, which is not always all of it
+        rows = rows.withColumn(_KEY_BYTES, rows["key"]).withColumn("key", rows["key"].cast("string")).where(where)
+        rows = rows.withColumn("key", rows[_KEY_BYTES])
     return write_once(rows.selectExpr("key", "payload", _ORIGIN), servers, target, producer_id, batch_id)
