@@ -116,7 +116,18 @@ class DirectBucket:
         parts = self._parts(topic_id)
         start = self._bucket.starts.get(topic_id, parts[0][1].base_offset if parts else 0)
         end = max(start, parts[-1][1].end_offset if parts else 0)
-        return LogState(base, partition, name, topic_id, head.durability, start, end, end, head.storage, self.url)
+        return LogState(
+            topic=base,
+            partition=partition,
+            name=name,
+            topic_id=topic_id,
+            durability=head.durability,
+            start_offset=start,
+            sealed_offset=end,
+            end_offset=end,
+            storage=head.storage,
+            storage_url=self.url,
+        )
 
     def _parts(self, topic_id: int) -> list[tuple[str, SegmentPart]]:
         start = self._bucket.starts.get(topic_id, 0)

@@ -101,7 +101,11 @@ class Method:
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
-    """Base of plain messages."""
+    """Base of plain messages.
+
+    Those with ten fields and more are made with keywords (``kw_only``), which changes none of their bytes. Keywords
+    cost 0.1 us for 5 fields and 2 us for 20, so what is made for each batch or acknowledgement is made by position.
+    """
 
 
 class _Tagged(_Message, tag_field="tag"):
@@ -268,7 +272,7 @@ class GiveBack(_Tagged, tag=7):
 ConsumeRequest = ConsumeOpen | Credit | Ack | AckCumulative | Nack | FlushAcks | ExtendLease | GiveBack
 
 
-class ConsumeOpened(_Tagged, tag=0):
+class ConsumeOpened(_Tagged, tag=0, kw_only=True):
     """Answer to ConsumeOpen."""
 
     topic_id: int
@@ -367,7 +371,7 @@ class Done(_Message):
     """No result."""
 
 
-class BrokerInfo(_Message):
+class BrokerInfo(_Message, kw_only=True):
     """State of a broker."""
 
     version: str
@@ -451,7 +455,7 @@ class ProducerInfo(_Message):
     connected: bool
 
 
-class TopicInfo(_Message):
+class TopicInfo(_Message, kw_only=True):
     """State of a topic."""
 
     topic: str
@@ -536,7 +540,7 @@ class SeekSubscription(_Message):
     time_us: int = 0
 
 
-class ConsumerInfo(_Message):
+class ConsumerInfo(_Message, kw_only=True):
     """One connected consumer."""
 
     name: str
@@ -552,7 +556,7 @@ class ConsumerInfo(_Message):
     """It let a message time out and has sent no sign of life since; other consumers take precedence."""
 
 
-class SubscriptionInfo(_Message):
+class SubscriptionInfo(_Message, kw_only=True):
     """State of a subscription."""
 
     topic: str

@@ -128,7 +128,7 @@ class RetentionPlans(_Message):
 # --- Storages --------------------------------------------------------------------------------------------------------
 
 
-class SealingFigures(_Message):
+class SealingFigures(_Message, kw_only=True):
     """Progress of sealing, over all storages."""
 
     unsealed_bytes: int
@@ -159,7 +159,7 @@ class OperationFigures(_Message):
     busy_s: float
 
 
-class StorageStatus(_Message):
+class StorageStatus(_Message, kw_only=True):
     """Present state of one configured storage."""
 
     storage: str
@@ -215,7 +215,7 @@ class RepairStorage(_Message):
     """First adopt the place for this storage, even if its marker is missing or another storage's."""
 
 
-class StorageFindings(_Message):
+class StorageFindings(_Message, kw_only=True):
     """Result of a check or repair of one storage."""
 
     storage: str
@@ -270,7 +270,7 @@ class RestoreTopics(_Message):
     """Change nothing: only report what would be restored."""
 
 
-class RestoredTopic(_Message):
+class RestoredTopic(_Message, kw_only=True):
     """A restored topic, with sums over its partitions."""
 
     topic: str
@@ -290,7 +290,7 @@ class RestoredTopic(_Message):
     """Number of parts that no manifest mentions, found by their objects' footers."""
 
 
-class RestoreReport(_Message):
+class RestoreReport(_Message, kw_only=True):
     """Contents of a bucket, and the result of restoring them."""
 
     storage: str

@@ -84,7 +84,7 @@ class GetLogStates(_Message):
     """With ``wait_ms``: answer also when the version of the topic names differs from this one; 0: ignore it."""
 
 
-class LogState(_Message):
+class LogState(_Message, kw_only=True):
     """Extent of the log of one plain topic or partition. Offsets are of messages; ranges are half-open."""
 
     topic: str

@@ -211,7 +211,7 @@ class ListStages(_Message):
     producer: str = ""
 
 
-class StageInfo(_Value, frozen=True):
+class StageInfo(_Value, frozen=True, kw_only=True):
     """One stage."""
 
     stage_id: int

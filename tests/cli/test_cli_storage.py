@@ -180,7 +180,18 @@ def test_the_doctor_asks_a_broker_if_there_is_one(broker: BrokerProcess, tmp_pat
 
 
 def sealing(**changes: Any) -> history_api.SealingFigures:
-    well = history_api.SealingFigures(0, 0, 0.0, 600.0, 0, 0, 0.0, "", 0, 100)
+    well = history_api.SealingFigures(
+        unsealed_bytes=0,
+        unsealed_topics=0,
+        oldest_age_s=0.0,
+        max_age_s=600.0,
+        sealed_objects=0,
+        sealed_bytes=0,
+        failing_for_s=0.0,
+        last_error="",
+        journal_used_bytes=0,
+        journal_limit_bytes=100,
+    )
     return msgspec.structs.replace(well, **changes)
 
 
@@ -195,7 +206,27 @@ def test_the_doctor_names_what_is_wrong() -> None:
     assert "journal 80% full; failing for 3 s: denied" in failing.detail
     assert "journal_max_bytes" in failing.remedy
     storage = history_api.StorageStatus(
-        "cold", "s3://bucket", True, True, True, 1, 0, 0, 0, 0, 0, 0, 0.0, False, 5.0, "no answer", 1.0, 8, 0, 0, {}
+        storage="cold",
+        url="s3://bucket",
+        durable=True,
+        conditional_put=True,
+        shared=True,
+        max_object_bytes=1,
+        topics=0,
+        parts=0,
+        objects=0,
+        object_bytes=0,
+        garbage_objects=0,
+        unsealed_bytes=0,
+        oldest_unsealed_age_s=0.0,
+        healthy=False,
+        failing_for_s=5.0,
+        last_error="no answer",
+        last_error_age_s=1.0,
+        max_concurrency=8,
+        in_flight=0,
+        waiting=0,
+        operations={},
     )
     _, down = check_broker(history_api.StoragesStatus(sealing(), [storage]))
     assert (down.name, down.ok) == ("storage cold", False)

@@ -180,7 +180,21 @@ class FakeBroker:
 
     async def list_topics(self, request: api.ListTopics, context: Context) -> api.TopicList:
         return api.TopicList(
-            [api.TopicInfo(t.name, 1, 0, t.durability, 0, t.end_offset, 0, [], [], 0) for t in self.topics.values()]
+            [
+                api.TopicInfo(
+                    topic=t.name,
+                    topic_id=1,
+                    partitions=0,
+                    durability=t.durability,
+                    start_offset=0,
+                    end_offset=t.end_offset,
+                    stored_bytes=0,
+                    producers=[],
+                    subscriptions=[],
+                    created_us=0,
+                )
+                for t in self.topics.values()
+            ]
         )
 
     # --- Publish -----------------------------------------------------------------------------------------------------
@@ -264,7 +278,16 @@ class FakeBroker:
         floor = sub.acked.first()[1] if sub.acked and sub.acked.first()[0] == 0 else 0
         me.position = floor
         end = topic.end_offset
-        opened = api.ConsumeOpened(1, 1, topic.durability, True, floor, end, self.ack_timeout_s, start)
+        opened = api.ConsumeOpened(
+            topic_id=1,
+            consumer_id=1,
+            durability=topic.durability,
+            active=True,
+            floor=floor,
+            end_offset=end,
+            ack_timeout_s=self.ack_timeout_s,
+            start_offset=start,
+        )
         opened.owner_epoch = self.owner_epoch
         stream.send_nowait(_encode(opened))
         try:

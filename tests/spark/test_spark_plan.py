@@ -161,7 +161,16 @@ def test_tasks_are_small_and_go_anywhere() -> None:
 def state(partition: int, start: int, sealed: int, end: int, topic: str = "/default/t") -> tuple[LogKey, LogState]:
     key = LogKey(topic, partition)
     return key, LogState(
-        topic, partition, f"{topic}-{partition}", 1, Durability.DISK, start, sealed, end, "default", "x"
+        topic=topic,
+        partition=partition,
+        name=f"{topic}-{partition}",
+        topic_id=1,
+        durability=Durability.DISK,
+        start_offset=start,
+        sealed_offset=sealed,
+        end_offset=end,
+        storage="default",
+        storage_url="x",
     )
 
 

@@ -86,12 +86,12 @@ async def _converse(
         reader.join(consumer)
         obey = lambda request: _obey_reader(reader, consumer, request)  # noqa: E731
         answer = api.ConsumeOpened(
-            topic.topic_id,
-            consumer.consumer_id,
-            topic.durability,
-            True,
-            reader.start_offset,
-            topic.end_offset,
+            topic_id=topic.topic_id,
+            consumer_id=consumer.consumer_id,
+            durability=topic.durability,
+            active=True,
+            floor=reader.start_offset,
+            end_offset=topic.end_offset,
             start_offset=reader.start_offset,
             owner_epoch=topic.owner_epoch,
         )
@@ -101,13 +101,13 @@ async def _converse(
         subscription.join(consumer)
         obey = lambda request: _obey(subscription, consumer, request, limits)  # noqa: E731
         answer = api.ConsumeOpened(
-            topic.topic_id,
-            consumer.consumer_id,
-            topic.durability,
-            subscription.is_active(consumer),
-            subscription.cursor.floor,
-            topic.end_offset,
-            subscription.policy.ack_timeout_s,
+            topic_id=topic.topic_id,
+            consumer_id=consumer.consumer_id,
+            durability=topic.durability,
+            active=subscription.is_active(consumer),
+            floor=subscription.cursor.floor,
+            end_offset=topic.end_offset,
+            ack_timeout_s=subscription.policy.ack_timeout_s,
             subscription_id=subscription.subscription_id,
             generation=subscription.generation,
             owner_epoch=topic.owner_epoch,

@@ -76,18 +76,18 @@ class _Candidate:
         """Return the row of the report for this topic."""
         parts = [each for chain in self.chains for each in chain.parts]
         return history_api.RestoredTopic(
-            self.name,
-            self.record.durability,
-            self.record.partitions,
-            sum(chain.start_offset for chain in self.chains),
-            sum(chain.end_offset for chain in self.chains),
-            len(parts),
-            len({key for key, _ in parts}),
-            sum(part.size_bytes for _, part in parts),
-            sorted({name for found in self.subscriptions.values() for name in found}),
-            self.state,
-            sorted(set(self.clamped)),
-            sum(chain.unlisted for chain in self.chains),
+            topic=self.name,
+            durability=self.record.durability,
+            partitions=self.record.partitions,
+            start_offset=sum(chain.start_offset for chain in self.chains),
+            end_offset=sum(chain.end_offset for chain in self.chains),
+            parts=len(parts),
+            objects=len({key for key, _ in parts}),
+            size_bytes=sum(part.size_bytes for _, part in parts),
+            subscriptions=sorted({name for found in self.subscriptions.values() for name in found}),
+            state=self.state,
+            clamped=sorted(set(self.clamped)),
+            unlisted_parts=sum(chain.unlisted for chain in self.chains),
         )
 
 
@@ -347,15 +347,15 @@ def _report(
                     f" {part.end_offset}) of {one.name} do not continue those that end at {chain.end_offset}"
                 )
     return history_api.RestoreReport(
-        storage.name,
-        storage.url,
-        dry_run,
-        directory.runtime.config.cluster,
-        survey.bucket.epoch,
-        survey.bucket.created_us,
-        [one.row() for one in candidates],
-        len(needed),
-        sum(survey.objects[key].size_bytes for key in needed),
-        len(survey.objects) + len(survey.broken) - len(needed),
-        missed[:MOST_NAMES],
+        storage=storage.name,
+        url=storage.url,
+        dry_run=dry_run,
+        cluster=directory.runtime.config.cluster,
+        epoch=survey.bucket.epoch,
+        written_us=survey.bucket.created_us,
+        topics=[one.row() for one in candidates],
+        objects=len(needed),
+        object_bytes=sum(survey.objects[key].size_bytes for key in needed),
+        unused=len(survey.objects) + len(survey.broken) - len(needed),
+        unused_objects=missed[:MOST_NAMES],
     )

@@ -115,16 +115,16 @@ class LogOperations:
         # A plain topic cannot have the name of a partition.
         base, partition = split_partition(topic.name) or (topic.name, 0)
         return query_api.LogState(
-            base,
-            partition,
-            topic.name,
-            topic.topic_id,
-            topic.durability,
-            topic.start_offset,
-            self._sealed_offset(topic),
-            topic.end_offset,
-            topic.storage,
-            self._url(topic.storage),
+            topic=base,
+            partition=partition,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            durability=topic.durability,
+            start_offset=topic.start_offset,
+            sealed_offset=self._sealed_offset(topic),
+            end_offset=topic.end_offset,
+            storage=topic.storage,
+            storage_url=self._url(topic.storage),
         )
 
     def _sealed_offset(self, topic: Topic) -> int:

@@ -86,24 +86,24 @@ class TopicOperations:
         journal_bytes = sum(topic.stored_bytes for topic in topics)
         parts, objects, sealed_bytes = sealed_part_of(self._directory, topics)
         return api.TopicInfo(
-            name,
-            0 if partitions else first.topic_id,
-            partitions,
-            first.durability,
-            sum(topic.start_offset for topic in topics),
-            sum(topic.end_offset for topic in topics),
-            journal_bytes + sealed_bytes,
-            [producer for topic in topics for producer in topic.intake.infos()],
-            sorted({name for topic in topics for name in topic.subscriptions}),
-            record.created_us if record is not None else first.created_us,
-            first.storage,
-            first.retention,
-            sum(_sealed_offset(topic) for topic in topics),
-            journal_bytes,
-            sealed_bytes,
-            parts,
-            objects,
-            sum(len(topic.readers) for topic in topics),
+            topic=name,
+            topic_id=0 if partitions else first.topic_id,
+            partitions=partitions,
+            durability=first.durability,
+            start_offset=sum(topic.start_offset for topic in topics),
+            end_offset=sum(topic.end_offset for topic in topics),
+            stored_bytes=journal_bytes + sealed_bytes,
+            producers=[producer for topic in topics for producer in topic.intake.infos()],
+            subscriptions=sorted({name for topic in topics for name in topic.subscriptions}),
+            created_us=record.created_us if record is not None else first.created_us,
+            storage=first.storage,
+            retention=first.retention,
+            sealed_offset=sum(_sealed_offset(topic) for topic in topics),
+            journal_bytes=journal_bytes,
+            sealed_bytes=sealed_bytes,
+            parts=parts,
+            objects=objects,
+            readers=sum(len(topic.readers) for topic in topics),
         )
 
     # --- Namespaces ---
@@ -131,5 +131,15 @@ def _known_of(name: str, record: TopicRecord) -> api.TopicInfo:
     """Return the data of a topic in the catalogue."""
     topic_id = record.topic_ids[0] if not record.partitions else 0
     return api.TopicInfo(
-        name, topic_id, record.partitions, record.durability, 0, 0, 0, [], [], record.created_us, record.storage
+        topic=name,
+        topic_id=topic_id,
+        partitions=record.partitions,
+        durability=record.durability,
+        start_offset=0,
+        end_offset=0,
+        stored_bytes=0,
+        producers=[],
+        subscriptions=[],
+        created_us=record.created_us,
+        storage=record.storage,
     )

@@ -76,15 +76,15 @@ class StoredStage:
         """Return the description for people."""
         head, end = self.head, self.end
         return StageInfo(
-            head.stage_id,
-            head.topic,
-            head.producer,
-            head.batch_id,
-            head.attempt,
-            self.state,
-            end.records,
-            end.part_bytes,
-            max(0.0, (now_us - head.created_us) / 1e6),
+            stage_id=head.stage_id,
+            topic=head.topic,
+            producer=head.producer,
+            batch_id=head.batch_id,
+            attempt=head.attempt,
+            state=self.state,
+            records=end.records,
+            size_bytes=end.part_bytes,
+            age_s=max(0.0, (now_us - head.created_us) / 1e6),
         )
 
 
