@@ -1,6 +1,6 @@
-"""The schema registry as values: what a schema is, what goes with what, and the book of subjects. Pure: no store.
+"""The schema registry without I/O: schemas, compatibility rules, and the state of all subjects.
 
-The libraries for Avro, JSON Schema and protobuf are imported when a schema of theirs is parsed, not before.
+The libraries for Avro, JSON Schema and protobuf are imported only when a schema of that type is parsed.
 """
 
 from danube.schema.book import LATEST, Book, Change, Entry, Proposal, Registered

@@ -1,9 +1,8 @@
-"""Avro: parsed by Apache's library, compared by the specification's rules for resolving schemas.
+"""Avro schemas: parsed by Apache's library, compared by the schema resolution rules of the specification.
 
-The rules are here and not the library's, which tells what is wrong as two sets whose members do not belong to each
-other, knows aliases by half, and takes a comparison that is still going on for a success and keeps what followed
-from it even if it turns out to be a failure. Where implementations choose differently among the branches of a
-union, every choice has to work.
+The library's own comparison is not used: it reports differences as two unrelated sets of names, handles aliases only in
+part, and treats a comparison in progress as successful and keeps conclusions drawn from it even if it fails later.
+Where implementations resolve unions differently, every possible choice of a branch must be compatible.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PROMOTED: Final[Mapping[str, frozenset[str]]] = {
     "bytes": frozenset({"string"}),
     "string": frozenset({"bytes"}),
 }
-"""By the reader's type, what other types of a writer it reads (specification, "Schema Resolution")."""
+"""For each type of a reader, the other types of a writer that it can read (specification, "Schema Resolution")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class AvroSchema:
     root: Any
     """The library's ``avro.schema.Schema``."""
     canonical: str
-    """Sorted keys, no space, full names; documentation, defaults, aliases and logical types stay."""
+    """JSON with sorted keys, no spaces and full names. Documentation, defaults, aliases and logical types are kept."""
     name: str
 
     @property
@@ -49,15 +48,15 @@ class AvroSchema:
         return SchemaType.AVRO
 
     def refuses(self, writer: AvroSchema, policy: Policy, *, is_forward: bool = False) -> list[Reason]:
-        """Return why data of another schema does not resolve to this one; all policies are the same."""
+        """Return the reasons why this schema cannot read data of another one. All policies are the same."""
         return list(dict.fromkeys(_Comparison().compare(self.root, writer.root, "")))
 
 
 def parse(source: Source, limits: SchemaLimits) -> AvroSchema:
-    """Return the schema of a text; what it needs is parsed before it, into the same names.
+    """Parse a schema; the schemas that it refers to are parsed first, into the same set of names.
 
     Raises:
-        InvalidSchemaError: it breaks the specification, or the library is not installed.
+        InvalidSchemaError: the schema violates the specification, or the library is not installed.
         SchemaTooLargeError: it is nested too deeply.
     """
     try:
@@ -65,7 +64,7 @@ def parse(source: Source, limits: SchemaLimits) -> AvroSchema:
     except ImportError:
         raise missing("the library for Avro", "avro") from None
     names = Names()
-    # The same text twice, under two names of references, would define its types twice.
+    # A text that two references name is parsed once; otherwise its types would be defined twice.
     for text, name in {each.text: each.name for each in source.needs}.items():
         _parse_one(text, names, limits, f"its reference {name!r}: ")
     value, root = _parse_one(source.text, names, limits, "")
@@ -74,31 +73,31 @@ def parse(source: Source, limits: SchemaLimits) -> AvroSchema:
 
 
 def _parse_one(text: str, names: Any, limits: SchemaLimits, where: str) -> tuple[Any, Any]:
-    """Return what a text says as JSON and as a schema; its types are known by the names from here on."""
+    """Return a text as decoded JSON and as a schema; add its types to ``names``."""
     from avro.errors import AvroException
     from avro.schema import make_avsc_object
 
     value = decode_json(text, limits)
     try:
         with warnings.catch_warnings():
-            # A logical type that is not known is to be ignored (specification, "Logical Types").
+            # Unknown logical types are ignored (specification, "Logical Types").
             warnings.simplefilter("ignore")
             root = make_avsc_object(value, names)
         _check(root, "", set())
     except AvroException as error:
         raise InvalidSchemaError(f"the Avro schema is invalid: {where}{error}") from error
     except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
-        # What the library does with some of what is no schema at all.
+        # The library raises these for some texts that are no schemas.
         raise InvalidSchemaError(f"the Avro schema is invalid: {where}{type(error).__name__}: {error}") from error
     return value, root
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the library lets pass
+# Checks that the library does not make
 
 
 def _check(schema: Any, path: str, seen: set[int]) -> None:
-    """Check what the library does not: defaults, unions without branches."""
+    """Check for errors that the library accepts: invalid defaults, empty unions."""
     if id(schema) in seen:
         return
     seen.add(id(schema))
@@ -109,8 +108,8 @@ def _check(schema: Any, path: str, seen: set[int]) -> None:
             _check(field.type, here, seen)
             if field.has_default and not _is_default(field.type, field.default):
                 raise InvalidSchemaError(
-                    f"the Avro schema is invalid: {here}: the default {encode_json(field.default)} is no value of type"
-                    f" {_told(field.type)}"
+                    f"the Avro schema is invalid: {here}: the default {encode_json(field.default)} is not a value of"
+                    f" type {_told(field.type)}"
                 )
     elif kind == "array":
         _check(schema.items, f"{path}/items", seen)
@@ -123,14 +122,14 @@ def _check(schema: Any, path: str, seen: set[int]) -> None:
             _check(branch, f"{path}/{index}", seen)
     elif kind == "fixed" and isinstance(schema.size, bool):
         raise InvalidSchemaError(
-            f"the Avro schema is invalid: {path or '/'}: the size of {schema.fullname} is no number"
+            f"the Avro schema is invalid: {path or '/'}: the size of {schema.fullname} is not a number"
         )
     elif kind in ("error_union", "request"):
-        raise InvalidSchemaError(f"the Avro schema is invalid: {path or '/'}: {kind} belongs to protocols")
+        raise InvalidSchemaError(f"the Avro schema is invalid: {path or '/'}: type {kind} is allowed in protocols only")
 
 
 def _is_default(schema: Any, value: Any) -> bool:
-    """Whether a value of JSON is one of this type (specification, "Complex Types", table of default values)."""
+    """Whether a JSON value is a valid default of a type (specification, "Complex Types", table of default values)."""
     kind = schema.type
     if kind == "null":
         return value is None
@@ -166,7 +165,7 @@ def _is_default(schema: Any, value: Any) -> bool:
 
 
 def _canonical(value: Any, namespace: str) -> Any:
-    """Return a schema of JSON, already checked, as it is written in the one way that is left."""
+    """Return the canonical form of a checked schema: full names, and no other spelling of the same schema."""
     if isinstance(value, str):
         return value if value in _PRIMITIVES or "." in value or not namespace else f"{namespace}.{value}"
     if isinstance(value, list):
@@ -183,7 +182,7 @@ def _canonical(value: Any, namespace: str) -> Any:
         said["name"] = f"{inside}.{name}" if inside else name
         said.pop("namespace", None)
         if namespace and not inside:
-            said["namespace"] = ""  # otherwise the name would be in the namespace around it
+            said["namespace"] = ""  # otherwise the name would inherit the enclosing namespace
         if "aliases" in said:
             said["aliases"] = [_full(alias, inside) for alias in said["aliases"]]
         if "fields" in said:
@@ -212,17 +211,17 @@ def _full(name: str, namespace: str) -> str:
 
 
 class _Comparison:
-    """A comparison of a reader's and a writer's schema.
+    """Compares a reader's schema with a writer's.
 
-    Recursive schemas: a pair that is met again, while it is compared or later, adds nothing. That is sound because
-    there are no alternatives here: if one pair does not go together, the whole does not.
+    In recursive schemas a pair of types may occur again; it is compared once and adds no reasons later. That is sound
+    because there are no alternatives here: one incompatible pair makes the schemas incompatible.
     """
 
     def __init__(self) -> None:
         self._met: set[tuple[int, int]] = set()
 
     def compare(self, reader: Any, writer: Any, path: str) -> list[Reason]:
-        """Return why the reader's schema does not resolve what the writer's wrote, as far as it was not said before."""
+        """Return the reasons why the reader cannot read the writer's data, without those of pairs compared before."""
         pair = (id(reader), id(writer))
         if pair in self._met:
             return []
@@ -252,15 +251,15 @@ class _Comparison:
             return self._in_union(reader, branch, path)
         found = self.compare(reader, branch, path)
         if found and not _match(reader, branch):
-            text = f"{_at(path)} may be {_told(branch)}, which the reader's {_told(reader)} is not"
+            text = f"{_at(path)} may be {_told(branch)}, which the reader's type {_told(reader)} cannot read"
             return [Reason("TYPE_MISMATCH", path or "/", text)]
         return found
 
     def _in_union(self, reader: Any, writer: Any, path: str) -> list[Reason]:
-        """Resolve what is no union against the branches of the reader's.
+        """Compare a writer's type that is not a union with the branches of the reader's union.
 
-        "The first schema in the reader's union that matches": libraries differ in which one that is when names in
-        two namespaces are the same but for these. So all that match must resolve.
+        The specification selects "the first schema in the reader's union that matches". Libraries disagree on the first
+        match if names differ only in their namespaces, so all matching branches must be compatible.
         """
         matching = [branch for branch in reader.schemas if _match(branch, writer)]
         if not matching:
@@ -276,7 +275,7 @@ class _Comparison:
             here = f"{path}/fields/{field.name}"
             name = field.name
             if name not in written:
-                # An alias stands for the writer's name unless a field has that very name, or came first.
+                # An alias names a field of the writer unless another field has that name, or has taken it.
                 aliases = field.props.get("aliases") or ()
                 name = next((each for each in aliases if each in written and each not in own | taken), None)
             if name is not None:
@@ -288,7 +287,7 @@ class _Comparison:
 
 
 def _match(reader: Any, writer: Any) -> bool:
-    """Whether two schemas, neither of them a union, match by themselves, whatever is in them."""
+    """Whether two types, neither of them a union, match by kind and name, regardless of their contents."""
     kind, other = reader.type, writer.type
     if kind == "error":
         kind = "record"
@@ -311,7 +310,7 @@ def _symbols(reader: Any, writer: Any, path: str) -> list[Reason]:
     if not lacking or "default" in reader.props:
         return []
     symbols = ", ".join(repr(symbol) for symbol in lacking)
-    text = f"enum {reader.fullname} lacks {symbols} of the writer and has no default"
+    text = f"enum {reader.fullname} lacks the writer's symbols {symbols} and has no default"
     return [Reason("MISSING_ENUM_SYMBOLS", f"{path}/symbols", text)]
 
 

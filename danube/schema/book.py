@@ -1,24 +1,24 @@
-"""The registry as a value: records of the metadata store go in, answers and transactions come out.
+"""The state of the schema registry in memory: built from metadata records, it answers queries and prepares changes.
 
-A book is a replica of what lies under ``/schemas``; :meth:`Book.apply` keeps it up to date. Reading is answered from
-it. What changes the registry returns a :class:`Change`: what to write, and which keys must be as this book knows them.
-A change is not applied here; it comes back through the store, or fails there because this book was behind, and is
-then made again.
+A book mirrors the metadata keys below ``/schemas``; :meth:`Book.apply` keeps it current, and queries read only the
+book. A method that modifies the registry returns a :class:`Change`: the keys to write, and the revisions that they must
+have. It does not modify the book. If the store accepts the change, the book receives it through :meth:`Book.apply`; if
+the store refuses it because the book was out of date, the caller computes it again.
 
-Registering takes two steps, because parsing and comparing schemas of strangers happens elsewhere::
+Registration takes two steps, because untrusted schemas are parsed and compared in another process::
 
     examination = book.examination(proposal)
-    finding = examine(examination)                     # in a process of its own
+    finding = examine(examination)                     # in another process
     registered = book.register(proposal, finding, now_ms=...)
 
-Why changes of two brokers cannot contradict each other, though each condition is about single keys:
+Why concurrent changes of two brokers cannot conflict, although each condition covers a single key:
 
-* A version appears or disappears in the record of its subject, so two changes of one subject exclude each other.
-* A new schema takes a number from the counter and makes the key of its hash, so one content has one number.
-* A registration that refers to versions is conditional on their subjects, and writes the counter even if it takes no
-  number; deleting is conditional on the counter. So nothing is deleted while a reference to it is being made.
-* A registration of a known schema writes the key of its hash once more; purging is conditional on that key. So no
-  schema goes while a subject gets it.
+* Versions are created and deleted in the record of their subject, so two changes of one subject exclude each other.
+* A new schema takes its number from the counter and creates the key of its hash, so equal schemas have one number.
+* A registration with references is conditional on the referenced subjects, and writes the counter even if it takes no
+  number; a deletion is conditional on the counter. So nothing is deleted while a reference to it is registered.
+* Registering a known schema for a subject rewrites the key of its hash, and purging is conditional on that key. So no
+  schema is purged while it is registered.
 """
 
 from __future__ import annotations
@@ -75,34 +75,34 @@ from danube.schema.subjects import key_of, subject_of_key, validate_subject
 __all__ = ["LATEST", "Book", "Change", "Entry", "Proposal", "Registered", "content_hash"]
 
 LATEST: Final = -1
-"""Stands for the latest live version of a subject, wherever a version is asked for."""
+"""In place of a version: the latest live version of the subject."""
 
 _LARGEST_NUMBER: Final = 2**31 - 1
-"""Clients of Confluent's registry hold numbers of schemas in 31 bits."""
+"""The highest schema number: clients of Confluent's registry use 31 bits."""
 _LARGEST_VERSION: Final = 2**31 - 1
 _GUIDS: Final = uuid.UUID("6f0d1c4e-3b0a-5a55-9c1b-2f6b8f7d9a11")
 _TOLD: Final = 5
-"""How many of a long list a message names."""
+"""Maximum number of items of a list in an error message."""
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A schema that is to be registered, checked or looked up."""
+    """A schema to register, check or look up."""
 
     subject: str
     type: SchemaType
     text: str
     references: tuple[Reference, ...] = ()
-    """:data:`LATEST` is a version here, too."""
+    """Versions may be :data:`LATEST`."""
     message: str = ""
     metadata: Mapping[str, str] = {}
     rules: str = ""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A transaction: if all conditions hold, everything is written."""
+    """A transaction of the metadata store: all writes are applied if all conditions hold, otherwise none."""
 
     conditions: tuple[tuple[str, int], ...] = ()
-    """Keys, and the revision of the change that each has to be of; 0: the key must not exist."""
+    """Keys and their required modification revisions; 0: the key must not exist."""
     puts: tuple[tuple[str, bytes], ...] = ()
     deletes: tuple[str, ...] = ()
 
@@ -113,7 +113,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A version of a subject with its schema."""
+    """A version of a subject, with its schema."""
 
     subject: str
     subject_number: int
@@ -127,23 +127,23 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """What upstream's clients see as fingerprint."""
+        """The fingerprint shown to upstream's clients."""
         return self.schema.type.value if self.schema.type.is_plain else f"sha256:{self.schema.hash.hex()}"
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """What a registration comes to."""
+    """The result of a registration, and the change that stores it."""
 
     number: int
     version: int
     subject_number: int
     is_new: bool
-    """Whether the subject gets a version; if not, there is nothing to write."""
+    """Whether a version is created. If not, there is nothing to write."""
     change: Change
 
 
 def content_hash(proposal: Proposal, references: tuple[StoredReference, ...], canonical: str) -> bytes:
-    """Return what a schema is known by: equal for all texts that say the same and refer to the same schemas."""
+    """Return the hash that identifies a schema: equal for texts with the same meaning and the same references."""
     said = (
         proposal.type.value,
         canonical,
@@ -156,7 +156,7 @@ def content_hash(proposal: Proposal, references: tuple[StoredReference, ...], ca
 
 
 class Book:
-    """All subjects and schemas. Not for several threads at once."""
+    """All subjects and schemas of a registry. Not thread-safe."""
 
     def __init__(self, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -167,33 +167,33 @@ class Book:
         self._hashes: dict[bytes, int] = {}
         self._subjects: dict[str, SubjectRecord] = {}
         self._names: list[str] = []
-        """Of all subjects, in order."""
+        """Names of all subjects, sorted."""
         self._subject_numbers: dict[int, str] = {}
         self._carriers: dict[int, set[str]] = {}
-        """By number of a schema, the subjects that have it, deleted versions included."""
+        """Subjects by the number of a schema that they have, deleted versions included."""
         self._referrers: dict[int, set[int]] = {}
-        """By number of a schema, the schemas that refer to it."""
+        """By the number of a schema, the schemas that refer to it."""
         self._guids: dict[str, int] | None = None
 
     # -----------------------------------------------------------------------------------------------------------------
-    # What the store says
+    # Changes of the store
 
     def apply(self, key: str, value: bytes | None, revision: int) -> None:
-        """Take over a change of one key; keys of later versions of this program are left alone.
+        """Apply a change of one key. Unknown keys, of later versions of Danube, are ignored.
 
         Args:
             key: Below ``/schemas``.
-            value: What it has now; None: it was deleted.
-            revision: Of the change.
+            value: The new value; None: the key was deleted.
+            revision: Revision of the change.
 
         Raises:
-            DataLossError: the value is damaged; the book is as it was.
+            DataLossError: the value is damaged; the book is unchanged.
         """
         try:
             if not self._take_over(key, value):
                 return
         except ValueError as error:
-            raise DataLossError(f"the metadata key {key} is none of a registry: {error}") from error
+            raise DataLossError(f"the metadata key {key} is not a key of the schema registry: {error}") from error
         if value is None:
             self._revisions.pop(key, None)
         else:
@@ -252,12 +252,12 @@ class Book:
     # Reading
 
     def subjects(self, prefix: str = "", *, deleted: bool = False, only_deleted: bool = False) -> list[str]:
-        """Return the names of subjects that have a live version, in order.
+        """Return the sorted names of the subjects with a live version.
 
         Args:
-            prefix: Only names that begin with it.
-            deleted: Also those of which all versions are deleted, though not permanently.
-            only_deleted: Only those.
+            prefix: Return only names that begin with it.
+            deleted: Include subjects whose versions are all deleted, but not permanently.
+            only_deleted: Return only such subjects.
         """
         found = []
         for index in range(bisect_left(self._names, prefix), len(self._names)):
@@ -271,10 +271,10 @@ class Book:
         return found
 
     def versions(self, subject: str, *, deleted: bool = False, only_deleted: bool = False) -> list[int]:
-        """Return the numbers of a subject's versions, in order.
+        """Return the sorted version numbers of a subject.
 
         Raises:
-            SubjectNotFoundError: it has none of these.
+            SubjectNotFoundError: the subject has no such version.
         """
         found = [
             version.version
@@ -291,11 +291,11 @@ class Book:
         Args:
             subject: Its name.
             version: From 1, or :data:`LATEST`.
-            deleted: Whether deleted versions count, too.
+            deleted: Whether to include deleted versions.
 
         Raises:
-            SubjectNotFoundError: the subject has no version that counts.
-            SchemaVersionNotFoundError: it has others.
+            SubjectNotFoundError: the subject has no versions.
+            SchemaVersionNotFoundError: the subject has no such version.
         """
         record = self._record(subject)
         counting = [each for each in record.versions if deleted or not each.is_deleted]
@@ -312,14 +312,14 @@ class Book:
         )
 
     def by_subject_number(self, number: int, version: int = LATEST) -> Entry:
-        """Return a version of the subject that upstream's clients know by a number; deleted versions are found.
+        """Return a version, live or deleted, of the subject that upstream's clients name by a number.
 
-        The latest version is that of the live ones.
+        :data:`LATEST` is the latest live version.
 
         Raises:
             SchemaNotFoundError: no subject has this number.
-            SubjectNotFoundError: the subject has no version left.
-            SchemaVersionNotFoundError: it has no such version.
+            SubjectNotFoundError: the subject has no versions.
+            SchemaVersionNotFoundError: the subject has no such version.
         """
         subject = self._subject_numbers.get(number)
         if subject is None:
@@ -327,10 +327,10 @@ class Book:
         return self.entry(subject, version, deleted=version != LATEST)
 
     def schema(self, number: int) -> NumberRecord:
-        """Return a schema, whether a subject has it or not.
+        """Return a schema by its number, including schemas that no subject has.
 
         Raises:
-            SchemaNotFoundError: there is none of this number.
+            SchemaNotFoundError: there is no schema with this number.
         """
         record = self._numbers.get(number)
         if record is None:
@@ -338,10 +338,10 @@ class Book:
         return record
 
     def number_of_guid(self, guid: str) -> int:
-        """Return the number of the schema that has this GUID.
+        """Return the number of the schema with a GUID.
 
         Raises:
-            SchemaNotFoundError: there is none.
+            SchemaNotFoundError: there is no such schema.
         """
         if self._guids is None:
             self._guids = {_guid(record.hash): number for number, record in self._numbers.items()}
@@ -351,24 +351,24 @@ class Book:
         return number
 
     def guid(self, number: int) -> str:
-        """Return the GUID of a schema: the same in all registries.
+        """Return the GUID of a schema; it is the same in all registries.
 
         Raises:
-            SchemaNotFoundError: there is none of this number.
+            SchemaNotFoundError: there is no schema with this number.
         """
         return _guid(self.schema(number).hash)
 
     def source(self, number: int) -> Source:
-        """Return a schema with everything that it takes to parse it.
+        """Return a schema and all schemas that are needed to parse it.
 
         Raises:
-            SchemaNotFoundError: there is none of this number.
+            SchemaNotFoundError: there is no schema with this number.
         """
         record = self.schema(number)
         return Source(record.type, record.text, self._needs(record.references), record.message)
 
     def carriers(self, number: int, *, deleted: bool = False) -> list[tuple[str, int]]:
-        """Return the subjects and versions that have a schema, in order."""
+        """Return the sorted subjects and versions that have a schema."""
         return [
             (name, version.version)
             for name in sorted(self._carriers.get(number, ()))
@@ -377,7 +377,7 @@ class Book:
         ]
 
     def referrers(self, subject: str, version: int = LATEST) -> list[int]:
-        """Return the numbers of the schemas that refer to a version and that a subject has, in order.
+        """Return the sorted numbers of the schemas that refer to a version and that a subject has.
 
         Raises:
             SubjectNotFoundError, SchemaVersionNotFoundError: as in :meth:`entry`.
@@ -386,72 +386,72 @@ class Book:
         return self._referring(subject, entry.version, deleted=False)
 
     def numbers_of(self, subject: str) -> frozenset[int]:
-        """Return the numbers of all schemas of a subject that batches may carry; deleted versions are among them."""
+        """Return the numbers of all schemas of a subject that batches may name, including those of deleted versions."""
         record = self._subjects.get(subject)
         return frozenset() if record is None else frozenset(version.number for version in record.versions)
 
     def by_metadata(self, subject: str, wanted: Mapping[str, str]) -> Entry:
-        """Return the latest live version whose metadata have all of these pairs.
+        """Return the latest live version whose metadata contain all of the given pairs.
 
         Raises:
             SubjectNotFoundError: the subject has no live version.
-            SchemaVersionNotFoundError: none of them has these pairs.
+            SchemaVersionNotFoundError: no live version has these pairs.
         """
         for version in reversed(self.versions(subject)):
             entry = self.entry(subject, version)
             if wanted.items() <= entry.schema.metadata.items():
                 return entry
         told = ", ".join(f"{name}={value}" for name, value in wanted.items())
-        raise SchemaVersionNotFoundError(f"no version of subject {subject!r} has the metadata {told}")
+        raise SchemaVersionNotFoundError(f"no live version of subject {subject!r} has the metadata {told}")
 
     @property
     def latest_number(self) -> int:
-        """The last number that was given; 0 if there was none."""
+        """The last assigned number; 0 if none was assigned."""
         return self._next - 1
 
     def level(self, subject: str) -> Level:
-        """Return the compatibility level that holds for a subject, whether it exists or not."""
+        """Return the effective compatibility level of a subject, which need not exist."""
         own = self._subjects.get(subject, _NEW).level
         return own or self._settings.level or Level.BACKWARD
 
     def policy(self, subject: str) -> Policy:
-        """Return the compatibility policy that holds for a subject."""
+        """Return the effective compatibility policy of a subject."""
         own = self._subjects.get(subject, _NEW).policy
         return own or self._settings.policy or Policy.STRICT
 
     def mode(self, subject: str) -> Mode:
-        """Return the mode that holds for a subject."""
+        """Return the effective mode of a subject."""
         if self._settings.mode is Mode.READONLY_OVERRIDE:
             return Mode.READONLY_OVERRIDE
         own = self._subjects.get(subject, _NEW).mode
         return own or self._settings.mode or Mode.READWRITE
 
     def own_settings(self, subject: str | None) -> Settings:
-        """Return what was set for a subject itself; None: for all that have nothing of their own."""
+        """Return the settings of a subject itself, without inherited ones; None: the settings of the registry."""
         if subject is None:
             return self._settings
         record = self._subjects.get(subject, _NEW)
         return Settings(record.level, record.policy, record.mode)
 
     # -----------------------------------------------------------------------------------------------------------------
-    # Between upstream's ids and those in the header of a batch
+    # Conversion between upstream's ids and those in the header of a batch
 
     def to_number(self, subject_number: int, version: int) -> int | None:
-        """Return the number of the schema that upstream's clients call by subject and version; None: there is none."""
+        """Return the number of the schema that upstream's clients name by subject and version; None: no such schema."""
         record = self._subjects.get(self._subject_numbers.get(subject_number, ""), _NEW)
         return next((each.number for each in record.versions if each.version == version), None)
 
     def from_number(self, number: int, subject: str) -> tuple[int, int] | None:
-        """Return how upstream's clients call a schema: number and version of a subject; None: they cannot.
+        """Return the subject number and version by which upstream's clients name a schema; None: no subject has it.
 
-        It is called after the given subject if that has it, or else after the first one that does.
+        The given subject is preferred; if it does not have the schema, the first one that does is used.
         """
         carriers = self._carriers.get(number)
         if not carriers:
             return None
         name = subject if subject in carriers else min(carriers)
         record = self._subjects[name]
-        # The latest one, if the same schema was deleted and registered again.
+        # the latest one: the same schema may have been deleted and registered again
         version = next(each.version for each in reversed(record.versions) if each.number == number)
         return record.number, version
 
@@ -459,23 +459,23 @@ class Book:
     # Registering
 
     def examination(self, proposal: Proposal, level: Level | None = None) -> Examination:
-        """Return what is to be found out before a schema is registered, or to see whether it could be.
+        """Return the input of :func:`~danube.schema.examine.examine` for registering or checking a schema.
 
         Args:
             proposal: The schema, and its subject, which need not exist.
-            level: Instead of the one that holds for the subject.
+            level: Replaces the effective level of the subject.
 
         Raises:
-            InvalidNameError: no subject can have this name.
-            InvalidSchemaError: a reference leads nowhere.
-            SchemaTooLargeError: it needs more, or larger, other schemas than it may.
+            InvalidNameError: the name is not valid for a subject.
+            InvalidSchemaError: the target of a reference does not exist.
+            SchemaTooLargeError: the referenced schemas exceed a limit.
         """
         validate_subject(proposal.subject, self._limits)
         others = self._others(proposal.subject, level or self.level(proposal.subject))
         return self._examination(proposal, others, level)
 
     def examination_with(self, proposal: Proposal, version: int, level: Level | None = None) -> Examination:
-        """Return what is to be found out to see whether a schema goes with one live version.
+        """Return the input of :func:`~danube.schema.examine.examine` for comparing a schema with one live version.
 
         Raises:
             SubjectNotFoundError, SchemaVersionNotFoundError: there is no such version.
@@ -493,11 +493,11 @@ class Book:
         )
 
     def find(self, proposal: Proposal, finding: Finding, *, deleted: bool = False) -> Entry | None:
-        """Return the latest version of the proposal's subject with its content; None: there is none.
+        """Return the latest version of the proposal's subject that has the same content; None: no version has it.
 
         Raises:
-            SubjectNotFoundError: the subject has no version that counts.
-            InvalidSchemaError: a reference leads nowhere.
+            SubjectNotFoundError: the subject has no versions.
+            InvalidSchemaError: the target of a reference does not exist.
         """
         self.versions(proposal.subject, deleted=deleted)
         number = self._hashes.get(content_hash(proposal, self._resolve(proposal), finding.canonical))
@@ -520,25 +520,27 @@ class Book:
         number: int | None = None,
         version: int | None = None,
     ) -> Registered:
-        """Return the version that a schema has or gets, and the change that makes it.
+        """Prepare a registration: return the existing or new version of a schema, and the change that stores it.
 
         Args:
             proposal: The schema.
-            finding: What :func:`~danube.schema.examine.examine` found out about :meth:`examination` of this proposal.
+            finding: The result of :func:`~danube.schema.examine.examine` for the :meth:`examination` of this proposal.
             now_ms: Unix time in milliseconds.
-            born: The policy of the subject if this is its first version and none was set for it.
-            created_by: Who registers it.
-            description: For people.
-            tags: For people.
-            number: In mode IMPORT, and only there: the number of the schema.
-            version: The same for the version; otherwise the next one, if it is said at all.
+            born: Initial policy of a new subject without a policy of its own.
+            created_by: The author of the version.
+            description: Shown to people.
+            tags: Shown to people.
+            number: The number of the schema; required in mode IMPORT. In other modes only the number that it has
+                already.
+            version: The version; in other modes than IMPORT it must be the next one, if given.
 
         Raises:
-            IncompatibleSchemaError: it does not go with what the subject has.
-            SchemaModeError: the subject's mode does not permit it.
-            InvalidSchemaNumberError: a number or version that was said is taken or out of range.
-            InvalidNameError, InvalidSchemaError, SchemaTooLargeError, LimitExceededError: as they say.
-            MetadataConflictError: the finding is of another time; examine again.
+            IncompatibleSchemaError: it is not compatible with the versions of the subject.
+            SchemaModeError: the mode of the subject does not permit it.
+            InvalidSchemaNumberError: the given number or version is taken or out of range.
+            InvalidNameError, InvalidSchemaError, SchemaTooLargeError, LimitExceededError: the proposal is invalid, or
+                exceeds a limit.
+            MetadataConflictError: the subject or its settings have changed since the examination; examine again.
         """
         subject = validate_subject(proposal.subject, self._limits)
         mode = self.mode(subject)
@@ -557,7 +559,7 @@ class Book:
             if number is None:
                 raise SchemaModeError(
                     f"subject {subject!r} is in mode IMPORT: schemas must come with their numbers; set its mode to"
-                    " READWRITE to give them new ones"
+                    " READWRITE to assign new ones"
                 )
         else:
             self._check_finding(subject, finding)
@@ -590,9 +592,9 @@ class Book:
         record = self._subjects.get(subject, _NEW)
         version = record.next_version if version is None else version
         if not 1 <= version <= _LARGEST_VERSION:
-            raise InvalidSchemaNumberError(f"a version is from 1 to {_LARGEST_VERSION}, not {version}")
+            raise InvalidSchemaNumberError(f"version {version} is out of range: use 1 to {_LARGEST_VERSION}")
         if any(each.version == version for each in record.versions):
-            raise InvalidSchemaNumberError(f"subject {subject!r} has a version {version} already")
+            raise InvalidSchemaNumberError(f"subject {subject!r} has version {version} already; choose another one")
         self._check_room(subject, record)
         known = self._hashes.get(digest)
         following = self._next
@@ -602,12 +604,12 @@ class Book:
         elif number in (None, known):
             number = known
         else:
-            raise InvalidSchemaNumberError(f"the schema has the number {known} already; it cannot have {number}, too")
+            raise InvalidSchemaNumberError(f"the schema has number {known} already, so it cannot get number {number}")
         subject_number = record.number
         if not subject_number:
             subject_number, following = following, following + 1
         if following > _LARGEST_NUMBER:
-            raise LimitExceededError(f"the registry has given all {_LARGEST_NUMBER} numbers of schemas and subjects")
+            raise LimitExceededError(f"the registry has assigned all {_LARGEST_NUMBER} numbers of schemas and subjects")
 
         entry = VersionRecord(version, number, *notes)
         is_first = not any(not each.is_deleted for each in record.versions)
@@ -639,13 +641,13 @@ class Book:
 
     def _imported(self, number: int) -> int:
         if not 1 <= number < _LARGEST_NUMBER:
-            raise InvalidSchemaNumberError(f"the number of a schema is from 1 to {_LARGEST_NUMBER - 1}, not {number}")
+            raise InvalidSchemaNumberError(f"schema number {number} is out of range: use 1 to {_LARGEST_NUMBER - 1}")
         if number in self._numbers:
-            raise InvalidSchemaNumberError(f"the number {number} is that of another schema")
+            raise InvalidSchemaNumberError(f"number {number} belongs to another schema")
         if number in self._subject_numbers:
             raise InvalidSchemaNumberError(
-                f"the number {number} is that of subject {self._subject_numbers[number]!r}: subjects and schemas have"
-                " their numbers from one counter"
+                f"number {number} belongs to subject {self._subject_numbers[number]!r}: subjects and schemas share one"
+                " series of numbers"
             )
         return number
 
@@ -680,7 +682,7 @@ class Book:
             size = sum(len(text.encode()) for text in texts)
         except UnicodeEncodeError:
             raise InvalidArgumentError(
-                "a description, author, tag, rule or metadata is not Unicode text: it has half of a surrogate pair"
+                "a description, author, tag, rule or metadata is not Unicode text: it contains a lone surrogate"
             ) from None
         if size > self._limits.max_schema_notes_bytes:
             raise SchemaTooLargeError(
@@ -689,7 +691,7 @@ class Book:
             )
 
     def _others(self, subject: str, level: Level) -> tuple[VersionRecord, ...]:
-        """Return the versions that a new one is compared with: the latest first."""
+        """Return the versions that a new one is compared with, the latest first."""
         live = [each for each in self._subjects.get(subject, _NEW).versions if not each.is_deleted]
         if level is Level.NONE or not live:
             return ()
@@ -706,24 +708,24 @@ class Book:
             try:
                 entry = self.entry(each.subject, each.version)
             except (SubjectNotFoundError, SchemaVersionNotFoundError) as error:
-                raise InvalidSchemaError(f"the reference {each.name!r} leads nowhere: {error}") from error
+                raise InvalidSchemaError(f"reference {each.name!r} has no target: {error}") from error
             if entry.schema.type is not proposal.type:
                 raise InvalidSchemaError(
-                    f"the reference {each.name!r} leads to version {entry.version.version} of {each.subject!r}, which"
-                    f" is {entry.schema.type.value} and not {proposal.type.value}"
+                    f"reference {each.name!r} names version {entry.version.version} of {each.subject!r}, which has type"
+                    f" {entry.schema.type.value} instead of {proposal.type.value}"
                 )
             found.append(StoredReference(each.name, each.subject, entry.version.version, entry.number))
         names = [each.name for each in found]
         for name in names:
             if names.count(name) > 1:
-                raise InvalidSchemaError(f"there are two references {name!r}")
+                raise InvalidSchemaError(f"reference {name!r} is given twice")
         return tuple(found)
 
     def _needs(self, references: tuple[StoredReference, ...]) -> tuple[Needed, ...]:
-        """Return all schemas that are needed, each before those that need it."""
+        """Return all directly and indirectly referenced schemas, each before the schemas that refer to it."""
         found: dict[tuple[str, int], Needed] = {}
         size = 0
-        # Depth first, without recursion: a reference is taken up once all that it needs itself is there.
+        # Depth first, without recursion: a schema is added after all schemas that it refers to.
         waiting: list[tuple[StoredReference, bool]] = [(each, False) for each in reversed(references)]
         while waiting:
             reference, is_ready = waiting.pop()
@@ -741,25 +743,25 @@ class Book:
                 raise self._too_many()
             if size > self._limits.max_schema_references_bytes:
                 raise SchemaTooLargeError(
-                    "the schemas that it refers to, and those that they refer to, have together more bytes than"
-                    f" max_schema_references_bytes, which is {self._limits.max_schema_references_bytes}"
+                    "the directly and indirectly referenced schemas have more bytes in total than"
+                    f" max_schema_references_bytes = {self._limits.max_schema_references_bytes}"
                 )
         names = [needed.name for needed in found.values()]
         for name in names:
             if names.count(name) > 1:
                 raise InvalidSchemaError(
-                    f"the name {name!r} leads to two schemas: what it refers to refers to another version of it"
+                    f"reference {name!r} names two schemas: a referenced schema refers to another version of it"
                 )
         return tuple(found.values())
 
     def _too_many(self) -> SchemaTooLargeError:
         return SchemaTooLargeError(
-            "it refers, directly or not, to more schemas than max_schema_references, which is"
+            "the schema refers, directly or indirectly, to more schemas than max_schema_references ="
             f" {self._limits.max_schema_references}"
         )
 
     def _referring(self, subject: str, version: VersionRecord, *, deleted: bool) -> list[int]:
-        """Return the schemas that refer to a version and that a live version has, or any version."""
+        """Return the schemas that refer to a version and that a subject has in a live version, or in any version."""
         return sorted(
             number
             for number in self._referrers.get(version.number, ())
@@ -773,19 +775,19 @@ class Book:
     # Deleting
 
     def delete_version(self, subject: str, version: int, *, permanent: bool = False) -> tuple[int, Change]:
-        """Return the version that is deleted, and the change that deletes it.
+        """Prepare the deletion of a version: return its number, and the change that deletes it.
 
         Args:
             subject: Its name.
-            version: From 1, or :data:`LATEST`, which is the latest live one.
-            permanent: Forget it, after it was deleted; its number never comes again, the schema stays.
+            version: From 1, or :data:`LATEST`.
+            permanent: Remove the record of a deleted version. Its number is never used again, and the schema remains.
 
         Raises:
             SubjectNotFoundError, SchemaVersionNotFoundError: there is no such version.
             SchemaVersionDeletedError: it is deleted already.
-            SchemaNotDeletedError: it is to be deleted permanently and is live.
+            SchemaNotDeletedError: permanent deletion of a live version.
             SchemaReferencedError: other schemas refer to it.
-            SchemaModeError: the subject's mode does not permit it.
+            SchemaModeError: the mode of the subject does not permit it.
         """
         self._check_writable(subject)
         entry = self.entry(subject, version, deleted=version != LATEST)
@@ -796,19 +798,19 @@ class Book:
             )
         if not permanent and found.is_deleted:
             raise SchemaVersionDeletedError(
-                f"version {found.version} of subject {subject!r} is deleted already; delete it permanently to forget it"
+                f"version {found.version} of subject {subject!r} is deleted already; delete it permanently to remove it"
             )
         return found.version, self._deletion(subject, {found.version}, permanent=permanent)
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> tuple[list[int], Change]:
-        """Return the versions that are deleted, and the change that deletes all of a subject.
+        """Prepare the deletion of a subject: return its deleted versions, and the change that deletes them.
 
         Raises:
             SubjectNotFoundError: there is no such subject.
             SubjectDeletedError: all its versions are deleted already.
-            SchemaNotDeletedError: it is to be deleted permanently and has live versions.
+            SchemaNotDeletedError: permanent deletion of a subject with live versions.
             SchemaReferencedError: other schemas refer to one of its versions.
-            SchemaModeError: the subject's mode does not permit it.
+            SchemaModeError: the mode of the subject does not permit it.
         """
         self._check_writable(subject)
         everything = self.versions(subject, deleted=True)
@@ -817,7 +819,7 @@ class Book:
             raise SchemaNotDeletedError(f"subject {subject!r} has live versions; delete it first, then permanently")
         if not permanent and not live:
             raise SubjectDeletedError(
-                f"subject {subject!r} is deleted already; delete it permanently to forget its versions"
+                f"subject {subject!r} is deleted already; delete it permanently to remove its versions"
             )
         gone = everything if permanent else live
         return gone, self._deletion(subject, set(gone), permanent=permanent)
@@ -826,7 +828,7 @@ class Book:
         record = self._record(subject)
         for version in record.versions:
             if version.version in gone:
-                # What is deleted permanently may not even be referred to by what is deleted, which can be asked for.
+                # A deleted version can still be read, so its references must not be deleted permanently either.
                 referring = self._referring(subject, version, deleted=permanent)
                 if referring:
                     raise self._referenced(f"version {version.version} of subject {subject!r}", referring)
@@ -839,27 +841,27 @@ class Book:
             )
         changed = msgspec.structs.replace(record, versions=versions)
         if all(each.is_deleted for each in versions):
-            # A subject that begins once more does so with the settings of all, as in Confluent's registry.
+            # A subject that is created again starts with the settings of the registry, as in Confluent's registry.
             changed = msgspec.structs.replace(changed, level=None, policy=None, mode=None)
         key = SUBJECTS + key_of(subject)
         return self._change([key, CONFIG, NEXT], [(key, encode(changed))])
 
     def purge(self, number: int) -> Change:
-        """Return the change that forgets a schema that no subject has. Batches that carry its number stay undecoded.
+        """Return the change that removes an unused schema. Batches with its number can no longer be decoded.
 
         Raises:
-            SchemaNotFoundError: there is none of this number.
+            SchemaNotFoundError: there is no schema with this number.
             SchemaReferencedError: other schemas refer to it.
-            FailedPreconditionError: a subject has it, deleted or not.
-            SchemaModeError: the registry's mode does not permit it.
+            FailedPreconditionError: a live or deleted version of a subject has the schema.
+            SchemaModeError: the mode of the registry does not permit it.
         """
         record = self.schema(number)
         if self._settings.mode in (Mode.READONLY, Mode.READONLY_OVERRIDE):
-            raise SchemaModeError(f"the registry is in mode {self._settings.mode.name}: nothing can be purged")
+            raise SchemaModeError(f"the registry is in mode {self._settings.mode.name}; schemas cannot be purged")
         carriers = self.carriers(number, deleted=True)
         if carriers:
             told = ", ".join(f"version {version} of {name!r}" for name, version in carriers[:_TOLD])
-            raise FailedPreconditionError(f"schema {number} is {told}; delete that permanently first")
+            raise FailedPreconditionError(f"schema {number} is used by {told}; delete that permanently first")
         referring = sorted(self._referrers.get(number, ()))
         if referring:
             raise self._referenced(f"schema {number}", referring)
@@ -869,18 +871,18 @@ class Book:
     @staticmethod
     def _referenced(what: str, referring: list[int]) -> SchemaReferencedError:
         told = ", ".join(str(number) for number in referring[:_TOLD]) + (" …" if len(referring) > _TOLD else "")
-        return SchemaReferencedError(f"{what} is referred to by schemas with the numbers {told}; delete these first")
+        return SchemaReferencedError(f"{what} is referenced by schemas with the numbers {told}; delete these first")
 
     # -----------------------------------------------------------------------------------------------------------------
     # Settings
 
     def set_level(self, subject: str | None, level: Level | None) -> Change:
-        """Return the change that sets the level of a subject, or of all that have none; None: it gets none.
+        """Return the change that sets or (None) removes the level of a subject, or of the registry.
 
         Raises:
-            InvalidNameError: no subject can have this name.
-            SchemaSettingNotFoundError: there is none to be taken away.
-            SchemaModeError: the subject's mode does not permit it.
+            InvalidNameError: the name is not valid for a subject.
+            SchemaSettingNotFoundError: there is no level to remove.
+            SchemaModeError: the mode of the subject does not permit it.
             LimitExceededError: there are too many subjects.
         """
         self._check_writable(subject)
@@ -889,7 +891,7 @@ class Book:
         return self._set(subject, level=level)
 
     def set_policy(self, subject: str | None, policy: Policy | None) -> Change:
-        """Return the change that sets the policy of a subject, or of all that have none; None: it gets none.
+        """Return the change that sets or (None) removes the policy of a subject, or of the registry.
 
         Raises:
             InvalidNameError, SchemaSettingNotFoundError, SchemaModeError, LimitExceededError: as :meth:`set_level`.
@@ -900,16 +902,16 @@ class Book:
         return self._set(subject, policy=policy)
 
     def set_mode(self, subject: str | None, mode: Mode | None, *, force: bool = False) -> Change:
-        """Return the change that sets the mode of a subject, or of all that have none; None: it gets none.
+        """Return the change that sets or (None) removes the mode of a subject, or of the registry.
 
         Args:
-            subject: Its name, or None for all.
-            mode: The mode.
-            force: Change to IMPORT although there are versions.
+            subject: Its name; None: the registry.
+            mode: The new mode; None removes the present one.
+            force: Change to IMPORT although there are live versions.
 
         Raises:
             SchemaModeError: IMPORT without force, and there are live versions.
-            InvalidArgumentError: READONLY_OVERRIDE is for all subjects only.
+            InvalidArgumentError: READONLY_OVERRIDE is a mode of the registry only.
             InvalidNameError, SchemaSettingNotFoundError, LimitExceededError: as :meth:`set_level`.
         """
         own = self.own_settings(subject)
@@ -923,7 +925,7 @@ class Book:
             if taken:
                 told = ", ".join(repr(name) for name in taken[:_TOLD])
                 raise SchemaModeError(
-                    f"mode IMPORT is for subjects without versions, and there are {told}; delete them, or use force"
+                    f"mode IMPORT requires subjects without versions, but there are {told}; delete them, or use force"
                 )
         return self._set(subject, mode=mode)
 
@@ -943,7 +945,7 @@ class Book:
         mode = self.mode(subject) if subject is not None else self._settings.mode
         if mode in (Mode.READONLY, Mode.READONLY_OVERRIDE):
             what = "the registry" if subject is None else f"subject {subject!r}"
-            raise SchemaModeError(f"{what} is in mode {mode.name}: nothing there can be changed but the mode")
+            raise SchemaModeError(f"{what} is in mode {mode.name}: only its mode can be changed")
 
     def _record(self, subject: str) -> SubjectRecord:
         return self._subjects.get(subject, _NEW)
@@ -956,7 +958,7 @@ class Book:
         return Change(conditions, tuple(puts), tuple(deletes or ()))
 
     def __iter__(self) -> Iterator[Entry]:
-        """Go through all live versions of all subjects, in order."""
+        """Iterate over all live versions of all subjects, in order."""
         for name in self.subjects():
             record = self._subjects[name]
             for version in record.versions:

@@ -1,7 +1,7 @@
-"""The costly part of a registration: parse a schema and compare it with others.
+"""Parses a schema and compares it with others: the expensive part of a registration.
 
-It is a function of values that msgpack can carry, so that it may run in a process of its own: schemas come from
-strangers, and the libraries that read them have seen fewer of those than they should.
+Input and result can be encoded in msgpack, so that this can run in a separate process: schemas are untrusted, and the
+libraries that parse them are not hardened against hostile input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Examination", "Finding", "Objection", "Other", "examine"]
 
 
 class Other(msgspec.Struct, frozen=True, array_like=True):
-    """A version that a schema is compared with."""
+    """A version to compare the schema with."""
 
     version: int
     number: int
@@ -24,7 +24,7 @@ class Other(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Examination(msgspec.Struct, frozen=True, array_like=True):
-    """What is to be found out about a schema."""
+    """A schema to parse, and the versions to compare it with."""
 
     source: Source
     others: tuple[Other, ...]
@@ -33,12 +33,12 @@ class Examination(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Objection(msgspec.Struct, frozen=True, array_like=True):
-    """Why a schema does not go with one version, in one direction."""
+    """Why a schema is incompatible with one version, in one direction."""
 
     version: int
     level: Level
-    """BACKWARD: the new schema does not read the version's data. FORWARD: the other way round. FULL: it is of another
-    type, so neither does."""
+    """BACKWARD: the new schema cannot read data of the version. FORWARD: the reverse. FULL: the types differ, so
+    neither schema can read data of the other."""
     reason: Reason
 
     def __str__(self) -> str:
@@ -46,25 +46,26 @@ class Objection(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Finding(msgspec.Struct, frozen=True, array_like=True):
-    """What was found out."""
+    """The result of an examination."""
 
     canonical: str
     name: str
-    """Full name of the record or message; empty if there is none."""
+    """Full name of the record or message; empty if the schema has none."""
     descriptor: bytes
     """Protobuf: the ``FileDescriptorProto`` of the schema's own file. Others: empty."""
     objections: tuple[Objection, ...]
     basis: tuple[Level, Policy, tuple[tuple[int, int], ...]]
-    """What the objections, or that there are none, rest on: level, policy, versions with their numbers."""
+    """What was compared: level, policy, and the versions with their schema numbers. If it has changed since,
+    registering is refused."""
 
 
 def examine(
     examination: Examination, limits: SchemaLimits = DEFAULT_LIMITS, compile_proto: Compile | None = None
 ) -> Finding:
-    """Parse the schema, and compare it with the others as far as the level asks for it.
+    """Parse the schema, and compare it with the others as the level requires.
 
     Raises:
-        InvalidSchemaError: the schema, or one of the others, is none.
+        InvalidSchemaError: the schema, or one of the others, is invalid.
         SchemaTooLargeError: a limit was hit; the message names it.
     """
     parsed = parse(examination.source, limits, compile_proto)
@@ -72,7 +73,7 @@ def examine(
     objections: list[Objection] = []
     for other in examination.others if level is not Level.NONE else ():
         if other.source.type is not examination.source.type:
-            text = f"the schema is {examination.source.type.value}, that version is {other.source.type.value}"
+            text = f"the schema has type {examination.source.type.value}, that version {other.source.type.value}"
             objections.append(Objection(other.version, Level.FULL, Reason("SCHEMA_TYPE_CHANGED", "/", text)))
             continue
         old = parse(other.source, limits, compile_proto)

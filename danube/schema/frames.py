@@ -1,4 +1,4 @@
-"""Confluent's frame: the number of a schema in front of a payload, for topics that are bridged to Kafka.
+"""Encodes and decodes Confluent's frame, a prefix of payloads with the schema's number, for topics bridged to Kafka.
 
 ::
 
@@ -20,26 +20,26 @@ __all__ = ["Frame", "decode_frame", "encode_frame"]
 _MAGIC: Final = 0
 _HEAD_BYTES: Final = 5
 _MOST_INDEXES: Final = 100
-"""As deep as messages may be within messages."""
+"""Maximum nesting depth of protobuf messages."""
 
 
 class Frame(NamedTuple):
-    """What a frame says."""
+    """A decoded frame."""
 
     number: int
-    """Of the schema."""
+    """Number of the schema."""
     indexes: tuple[int, ...]
-    """Protobuf: the place of the message in the file, then of the message within that one. Others: empty."""
+    """Protobuf: the index of the message in the file, then of the nested message within that one. Others: empty."""
     payload: bytes
 
 
 def encode_frame(number: int, payload: bytes, indexes: tuple[int, ...] = ()) -> bytes:
-    """Return a payload with its frame.
+    """Return a payload with a frame in front.
 
     Args:
-        number: Of the schema, below 2**31.
+        number: Number of the schema, below 2**31.
         payload: The payload.
-        indexes: Protobuf: which message of its file the payload is; others: empty.
+        indexes: Protobuf: the indexes of the payload's message in its file; others: empty.
     """
     head = bytes([_MAGIC]) + number.to_bytes(_HEAD_BYTES - 1, "big")
     if indexes == (0,):
@@ -49,15 +49,15 @@ def encode_frame(number: int, payload: bytes, indexes: tuple[int, ...] = ()) -> 
 
 
 def decode_frame(data: bytes, *, is_protobuf: bool) -> Frame:
-    """Return what a framed payload says. A frame is never guessed: the topic has to say that there is one.
+    """Decode a framed payload. Frames are never guessed; the topic must be configured to have them.
 
     Raises:
-        SchemaPayloadError: there is no frame, or a damaged one.
+        SchemaPayloadError: the frame is missing or damaged.
     """
     if len(data) < _HEAD_BYTES or data[0] != _MAGIC:
         raise SchemaPayloadError(
-            "the payload has no Confluent frame, and schema_framing of its topic is confluent: it has to begin with a"
-            " zero byte and the four bytes of a schema's number"
+            "the payload has no Confluent frame, but its topic has schema_framing = confluent: payloads must begin with"
+            " a zero byte and the four bytes of the schema number"
         )
     number = int.from_bytes(data[1:_HEAD_BYTES], "big")
     place = _HEAD_BYTES
@@ -66,12 +66,12 @@ def decode_frame(data: bytes, *, is_protobuf: bool) -> Frame:
         count, place = _read(data, place)
         if not 0 <= count <= _MOST_INDEXES:
             raise SchemaPayloadError(
-                f"the payload's Confluent frame has {count} message indexes; from 0 to {_MOST_INDEXES} are possible"
+                f"the payload's Confluent frame has {count} message indexes; it must have 0 to {_MOST_INDEXES}"
             )
         for _ in range(count):
             index, place = _read(data, place)
             if index < 0:
-                raise SchemaPayloadError(f"the payload's Confluent frame has the message index {index}")
+                raise SchemaPayloadError(f"the payload's Confluent frame has the negative message index {index}")
             indexes.append(index)
         indexes = indexes or [0]
     return Frame(number, tuple(indexes), data[place:])
@@ -87,10 +87,10 @@ def _varint(value: int) -> bytes:
 
 
 def _read(data: bytes, place: int) -> tuple[int, int]:
-    """Return a zigzag varint and where it ends."""
+    """Return a zigzag varint and the position behind it."""
     value = 0
     for count, byte in enumerate(data[place : place + 5]):
         value |= (byte & 0x7F) << 7 * count
         if byte < 0x80:
             return value >> 1 ^ -(value & 1), place + count + 1
-    raise SchemaPayloadError("the payload's Confluent frame ends, or goes on, within a message index")
+    raise SchemaPayloadError("the payload's Confluent frame has a truncated or overlong message index")

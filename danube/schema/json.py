@@ -1,8 +1,9 @@
-"""JSON Schema: parsed and compared by jsonschema-rs, explained here.
+"""JSON Schema: parses schemas with jsonschema-rs, decides compatibility, and reports the reasons.
 
-The library says whether one schema covers another one, or that it does not know. Then a walk through both schemas
-decides; it also says what is wrong, whichever of the two decided. The walk is on the safe side: what it does not
-understand is a reason against. Retrieving references over the network or from files is switched off everywhere.
+The library decides whether one schema covers another, or reports that it does not know. In the latter case, a walk
+through both schemas decides. The walk also finds the reasons for an incompatibility, however it was decided. It is
+conservative: a keyword that it does not understand makes the schemas incompatible. References are never retrieved over
+the network or from files.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SCHEMAS: Final = ("additionalProperties", "propertyNames", "additionalItems", "
 _LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
 """Keywords whose value is a list of schemas."""
 _MAPS: Final = ("properties", "patternProperties", "dependentSchemas", "definitions", "$defs")
-"""Keywords whose value has schemas by name."""
+"""Keywords whose value maps names to schemas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,11 @@ class JsonSchema:
     """A parsed JSON Schema."""
 
     root: Any
-    """What the text says: a dict, or a bool."""
+    """The decoded text: a dict or a bool."""
     needs: Mapping[str, Any]
-    """By the name of the reference, what other schemas say."""
+    """The referenced schemas, decoded, by the name of the reference."""
     canonical: str
-    """Sorted keys, no space."""
+    """JSON with sorted keys and no spaces."""
     name: str
     """The title, if the schema has one."""
 
@@ -47,12 +48,12 @@ class JsonSchema:
         return SchemaType.JSON
 
     def refuses(self, writer: JsonSchema, policy: Policy, *, is_forward: bool = False) -> list[Reason]:
-        """Return why a value that another schema allows may not be allowed by this one.
+        """Return the reasons why this schema may reject values that another one allows.
 
         Args:
             writer: The other schema.
-            policy: By which rules.
-            is_forward: The writer's schema is the newer one; the policy UPSTREAM asks for less then.
+            policy: The rules of the comparison.
+            is_forward: Whether the writer's schema is the newer one. The policy UPSTREAM is then less strict.
         """
         if policy is Policy.UPSTREAM:
             return list(_upstream(self.root, writer.root, is_forward=is_forward))
@@ -77,10 +78,10 @@ class JsonSchema:
 
 
 def parse(source: Source, limits: SchemaLimits) -> JsonSchema:
-    """Return the schema of a text. Drafts 4 to 2020-12, the last if it does not say.
+    """Parse a schema of drafts 4 to 2020-12; the default is 2020-12.
 
     Raises:
-        InvalidSchemaError: it breaks its draft, or refers to what is not there, or the library is not installed.
+        InvalidSchemaError: the schema violates its draft, a reference has no target, or the library is not installed.
         SchemaTooLargeError: it is nested too deeply.
     """
     try:
@@ -90,7 +91,7 @@ def parse(source: Source, limits: SchemaLimits) -> JsonSchema:
     needs = {each.name: decode_json(each.text, limits) for each in source.needs}
     root = decode_json(source.text, limits)
     if not isinstance(root, dict | bool):
-        raise InvalidSchemaError(f"the JSON Schema is invalid: it has to be an object or a boolean, not {root!r:.40}")
+        raise InvalidSchemaError(f"the JSON Schema is invalid: it must be an object or a boolean, not {root!r:.40}")
     try:
         for each in (*needs.values(), root):
             jsonschema_rs.validator_for(each, registry=_registry(each, needs), offline=True)
@@ -110,13 +111,13 @@ def _registry(root: Any, needs: Mapping[str, Any]) -> Any:
     base = root.get("$id", root.get("id", "")) if isinstance(root, dict) else ""
     resources = list(needs.items())
     if isinstance(base, str) and base:
-        # A name that is relative is so to the schema that refers to it.
+        # A relative name is resolved against the schema that refers to it.
         resources += [(urljoin(base, name), value) for name, value in needs.items() if urljoin(base, name) != name]
     return jsonschema_rs.Registry(resources)
 
 
 def _covers(reader: Any, reader_needs: Mapping[str, Any], writer: Any, writer_needs: Mapping[str, Any]) -> str:
-    """Return whether the reader's schema allows all that the writer's does: ``yes``, ``no`` or ``unknown``."""
+    """Return whether the reader's schema allows all values that the writer's allows: ``yes``, ``no`` or ``unknown``."""
     import jsonschema_rs
 
     try:
@@ -126,15 +127,15 @@ def _covers(reader: Any, reader_needs: Mapping[str, Any], writer: Any, writer_ne
         )
         return str(ours.covers(theirs))
     except (ValueError, jsonschema_rs.ReferencingError):
-        return "unknown"  # of two drafts, or with something that has no canonical form
+        return "unknown"  # the drafts differ, or a schema has no canonical form
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Upstream's rule
+# Policy UPSTREAM
 
 
 def _upstream(reader: Any, writer: Any, *, is_forward: bool) -> Iterator[Reason]:
-    """Compare what upstream compares: required properties and types, at the top."""
+    """Compare by upstream's rules: required properties and types at the top level."""
     reader, writer = (root if isinstance(root, dict) else {} for root in (reader, writer))
     ours, theirs = _part(reader, "properties"), _part(writer, "properties")
     needed = _names(writer)
@@ -166,11 +167,11 @@ def _names(schema: Mapping[str, Any]) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Lenient: what a reader opens, and what a writer leaves out
+# Policy LENIENT: rewrites the schemas so that the strict comparison gives the lenient result
 
 
 def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[str, str | int | None, Any]]:
-    """Go through the schemas that are directly in one: keyword, name or index there, schema."""
+    """Yield the immediate subschemas as (keyword, name or index within it, schema)."""
     for keyword, value in schema.items():
         if keyword in _SCHEMAS or (keyword == "items" and not isinstance(value, list)):
             yield keyword, None, value
@@ -196,11 +197,11 @@ def _with_inner(schema: Mapping[str, Any], changed: Mapping[tuple[str, str | int
 
 
 _KEPT: Final = frozenset({"not", "if", "then", "else", "contains"})
-"""Where more that is allowed means less, or what is meant cannot be told."""
+"""Keywords whose subschemas are left unchanged: relaxing them may restrict the whole schema."""
 
 
 def _open(schema: Any) -> Any:
-    """Return a reader's schema as one that ignores what it does not list, and fills in what has a default."""
+    """Return a reader's schema relaxed: it ignores unlisted properties, and does not require those with a default."""
     if not isinstance(schema, dict):
         return schema
     changed = {(keyword, place): _open(each) for keyword, place, each in _inner(schema) if keyword not in _KEPT}
@@ -216,7 +217,7 @@ def _open(schema: Any) -> Any:
             if not (isinstance(properties.get(name), dict) and "default" in properties[name])
         ]
         if not made["required"]:
-            del made["required"]  # draft 4 knows no empty one
+            del made["required"]  # draft 4 does not allow an empty list
     return made
 
 
@@ -224,11 +225,11 @@ _IN_PLACE: Final = frozenset({
     "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies",
     "$ref", "$dynamicRef", "$recursiveRef",
 })  # fmt: skip
-"""Keywords by which other schemas have a say about the same value."""
+"""Keywords that apply other schemas to the same value."""
 
 
 def _combined(root: Any) -> frozenset[str]:
-    """Return the references that stand beside or among other schemas for the same value: their targets stay open."""
+    """Return the references that apply to a value together with other schemas. Their targets must not be closed."""
     found: set[str] = set()
 
     def visit(schema: Any, is_shared: bool) -> None:
@@ -247,16 +248,16 @@ def _combined(root: Any) -> frozenset[str]:
 
 
 def _is_plain_choice(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema is a choice among others and says nothing else about the value."""
+    """Whether a schema is only a choice among alternatives, without other constraints on the value."""
     said = (_IN_PLACE & schema.keys()) | (schema.keys() & {"properties", "required", "patternProperties",
                                                            "additionalProperties"})  # fmt: skip
     return said in ({"anyOf"}, {"oneOf"})
 
 
 def _close(schema: Any, combined: frozenset[str], path: str = "#", *, is_shared: bool = False) -> Any:
-    """Return a writer's schema as one of values that have only properties that it lists.
+    """Return a writer's schema closed: it allows only the listed properties.
 
-    An object is left open where other schemas have a say about the same value: they may list what this one does not.
+    An object is left open where other schemas apply to the same value, because they may list further properties.
     """
     if not isinstance(schema, dict):
         return schema
@@ -277,7 +278,7 @@ def _close(schema: Any, combined: frozenset[str], path: str = "#", *, is_shared:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The walk
+# Policy STRICT: the walk through both schemas
 
 _TYPES: Final = ("null", "boolean", "object", "array", "number", "string")
 _ANNOTATIONS: Final = frozenset({
@@ -286,10 +287,10 @@ _ANNOTATIONS: Final = frozenset({
 })  # fmt: skip
 _LOWER: Final = {"minimum": "MINIMUM", "minLength": "MIN_LENGTH", "minItems": "MIN_ITEMS",
                  "minProperties": "MIN_PROPERTIES"}  # fmt: skip
-"""Keywords of which the reader may say less."""
+"""Lower bounds: the reader's value may be less than the writer's."""
 _UPPER: Final = {"maximum": "MAXIMUM", "maxLength": "MAX_LENGTH", "maxItems": "MAX_ITEMS",
                  "maxProperties": "MAX_PROPERTIES"}  # fmt: skip
-"""Keywords of which the reader may say more."""
+"""Upper bounds: the reader's value may be greater than the writer's."""
 _ABOUT: Final = {
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -298,16 +299,16 @@ _ABOUT: Final = {
     "object": ("minProperties", "maxProperties", "required", "properties", "patternProperties", "additionalProperties",
                "propertyNames", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"),
 }  # fmt: skip
-"""By type of a value, keywords that say something about values of it only."""
+"""Keywords by the type of values that they constrain."""
 _MOST_PAIRS: Final = 20_000
-"""Pairs of schemas that one walk compares, before it gives up."""
+"""Maximum number of pairs of schemas that one walk compares."""
 
 
-_RECURSION: Final = Reason("RECURSION", "#", "the schema contains itself where it does not go together")
+_RECURSION: Final = Reason("RECURSION", "#", "the schema is recursive, and not compatible within the recursion")
 
 
 def _pure(schema: dict[str, Any]) -> str:
-    """Return what a schema demands as a key."""
+    """Return the constraints of a schema, without annotations, as a dictionary key."""
     return encode_json({keyword: value for keyword, value in schema.items() if keyword not in _ANNOTATIONS})
 
 
@@ -316,12 +317,12 @@ def _least(found: list[list[Reason]]) -> list[Reason]:
 
 
 class _Walk:
-    """A proof that a reader's schema allows what a writer's does, or reasons why there is none.
+    """Proves that a reader's schema allows all values that a writer's allows, or collects reasons why not.
 
-    A pair that is met again while it is compared is taken to be proven, because what is in between has gone one step
-    into the value; unless an earlier walk has refuted it. If this walk refutes a pair that it has relied on, its other
-    findings are shaken, and the next one knows better. Every shortcut drops something that the *writer's* schema
-    demands, never something of the reader's.
+    A pair that occurs again while it is being compared is assumed to be compatible, unless an earlier walk has refuted
+    it. This is sound because each recursion goes one level deeper into the value. If the walk refutes a pair after it
+    has relied on it (:attr:`is_shaken`), its other results are invalid, and the caller starts another walk that knows
+    the refuted pair. Each simplification drops a constraint of the *writer's* schema, never one of the reader's.
     """
 
     def __init__(
@@ -340,22 +341,28 @@ class _Walk:
         self._nested_ids = tuple(_has_nested_id(root) for root, _ in self._documents)
 
     def compare(self, reader: Any, writer: Any, path: str) -> list[Reason]:
-        """Return why the reader's schema does not allow all that the writer's does; empty: it does."""
+        """Return the reasons why the reader's schema rejects values that the writer's allows; empty if none."""
         if reader is True or writer is False or reader == {}:
             return []
         if isinstance(writer, bool):
             writer = {}
         if reader is False:
-            return [Reason("PROPERTY_FORBIDDEN", path, f"{path} may be there, and the reader's schema forbids it")]
+            return [Reason("PROPERTY_FORBIDDEN", path, f"{path} may be present, and the reader's schema forbids it")]
         self._pairs += 1
         if self._pairs > _MOST_PAIRS:
-            return [Reason("SCHEMA_TOO_COMPLEX", path, "the schemas are too large to be compared")]
+            return [
+                Reason(
+                    "SCHEMA_TOO_COMPLEX",
+                    path,
+                    "the schemas are too complex to compare",
+                )
+            ]
         return self._resolved(reader, writer, path)
 
     def _resolved(self, reader: Any, writer: Any, path: str) -> list[Reason]:
         if "$ref" not in reader and "$ref" not in writer:
             return self._compare(reader, writer, path)
-        # Through a reference the same pair may come again, for ever.
+        # Through a reference the same pair may recur endlessly.
         pair = (_pure(reader), _pure(writer))
         known = self._known.get(pair)
         if known is not None:
@@ -378,15 +385,15 @@ class _Walk:
         for side, schema in enumerate((reader, writer)):
             parts = self._follow(side, schema)
             if parts is None:
-                text = f"{path}: where {schema['$ref']!r} leads cannot be told"
+                text = f"{path}: the target of the reference {schema['$ref']!r} is unknown"
                 return [Reason("REFERENCE_UNKNOWN", path, text)]
             sides.append(parts)
         ours, theirs = sides
-        # Any part of what the writer's schema demands may be enough.
+        # One of the writer's constraints may be sufficient by itself.
         return [reason for one in ours for reason in _least([self.compare(one, other, path) for other in theirs])]
 
     def _follow(self, side: int, schema: Any) -> list[Any] | None:
-        """Return the schemas that one with a reference consists of, or None if it leads out of sight."""
+        """Return the schemas that a schema with a reference combines; None if the target is unknown."""
         root, needs = self._documents[side]
         parts: list[Any] = []
         for _ in range(100):
@@ -399,7 +406,7 @@ class _Walk:
             if (name and name not in needs) or self._nested_ids[side] or "$dynamicRef" in schema:
                 return None
             if name and _has_reference(needs[name]):
-                return None  # it would be relative to that document
+                return None  # it would be resolved against that document
             schema = needs[name] if name else root
             for step in unquote(fragment).split("/")[1:]:
                 step = step.replace("~1", "/").replace("~0", "~")
@@ -409,15 +416,15 @@ class _Walk:
                     return None
             if fragment and not fragment.startswith("/"):
                 return None
-        return None  # in a circle
+        return None  # a cycle of references
 
     def _compare(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> list[Reason]:
-        """Compare two schemas that are objects without references at their top."""
+        """Compare two schemas that are objects without references at the top level."""
         choice = next((keyword for keyword in ("anyOf", "oneOf") if keyword in writer), None)
         whole = list(self._conjuncts(reader, writer, path))
         if not whole or (choice is None and "allOf" not in writer and not isinstance(writer.get("type"), list)):
             return whole
-        # One of the schemas that the writer's consists of may demand enough.
+        # One of the schemas that the writer's combines may be sufficient by itself.
         for each in writer.get("allOf", ()):
             whole = _least([whole, self.compare(reader, each, path)])
             if not whole:
@@ -434,12 +441,12 @@ class _Walk:
         return whole
 
     def _compare_both(self, reader: Any, one: Any, other: Any, path: str) -> list[Reason]:
-        """Compare with what has to satisfy two schemas of the writer's: either may be enough."""
+        """Compare with values that satisfy two schemas of the writer; either may be sufficient."""
         found = self.compare(reader, one, path)
         return found if not found else _least([found, self.compare(reader, other, path)])
 
     def _conjuncts(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
-        """Compare keyword by keyword of the reader's schema: all of them must be satisfied."""
+        """Compare each keyword of the reader's schema; all must be satisfied."""
         types = _types(writer)
         if "type" in reader:
             yield from _compare_types(reader, types, path)
@@ -457,10 +464,10 @@ class _Walk:
         for each in reader.get("allOf", ()):
             yield from self.compare(each, writer, path)
         if "anyOf" in reader and all(self.compare(each, writer, path) for each in reader["anyOf"]):
-            text = f"{path} may be what none of the reader's alternatives allows"
+            text = f"{path} may have values that none of the reader's alternatives allows"
             yield Reason("SUM_TYPE_NARROWED", f"{path}/anyOf", text)
         if "oneOf" in reader and not self._is_one_of(reader["oneOf"], writer, path):
-            text = f"{path} may be what none, or more than one, of the reader's alternatives allows"
+            text = f"{path} may have values that none, or more than one, of the reader's alternatives allows"
             yield Reason("SUM_TYPE_NARROWED", f"{path}/oneOf", text)
         understood = {"type", "enum", "const", "allOf", "anyOf", "oneOf", "$ref"} | _ANNOTATIONS
         for keywords in _ABOUT.values():
@@ -469,7 +476,7 @@ class _Walk:
             together = ("if", "then", "else") if keyword == "if" else (keyword,)
             if keyword in reader and not _is_same(reader, writer, together):
                 yield Reason(
-                    "KEYWORD_CHANGED", f"{path}/{keyword}", f"{path}: {keyword!r} is not as in the writer's schema"
+                    "KEYWORD_CHANGED", f"{path}/{keyword}", f"{path}: {keyword!r} differs from the writer's schema"
                 )
 
     def _is_one_of(self, branches: list[Any], writer: dict[str, Any], path: str) -> bool:
@@ -493,7 +500,7 @@ class _Walk:
             for keyword in ("pattern", "format"):
                 if keyword in reader and not _is_same(reader, writer, (keyword,)):
                     changed = "CHANGED" if keyword in writer else "ADDED"
-                    text = f"{path}: {keyword} {reader[keyword]!r} is demanded by the reader's schema only"
+                    text = f"{path}: {keyword} {reader[keyword]!r} is required by the reader's schema only"
                     yield Reason(f"{keyword.upper()}_{changed}", f"{path}/{keyword}", text)
         elif kind == "array":
             yield from self._arrays(reader, writer, path)
@@ -502,7 +509,7 @@ class _Walk:
 
     def _arrays(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
         if reader.get("uniqueItems") is True and writer.get("uniqueItems") is not True:
-            text = f"{path}: items may come twice, and the reader's schema forbids it"
+            text = f"{path}: items may be repeated, and the reader's schema forbids it"
             yield Reason("UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems", text)
         ours, ours_rest = _items(reader)
         theirs, theirs_rest = _items(writer)
@@ -515,9 +522,9 @@ class _Walk:
             yield from self.compare(one, other, f"{path}/items/{index}")
         yield from self.compare(ours_rest, theirs_rest, f"{path}/items")
         if "contains" in reader and not _is_same(reader, writer, ("contains", "minContains", "maxContains")):
-            yield Reason("KEYWORD_CHANGED", f"{path}/contains", f"{path}: 'contains' is not as in the writer's schema")
+            yield Reason("KEYWORD_CHANGED", f"{path}/contains", f"{path}: 'contains' differs from the writer's schema")
         if reader.get("unevaluatedItems", True) is not True:
-            text = f"{path}: what 'unevaluatedItems' is about cannot be told"
+            text = f"{path}: the effect of 'unevaluatedItems' cannot be compared"
             yield Reason("KEYWORD_CHANGED", f"{path}/unevaluatedItems", text)
 
     def _objects(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
@@ -528,7 +535,7 @@ class _Walk:
         ours, theirs = _part(reader, "properties"), _part(writer, "properties")
         patterns, their_patterns = _part(reader, "patternProperties"), _part(writer, "patternProperties")
         rest, their_rest = reader.get("additionalProperties", True), writer.get("additionalProperties", True)
-        # A name that the writer's schema does not list: its patterns may allow more than its rest does.
+        # Unlisted properties of the writer: its patterns may allow more than additionalProperties.
         unlisted = their_rest if not their_patterns else True
         for name, schema in ours.items():
             here = f"{path}/properties/{name}"
@@ -536,14 +543,16 @@ class _Walk:
                 yield from self.compare(schema, theirs[name], here)
             elif self.compare(schema, unlisted, here):
                 text = (
-                    f"{path}: the property {name!r} is new in the reader's schema, and the writer's, which is open, may"
-                    " have anything there"
+                    f"{path}: the property {name!r} is new in the reader's schema, and the writer's schema is open:"
+                    " it may have any value"
                 )
                 yield Reason("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", here, text)
         for pattern, schema in patterns.items():
             here = f"{path}/patternProperties/{pattern}"
             if pattern not in their_patterns:
-                yield Reason("PATTERN_PROPERTY_ADDED", here, f"{path}: the pattern {pattern!r} is the reader's only")
+                yield Reason(
+                    "PATTERN_PROPERTY_ADDED", here, f"{path}: pattern {pattern!r} is in the reader's schema only"
+                )
             else:
                 yield from self.compare(schema, their_patterns[pattern], here)
         if rest is not True:
@@ -562,10 +571,10 @@ class _Walk:
             yield from self.compare(reader["propertyNames"], writer.get("propertyNames", True), f"{path}/propertyNames")
         for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
             if keyword in reader and not _is_same(reader, writer, (keyword,)):
-                text = f"{path}: {keyword!r} is not as in the writer's schema"
+                text = f"{path}: {keyword!r} differs from the writer's schema"
                 yield Reason("DEPENDENCY_ARRAY_CHANGED", f"{path}/{keyword}", text)
         if reader.get("unevaluatedProperties", True) is not True:
-            text = f"{path}: what 'unevaluatedProperties' is about cannot be told"
+            text = f"{path}: the effect of 'unevaluatedProperties' cannot be compared"
             yield Reason("KEYWORD_CHANGED", f"{path}/unevaluatedProperties", text)
 
 
@@ -574,7 +583,7 @@ def _words(value: Any) -> str:
 
 
 def _types(schema: Any) -> set[str]:
-    """Return the types that values of a schema may have, at most; "number" includes integers."""
+    """Return a superset of the types of a schema's values; "number" includes integers."""
     if schema is False:
         return set()
     said = schema.get("type") if isinstance(schema, dict) else None
@@ -602,7 +611,7 @@ def _type_of(value: Any) -> str:
 
 
 def _finite(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return all values that a schema may have, if it lists them."""
+    """Return the values that a schema lists (``const`` or ``enum``), else None."""
     if "const" in schema:
         return [schema["const"]]
     found = schema.get("enum")
@@ -641,7 +650,7 @@ def _bounds(kind: str, reader: dict[str, Any], writer: dict[str, Any], path: str
         bound, other = reader[keyword], writer.get(keyword)
         here = f"{path}/{keyword}"
         if other is None and not (is_lower and bound == 0 and kind != "number"):
-            yield Reason(f"{name}_ADDED", here, f"{path}: {keyword} {bound} is demanded by the reader's schema only")
+            yield Reason(f"{name}_ADDED", here, f"{path}: {keyword} {bound} is required by the reader's schema only")
         elif other is not None and (other < bound if is_lower else other > bound):
             change = "INCREASED" if is_lower else "DECREASED"
             text = f"{path}: {keyword} is {bound} in the reader's schema and {other} in the writer's"
@@ -659,7 +668,7 @@ def _numbers(reader: dict[str, Any], writer: dict[str, Any], types: set[str], pa
         if not is_fine:
             name = "EXCLUSIVE_MINIMUM" if is_lower else "EXCLUSIVE_MAXIMUM"
             change = "ADDED" if keyword not in writer else "INCREASED" if is_lower else "DECREASED"
-            text = f"{path}: {keyword} {bound} is more than the writer's schema demands"
+            text = f"{path}: {keyword} {bound} is stricter than the writer's schema"
             yield Reason(f"{name}_{change}", f"{path}/{keyword}", text)
     factor, other = reader.get("multipleOf"), writer.get("multipleOf")
     if factor is None or (factor == 1 and "number" not in types):
@@ -667,12 +676,12 @@ def _numbers(reader: dict[str, Any], writer: dict[str, Any], types: set[str], pa
     are_whole = isinstance(factor, int) and isinstance(other, int)
     if not _is_same(reader, writer, ("multipleOf",)) and not (are_whole and other % factor == 0):
         change = "ADDED" if other is None else "CHANGED"
-        text = f"{path}: multipleOf {factor} is more than the writer's schema demands"
+        text = f"{path}: multipleOf {factor} is stricter than the writer's schema"
         yield Reason(f"MULTIPLE_OF_{change}", f"{path}/multipleOf", text)
 
 
 def _items(schema: dict[str, Any]) -> tuple[list[Any], Any]:
-    """Return the schemas of the first items, and of the others."""
+    """Return the schemas of the first items, and the schema of the others."""
     items = schema.get("items", True)
     if isinstance(items, list):
         return items, schema.get("additionalItems", True)
@@ -682,7 +691,7 @@ def _items(schema: dict[str, Any]) -> tuple[list[Any], Any]:
 
 
 def _is_same(reader: Mapping[str, Any], writer: Mapping[str, Any], keywords: tuple[str, ...]) -> bool:
-    """Whether keywords say the same in both schemas; with a reference among them that cannot be told."""
+    """Whether keywords have equal values in both schemas. References may differ in meaning: then False."""
     ours, theirs = ({each: schema[each] for each in keywords if each in schema} for schema in (reader, writer))
     return encode_json(ours) == encode_json(theirs) and not _has_reference(ours)
 
@@ -698,7 +707,7 @@ def _has_reference(value: Any) -> bool:
 
 
 def _has_nested_id(root: Any, *, is_top: bool = True) -> bool:
-    """Whether a schema within this one has a name of its own, by which references in it are resolved."""
+    """Whether a nested schema has its own identifier, against which its references are resolved."""
     if not isinstance(root, dict):
         return False
     if not is_top and any(isinstance(root.get(keyword), str) for keyword in ("$id", "id")):
@@ -707,6 +716,6 @@ def _has_nested_id(root: Any, *, is_top: bool = True) -> bool:
 
 
 def _ignores_siblings(root: Any) -> bool:
-    """Whether what stands beside a reference is ignored: so it was until draft 7."""
+    """Whether keywords beside a reference are ignored, as in drafts up to 7."""
     said = str(root.get("$schema", "")) if isinstance(root, dict) else ""
     return any(f"draft-0{draft}" in said for draft in (3, 4, 6, 7))

@@ -1,4 +1,4 @@
-"""What a schema is, for code that does not care for its type: parsed, with a canonical text, comparable."""
+"""The common interface of parsed schemas of all types, and parsing by type."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ class Needed(msgspec.Struct, frozen=True, array_like=True):
     """A schema that another one refers to."""
 
     name: str
-    """As the other one calls it: a full name in Avro, a URI in JSON Schema, a path of an import in protobuf."""
+    """The name by which the other schema refers to it: a full name in Avro, a URI in JSON Schema, an import path in
+    protobuf."""
     text: str
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """Everything that it takes to parse a schema."""
+    """The text of a schema, and everything else that is needed to parse it."""
 
     type: SchemaType
     text: str
     needs: tuple[Needed, ...] = ()
-    """The schemas that it refers to, and those that they refer to; what is needed comes before what needs it."""
+    """All directly and indirectly referenced schemas, each before the schemas that refer to it."""
     message: str = ""
-    """The full name of the message that payloads are, in protobuf; empty: the first of the file."""
+    """Protobuf: the full name of the message type of payloads; empty: the first one of the file."""
 
 
 class Reason(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -40,46 +41,46 @@ class Reason(msgspec.Struct, frozen=True, array_like=True, order=True):
     kind: str
     """Stable, for machines: ``READER_FIELD_MISSING_DEFAULT_VALUE``."""
     path: str
-    """Where in the schema: ``/fields/note``; ``/`` is all of it."""
+    """Location in the schema, for example ``/fields/note``; ``/`` is the whole schema."""
     text: str
-    """For people, complete without the other two: ``field 'note' has no default``."""
+    """Text for people, complete without the other fields: ``field 'note' has no default``."""
 
 
 class Parsed(Protocol):
-    """A schema that has been understood."""
+    """A parsed schema."""
 
     @property
     def type(self) -> SchemaType:
-        """The language it is written in."""
+        """Type of the schema."""
 
     @property
     def canonical(self) -> str:
-        """The same for all texts that say the same; what a schema is known by."""
+        """Canonical text: equal for all texts with the same meaning. It identifies the schema."""
 
     @property
     def name(self) -> str:
-        """The full name of the record or message that payloads are; empty if the schema has none."""
+        """The full name of the record or message type of payloads; empty if the schema has none."""
 
     def refuses(self, writer: Any, policy: Policy, *, is_forward: bool = False) -> list[Reason]:
-        """Return why this schema does not read all that is written with another one of its type; empty if it does.
+        """Return the reasons why this schema cannot read data of another one of its type; empty if it can.
 
         Args:
             writer: The other schema.
-            policy: By which rules, for types that have more than one set of them.
-            is_forward: Whether the writer's schema is the newer one; only the policy UPSTREAM asks.
+            policy: The rules of the comparison, for types with several sets of rules.
+            is_forward: Whether the writer's schema is the newer one; used by the policy UPSTREAM only.
         """
 
 
 Compile = Callable[[str, tuple[Needed, ...]], bytes]
-"""Makes the ``FileDescriptorSet`` of the text of a .proto file, its own file last, and of what it imports. It runs a
-compiler, so it is brought by the code that calls."""
+"""Compiles the text of a .proto file and its imports into a ``FileDescriptorSet``, with the file itself last. The
+caller provides it, because it runs a compiler."""
 
 
 def parse(source: Source, limits: SchemaLimits = DEFAULT_LIMITS, compile_proto: Compile | None = None) -> Parsed:
-    """Return the schema of a text. The library for its type is imported now.
+    """Parse a schema. Imports the library for its type.
 
     Raises:
-        InvalidSchemaError: it is no schema of this type, or what it refers to is not there.
+        InvalidSchemaError: the text is not a schema of this type, or a reference has no target.
         SchemaTooLargeError: a limit was hit; the message names it.
     """
     size = len(_utf8(source.text))
@@ -106,19 +107,21 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidSchemaError("the schema is not Unicode text: it has half of a surrogate pair") from None
+        raise InvalidSchemaError("the schema is not Unicode text: it contains a lone surrogate") from None
 
 
 def missing(what: str, extra: str) -> InvalidSchemaError:
     """Return the error for a schema whose library is not installed."""
-    return InvalidSchemaError(f"{what} is not installed where schemas are parsed: pip install 'danube-broker[{extra}]'")
+    return InvalidSchemaError(
+        f"{what} is not installed, but needed to parse the schema: pip install 'danube-broker[{extra}]'"
+    )
 
 
 _NOT_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^\[\]{}"]+', re.DOTALL)
 
 
 def decode_json(text: str, limits: SchemaLimits) -> Any:
-    """Return what a JSON text says; how deep it may be nested is limited.
+    """Decode a JSON text, with limited nesting depth.
 
     Raises:
         InvalidSchemaError: it is not JSON.
@@ -129,7 +132,7 @@ def decode_json(text: str, limits: SchemaLimits) -> Any:
         depth += 1 if each in "[{" else -1
         if depth > limits.max_schema_depth:
             raise SchemaTooLargeError(
-                f"the schema is nested too deeply: max_schema_depth is {limits.max_schema_depth} open brackets"
+                f"the schema is nested too deeply: max_schema_depth is {limits.max_schema_depth} brackets"
             )
     try:
         return msgspec.json.decode(text)
@@ -138,5 +141,5 @@ def decode_json(text: str, limits: SchemaLimits) -> Any:
 
 
 def encode_json(value: Any) -> str:
-    """Return a JSON text that is the same for the same value: keys sorted, no space."""
+    """Return the JSON text of a value in a canonical form: sorted keys, no spaces."""
     return msgspec.json.encode(value, order="deterministic").decode()

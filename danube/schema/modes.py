@@ -1,4 +1,4 @@
-"""The words of the registry: types of schemas, levels and policies of compatibility, modes."""
+"""Enumerations of the registry: schema types, compatibility levels and policies, modes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Level", "Mode", "Policy", "SchemaType", "parse_level", "parse_mode",
 
 
 class SchemaType(Enum):
-    """What language a schema is written in."""
+    """Types of schemas."""
 
     AVRO = "avro"
     JSON = "json_schema"
@@ -30,11 +30,10 @@ class SchemaType(Enum):
 
 
 class Level(Enum):
-    """What a new version must be compatible with; the names are those of the field.
+    """Compatibility levels: which older versions a new version must be compatible with, and in which direction.
 
-    BACKWARD: who has the new schema reads what was written with the old one. FORWARD: who has the old schema reads what
-    is written with the new one. FULL: both. The transitive levels ask for that with all live versions of the subject,
-    the others with the latest.
+    BACKWARD: the new schema can read data of the old one. FORWARD: the old schema can read data of the new one. FULL:
+    both. The transitive levels require that for all live versions of the subject, the others for the latest one.
     """
 
     NONE = "none"
@@ -47,52 +46,52 @@ class Level(Enum):
 
     @property
     def is_transitive(self) -> bool:
-        """Whether all live versions count instead of the latest."""
+        """Whether a new version is compared with all live versions instead of the latest one."""
         return self.value.endswith("_transitive")
 
     @property
     def base(self) -> Level:
-        """The level without "transitive": all that upstream's clients know."""
+        """The level without "transitive", for upstream's clients, which know no transitive levels."""
         return Level(self.value.removesuffix("_transitive"))
 
     @property
     def new_reads_old(self) -> bool:
-        """Whether the new schema has to read what was written with an old one."""
+        """Whether the new schema must be able to read data of the old one."""
         return self.base in (Level.BACKWARD, Level.FULL)
 
     @property
     def old_reads_new(self) -> bool:
-        """Whether an old schema has to read what is written with the new one."""
+        """Whether the old schema must be able to read data of the new one."""
         return self.base in (Level.FORWARD, Level.FULL)
 
     @property
     def title(self) -> str:
-        """The name as messages and REST have it: ``FULL_TRANSITIVE``."""
+        """The name in messages and in REST: ``FULL_TRANSITIVE``."""
         return self.name
 
 
 class Policy(Enum):
-    """By which rules schemas of a subject are compared. Only JSON Schema knows more than one set of rules."""
+    """Rules for comparing the schemas of a subject. They differ for JSON Schema only."""
 
     STRICT = "strict"
-    """A schema means what its specification says: properties that it does not list may have any value."""
+    """As the specification of JSON Schema defines: unlisted properties may have any value."""
     LENIENT = "lenient"
-    """Writers write only properties that their schema lists, readers ignore those that theirs does not list."""
+    """Writers are assumed to write only listed properties, and readers to ignore unlisted ones."""
     UPSTREAM = "upstream"
-    """Exactly what upstream compares in a JSON Schema: top-level properties, what is required, types. It contradicts
-    the other two; upstream's clients rely on it."""
+    """The rules of upstream's registry, on which its clients rely: top-level properties, required properties, types.
+    They contradict the other two policies."""
 
 
 class Mode(Enum):
-    """What may be done to a subject, or to all."""
+    """Changes permitted to a subject, or to the whole registry."""
 
     READWRITE = "readwrite"
     READONLY = "readonly"
-    """Nothing is registered or deleted."""
+    """Registering and deleting are refused."""
     READONLY_OVERRIDE = "readonly_override"
-    """For all subjects at once: readonly, whatever their own modes are."""
+    """Of the registry: all subjects are read-only, regardless of their own modes."""
     IMPORT = "import"
-    """Schemas come with numbers and versions of their own, from another registry, and are not compared."""
+    """Schemas are registered with given numbers and versions, from another registry, without compatibility checks."""
 
 
 _TYPE_WORDS: Final = {each.value: each for each in SchemaType} | {
@@ -115,37 +114,37 @@ def _parse(what: str, words: dict[str, _Word], text: str) -> _Word:
 
 
 def parse_type(text: str) -> SchemaType:
-    """Return the type that a word names: upstream's words, and Confluent's; upper and lower case are the same.
+    """Return the schema type with a name, as used by upstream or Confluent, ignoring case.
 
     Raises:
-        InvalidArgumentError: it names no type.
+        InvalidArgumentError: the name is unknown.
     """
     return _parse("schema type", _TYPE_WORDS, text)
 
 
 def parse_level(text: str) -> Level:
-    """Return the compatibility level that a word names: ``FULL_TRANSITIVE``, ``full-transitive``, ``full``.
+    """Return the compatibility level with a name, such as ``FULL_TRANSITIVE``, ``full-transitive`` or ``full``.
 
     Raises:
-        InvalidArgumentError: it names no level.
+        InvalidArgumentError: the name is unknown.
     """
     return _parse("compatibility level", {each.value: each for each in Level}, text)
 
 
 def parse_policy(text: str) -> Policy:
-    """Return the compatibility policy that a word names.
+    """Return the compatibility policy with a name.
 
     Raises:
-        InvalidArgumentError: it names no policy.
+        InvalidArgumentError: the name is unknown.
     """
     return _parse("compatibility policy", {each.value: each for each in Policy}, text)
 
 
 def parse_mode(text: str) -> Mode:
-    """Return the mode that a word names; ``read-only`` is ``readonly``.
+    """Return the mode with a name; ``read-only`` is the same as ``readonly``.
 
     Raises:
-        InvalidArgumentError: it names no mode.
+        InvalidArgumentError: the name is unknown.
     """
     words = {each.value: each for each in Mode}
     return _parse("mode", words, text.lower().replace("read-", "read").replace("read_", "read"))

@@ -1,4 +1,4 @@
-"""Schemas without a text: strings, bytes, numbers."""
+"""Schemas of the types without a text: string, bytes, number."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["PlainSchema", "parse"]
 
 @dataclass(frozen=True, slots=True)
 class PlainSchema:
-    """One of three schemas."""
+    """A schema of one of the types without a text."""
 
     type: SchemaType
 
     @property
     def canonical(self) -> str:
-        """Empty: the type says it all."""
+        """Empty: all schemas of the type are equal."""
         return ""
 
     @property
@@ -27,11 +27,11 @@ class PlainSchema:
         return ""
 
     def refuses(self, writer: PlainSchema, policy: Policy, *, is_forward: bool = False) -> list[Reason]:
-        """Return nothing: a schema of the same type is the same schema."""
+        """Return no reasons: schemas of the same type are equal."""
         assert writer.type is self.type
         return []
 
 
 def parse(source: Source) -> PlainSchema:
-    """Return the schema. A text is not looked at: upstream's clients send what they like there."""
+    """Return the schema. The text is ignored: upstream's clients may send any."""
     return PlainSchema(source.type)

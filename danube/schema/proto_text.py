@@ -1,7 +1,7 @@
-"""Writes a protobuf descriptor as the text of a .proto file, for clients that ask for text of what came as descriptor.
+"""Writes a protobuf descriptor as the text of a .proto file, for clients that request the text of such a schema.
 
-The text compiles to the descriptor it was made from, but for names of the compiler's own making. Options that are
-extensions (custom options) are left out: without their definitions they have no names.
+The text compiles to the same descriptor, except for names that the compiler generates. Extension options (custom
+options) are omitted: their names are unknown without their definitions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EDITIONS: Final = {998: "proto2", 999: "proto3", 1000: "2023", 1001: "2024"}
 
 
 def text_of(file: FileDescriptorProto) -> str:
-    """Return the .proto text of a file with full names of types, as :func:`danube.schema.protobuf.parse` makes it."""
+    """Return the .proto text of a file with full names of types, as :func:`danube.schema.protobuf.parse` returns it."""
     lines: list[str] = []
     if file.syntax == "editions":
         lines.append(f'edition = "{_EDITIONS.get(file.edition, str(file.edition))}";')
@@ -65,7 +65,7 @@ def _quoted(text: str | bytes) -> str:
 
 
 def _options(options: Any) -> Iterator[str]:
-    """Return what is set among the options that protobuf itself defines, features included."""
+    """Return the options that are set and defined by protobuf itself, including features."""
     for field, value in options.ListFields():
         if field.is_extension or field.name in ("map_entry", "uninterpreted_option"):
             continue
@@ -94,13 +94,13 @@ def _inside(message: DescriptorProto, scope: str, has_labels: bool) -> Iterator[
     own = f"{scope}{message.name}."
     for option in _options(message.options):
         yield f"option {option};"
-    # Messages that a field defines: groups, and entries of maps.
+    # Messages that fields define: groups and map entries.
     nested = {f"{own}{each.name}": each for each in message.nested_type}
     told = {name for name, each in nested.items() if each.options.map_entry}
     told |= {each.type_name for each in (*message.field, *message.extension) if each.type == _F.TYPE_GROUP}
     for enum in message.enum_type:
         yield from _enum(enum)
-    # The order of messages counts for those who find them by their places.
+    # The order of messages is significant: frames name a message by its index.
     waiting = list(nested)
     done: set[int] = set()
     for field in message.field:
@@ -185,7 +185,7 @@ def _type(field: FieldDescriptorProto) -> str:
 def _default(field: FieldDescriptorProto) -> str:
     if field.type == _F.TYPE_STRING:
         return _quoted(str(field.default_value))
-    # Of bytes the descriptor has the escaped text already.
+    # For bytes, the descriptor contains the escaped text.
     return f'"{field.default_value}"' if field.type == _F.TYPE_BYTES else str(field.default_value)
 
 

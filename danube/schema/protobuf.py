@@ -1,7 +1,7 @@
-"""Protobuf: compared over descriptors, by the full names of messages and the numbers of fields.
+"""Protobuf schemas: parsed into descriptors, which are compared by the full names of messages and the field numbers.
 
-A schema's text is a .proto file, or a ``FileDescriptorProto`` in Base64, as some clients of Confluent's registry send
-it. A .proto file takes a compiler, which the caller brings.
+The text of a schema is a .proto file, or a ``FileDescriptorProto`` in Base64, which some clients of Confluent's
+registry send. For .proto files the caller provides a compiler.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["ProtobufSchema", "default_json_name", "parse"]
 _WELL_KNOWN: Final = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct",
                       "timestamp", "type", "wrappers")  # fmt: skip
 _OWN_NAME: Final = "schema.proto"
-"""Of a file whose descriptor has no name."""
+"""Name of a file whose descriptor has none."""
 
 _F: Final = FieldDescriptorProto
 _GROUPS: Final = (
@@ -45,7 +45,7 @@ _GROUPS: Final = (
     (_F.TYPE_FLOAT,),
     (_F.TYPE_DOUBLE,),
 )
-"""Types that are the same on the wire ("Updating A Message Type")."""
+"""Groups of types with the same encoding (protobuf documentation, "Updating A Message Type")."""
 _GROUP_OF: Final = {kind: index for index, kinds in enumerate(_GROUPS) for kind in kinds}
 _TYPE_NAMES: Final = {value: name.removeprefix("TYPE_").lower() for name, value in _F.Type.items()}
 
@@ -55,19 +55,19 @@ class ProtobufSchema:
     """A parsed protobuf schema."""
 
     file: FileDescriptorProto
-    """With full names, without positions in the text."""
+    """The descriptor, with full names of types and without source positions."""
     messages: Mapping[str, DescriptorProto]
-    """By full name, those of the files that it imports included."""
+    """Messages by full name, including those of imported files."""
     own: tuple[str, ...]
-    """Full names of the messages that are in the file itself."""
+    """Full names of the messages in the file itself."""
     is_checked_utf8: frozenset[str]
-    """Messages whose strings have to be UTF-8: those of all files but proto2's."""
+    """Messages whose strings must be UTF-8: those of all files except proto2."""
     closed_enums: Mapping[str, frozenset[int]]
-    """By full name, the numbers of proto2's enums: a value with another number counts as none."""
+    """Numbers of proto2 enums, by full name. A value with another number counts as absent."""
     canonical: str
-    """Its descriptor in Base64, without the name of the file and names that follow from others."""
+    """The descriptor in Base64, without the file name and derived names."""
     name: str
-    """The full name of the message that payloads are; empty: the file has none."""
+    """The full name of the message type of payloads; empty if the file has no messages."""
 
     @property
     def type(self) -> SchemaType:
@@ -80,7 +80,7 @@ class ProtobufSchema:
         return bytes(self.file.SerializeToString(deterministic=True))
 
     def kind(self, field: FieldDescriptorProto) -> str:
-        """Return what a field is: ``scalar``, ``message``, ``group`` or ``map``."""
+        """Return the kind of a field: ``scalar``, ``message``, ``group`` or ``map``."""
         if field.type == _F.TYPE_GROUP:
             return "group"
         if field.type != _F.TYPE_MESSAGE:
@@ -89,7 +89,7 @@ class ProtobufSchema:
         return "map" if inner is not None and inner.options.map_entry else "message"
 
     def refuses(self, writer: ProtobufSchema, policy: Policy, *, is_forward: bool = False) -> list[Reason]:
-        """Return why messages of another schema are not read with this one; all policies are the same."""
+        """Return the reasons why this schema cannot read data of another one. All policies are the same."""
         return list(dict.fromkeys(_compare(self, writer)))
 
 
@@ -98,11 +98,11 @@ class ProtobufSchema:
 
 
 def parse(source: Source, limits: SchemaLimits, compile_proto: Compile | None) -> ProtobufSchema:
-    """Return the schema of a .proto file or of a descriptor.
+    """Parse a .proto file or a descriptor.
 
     Raises:
-        InvalidSchemaError: it is none, does not import what it uses, or has no message of the name that was said; or it
-            is a text, and there is no compiler.
+        InvalidSchemaError: the text is invalid, an import is missing, the file has no message with the given name, or
+            there is no compiler for a .proto file.
         SchemaTooLargeError: a limit was hit; the message names it.
     """
     files: dict[str, FileDescriptorProto] = {}
@@ -146,7 +146,7 @@ def parse(source: Source, limits: SchemaLimits, compile_proto: Compile | None) -
 def _described(
     text: str, needs: tuple[Needed, ...], limits: SchemaLimits, compile_proto: Compile | None
 ) -> FileDescriptorProto:
-    """Return the descriptor of a text, however it is written."""
+    """Return the descriptor of a schema in either form."""
     raw = _from_base64(text)
     if raw is None:
         if compile_proto is None:
@@ -158,7 +158,7 @@ def _described(
             file = FileDescriptorProto.FromString(raw)
         except DecodeError as error:
             raise InvalidSchemaError(
-                f"the protobuf schema is Base64, but of no FileDescriptorProto: {error}"
+                f"the protobuf schema is Base64, but does not contain a FileDescriptorProto: {error}"
             ) from error
     if file.ByteSize() > limits.max_schema_bytes:
         raise SchemaTooLargeError(
@@ -166,7 +166,7 @@ def _described(
         )
     if _depth(file.message_type) > limits.max_schema_depth:
         raise SchemaTooLargeError(
-            f"the schema is nested too deeply: max_schema_depth is {limits.max_schema_depth} messages within messages"
+            f"the schema is nested too deeply: max_schema_depth is {limits.max_schema_depth} nested messages"
         )
     file.ClearField("source_code_info")
     return file
@@ -189,9 +189,9 @@ def _depth(messages: Any) -> int:
 
 
 def _built(name: str, files: Mapping[str, FileDescriptorProto]) -> dict[str, FileDescriptorProto]:
-    """Return a file and what it imports as a descriptor pool has understood them, with full names of types.
+    """Return a file and its imports as resolved by a descriptor pool, with full names of types.
 
-    Files of protobuf itself are left out: they do not change.
+    Without protobuf's own files, which do not change.
     """
     pool = DescriptorPool()
     added: list[str] = []
@@ -204,7 +204,7 @@ def _built(name: str, files: Mapping[str, FileDescriptorProto]) -> dict[str, Fil
         file = files.get(wanted) or _well_known(wanted)
         if file is None:
             raise InvalidSchemaError(
-                f"the protobuf schema imports {wanted!r}, which is none of its references: it needs one of this name"
+                f"the protobuf schema imports {wanted!r}, but has no reference of this name; add one"
             )
         for dependency in file.dependency:
             add(dependency, (*importing, wanted))
@@ -259,7 +259,7 @@ def _canonical(file: FileDescriptorProto) -> str:
 
 
 def _put_in_order(message: DescriptorProto) -> None:
-    """Sort what has an order without a meaning: fields, oneofs, and the entries of maps, which nothing names."""
+    """Sort fields, oneofs and map entries, whose order has no meaning."""
     names = [oneof.name for oneof in message.oneof_decl]
     synthetic = {field.oneof_index for field in message.field if field.proto3_optional}
     order = sorted(range(len(names)), key=lambda index: (index in synthetic, names[index]))
@@ -280,7 +280,7 @@ def _put_in_order(message: DescriptorProto) -> None:
 
 
 def default_json_name(name: str) -> str:
-    """Return the name that a field has in JSON if its author gives it no other one."""
+    """Return the default JSON name of a field."""
     made: list[str] = []
     is_upper = False
     for character in name:
@@ -306,16 +306,16 @@ def _compare(reader: ProtobufSchema, writer: ProtobufSchema) -> Iterator[Reason]
     while waiting:
         name = waiting.pop(0)
         ours, theirs = reader.messages.get(name), writer.messages[name]
-        # Imported messages count as far as these lead to them.
+        # Imported messages are compared if these messages refer to them.
         for field in theirs.field:
             inner = field.type_name.removeprefix(".")
             if inner in writer.messages and inner not in seen:
                 seen.add(inner)
                 waiting.append(inner)
         if theirs.options.map_entry:
-            continue  # compared with its field, after which it is named
+            continue  # compared together with its field
         if ours is None:
-            yield Reason("MESSAGE_REMOVED", f"/{name}", f"there is no message {name}, which the writer's schema has")
+            yield Reason("MESSAGE_REMOVED", f"/{name}", f"message {name} of the writer's schema is missing")
         else:
             yield from _Pair(name, reader, writer).compare(ours, theirs)
 
@@ -369,16 +369,16 @@ class _Pair:
             if one.type_name != other.type_name:
                 yield Reason("FIELD_NAMED_TYPE_CHANGED", path, differ)
         elif _GROUP_OF[one.type] != _GROUP_OF[other.type]:
-            yield Reason("FIELD_SCALAR_KIND_CHANGED", path, differ + ", which is another thing on the wire")
+            yield Reason("FIELD_SCALAR_KIND_CHANGED", path, differ + ", which has another encoding")
         elif one.type == _F.TYPE_STRING != other.type and self._name in self._reader.is_checked_utf8:
-            # Confluent's registry lets it pass; protobuf refuses the whole message if it is none.
-            yield Reason("FIELD_SCALAR_KIND_CHANGED", path, differ + ", which need not be UTF-8")
+            # Confluent's registry accepts this, but protobuf rejects the whole message if a string is not UTF-8.
+            yield Reason("FIELD_SCALAR_KIND_CHANGED", path, differ + ", which may hold other bytes than UTF-8")
         elif one.type == _F.TYPE_ENUM and _is_required(one):
-            # What has none of the numbers counts as absent, and nothing that is required may be.
+            # An unknown number counts as absent, which is an error for a required field.
             known = self._reader.closed_enums.get(one.type_name.removeprefix("."))
             written = self._writer.closed_enums.get(other.type_name.removeprefix("."))
             if known is not None and (written is None or not written <= known):
-                text = f"{what} is required, and its enum lacks numbers that the writer's may have"
+                text = f"{what} is required, and its enum lacks numbers of the writer's enum"
                 yield Reason("ENUM_CONST_REMOVED", path, text)
         if _is_required(one) != _is_required(other):
             change, whose = ("ADDED", "reader's") if _is_required(one) else ("REMOVED", "writer's")
@@ -398,7 +398,7 @@ def _told(field: FieldDescriptorProto, kind: str) -> str:
 
 
 def _oneofs(message: DescriptorProto) -> dict[int, str]:
-    """Return the oneof of each field that is in one, by number; those that stand for "optional" are none."""
+    """Return the oneofs of fields by field number, without the synthetic oneofs of "optional" fields."""
     return {
         field.number: message.oneof_decl[field.oneof_index].name
         for field in message.field
@@ -418,7 +418,7 @@ def _compare_oneofs(name: str, ours: DescriptorProto, theirs: DescriptorProto) -
         oneof for number, oneof in our_oneofs.items() if number in their_numbers and number not in their_oneofs
     )
     for oneof, count in moved.items():
-        # One that had its own place may get a oneof to itself; what was set beside others may not be lost.
+        # A single field may move into a oneof of its own. Fields that could be set together must not share a oneof.
         if count > 1 or oneof in their_oneofs.values():
             text = f"message {name}: {count} field(s) of the writer's schema moved into the oneof {oneof!r}"
             yield Reason("MULTIPLE_FIELDS_MOVED_TO_ONEOF", f"/{name}/{oneof}", text)

@@ -1,11 +1,11 @@
-"""What the registry keeps in the metadata store: keys, and values as msgpack arrays that grow at their ends.
+"""Records of the registry in the metadata store: msgpack arrays to whose ends new fields are added.
 
 ::
 
     /schemas/config            Settings of all subjects
-    /schemas/next              Counter, of subjects and schemas alike
+    /schemas/next              The next number; subjects and schemas share the counter
     /schemas/numbers/{n}       NumberRecord: a schema
-    /schemas/hashes/{sha256}   Counter's number n of the schema with this content
+    /schemas/hashes/{sha256}   The number of the schema with this content
     /schemas/subjects/{s}      SubjectRecord; s is percent-encoded, "/" included
 """
 
@@ -47,13 +47,13 @@ class Reference(msgspec.Struct, frozen=True, array_like=True):
     """A schema that another one refers to, as its author wrote it."""
 
     name: str
-    """As the text calls it: a full name in Avro, a URI in JSON Schema, a path of an import in protobuf."""
+    """The name that the text uses: a full name in Avro, a URI in JSON Schema, an import path in protobuf."""
     subject: str
     version: int
 
 
 class StoredReference(msgspec.Struct, frozen=True, array_like=True):
-    """A reference, and the number of the schema that it led to: that stays when the version is deleted."""
+    """A reference with the number of its target, which remains valid when the version is deleted."""
 
     name: str
     subject: str
@@ -62,23 +62,23 @@ class StoredReference(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NumberRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A schema. It never changes."""
+    """A schema; immutable."""
 
     type: SchemaType
     text: str
-    """As it was registered first."""
+    """The text, as it was first registered."""
     hash: bytes
-    """SHA-256 of everything that makes it this schema."""
+    """SHA-256 of everything that identifies the schema (:func:`danube.schema.book.content_hash`)."""
     references: tuple[StoredReference, ...] = ()
     message: str = ""
-    """Protobuf: the full name of the message that payloads are, if it was said; empty: the first of the file."""
+    """Protobuf: the full name of the message type of payloads, if given; empty: the first one of the file."""
     name: str = ""
     """Full name of the record or message."""
     descriptor: bytes = b""
     """Protobuf: the ``FileDescriptorProto``."""
     metadata: dict[str, str] = {}
     rules: str = ""
-    """A rule set of Confluent's, as JSON; it is kept and not run."""
+    """A Confluent rule set as JSON; stored, but not executed."""
 
 
 class VersionRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -86,23 +86,23 @@ class VersionRecord(msgspec.Struct, frozen=True, array_like=True):
 
     version: int
     number: int
-    """Of the schema."""
+    """Number of the schema."""
     created_ms: int = 0
     """Unix time in milliseconds."""
     created_by: str = ""
     description: str = ""
     tags: tuple[str, ...] = ()
     is_deleted: bool = False
-    """Deleted and still to be found by number, until it is deleted permanently."""
+    """Deleted, but not permanently: the version can still be read by its number."""
 
 
 class SubjectRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A subject. It stays for ever, so that no number of a version comes again."""
+    """A subject. The record is never removed, so that version numbers are not reused."""
 
     number: int = 0
-    """What upstream's clients know all its versions by; 0 before the first version."""
+    """Number by which upstream's clients name the subject; 0 before the first version."""
     versions: tuple[VersionRecord, ...] = ()
-    """In their order, without those that are permanently deleted."""
+    """Versions in order, without permanently deleted ones."""
     next_version: int = 1
     level: Level | None = None
     policy: Policy | None = None
@@ -110,7 +110,7 @@ class SubjectRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Settings(msgspec.Struct, frozen=True, array_like=True):
-    """What holds for subjects that have no setting of their own."""
+    """Settings of the registry: defaults for subjects without their own."""
 
     level: Level | None = None
     policy: Policy | None = None
@@ -121,15 +121,15 @@ _Record = TypeVar("_Record", NumberRecord, SubjectRecord, Settings, int)
 
 
 def encode(record: NumberRecord | SubjectRecord | Settings | int) -> bytes:
-    """Return the value of a key."""
+    """Return a record as the value of its key."""
     return msgspec.msgpack.encode(record)
 
 
 def decode(key: str, value: bytes, kind: type[_Record]) -> _Record:
-    """Return what the value of a key says.
+    """Return the record in the value of a key.
 
     Raises:
-        DataLossError: it is nothing that :func:`encode` wrote.
+        DataLossError: the value is damaged.
     """
     try:
         return msgspec.msgpack.decode(value, type=kind)

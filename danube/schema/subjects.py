@@ -1,4 +1,4 @@
-"""Names of subjects: what one may be, how it is written as a key, and how it follows from a topic."""
+"""Subject names: validation, encoding in metadata keys, and derivation from topics."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ __all__ = ["Strategy", "key_of", "subject_for", "subject_of_key", "validate_subj
 
 
 class Strategy(Enum):
-    """How the subject of what is written to a topic is named."""
+    """Rules for deriving the subject of a topic's messages."""
 
     TOPIC = "topic"
-    """``/default/orders-value``: one subject for a topic."""
+    """``/default/orders-value``: one subject for each topic."""
     RECORD = "record"
-    """``shop.Order``: one for a type of messages, whatever topic they are in."""
+    """``shop.Order``: one subject for each type of messages, shared by all topics."""
     TOPIC_RECORD = "topic_record"
-    """``/default/orders-shop.Order``: one for a type of messages in a topic."""
+    """``/default/orders-shop.Order``: one subject for each topic and type of messages."""
 
 
 def validate_subject(name: str, limits: SchemaLimits = DEFAULT_LIMITS) -> str:
-    """Return the name of a subject, if it is one: any printable text, as in Confluent's registry.
+    """Validate a subject name and return it: any printable text is valid, as in Confluent's registry.
 
     Raises:
-        InvalidNameError: it is empty, too long, or has characters that do not print.
+        InvalidNameError: the name is empty, too long, or contains unprintable characters.
     """
     if not name or name.isspace():
-        raise InvalidNameError("a subject needs a name")
+        raise InvalidNameError("the name of a subject is empty")
     try:
         length = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidNameError(f"the subject {name!r} is not Unicode text: it has half of a surrogate pair") from None
+        raise InvalidNameError(f"the subject {name!r} is not Unicode text: it contains a lone surrogate") from None
     if length > limits.max_subject_bytes:
         raise InvalidNameError(
             f"the name of a subject has {length} bytes; max_subject_bytes is {limits.max_subject_bytes}"
         )
     if not name.isprintable():
-        raise InvalidNameError(f"the subject {name!r} has characters that do not print")
+        raise InvalidNameError(f"the subject {name!r} contains unprintable characters")
     return name
 
 
 def key_of(subject: str) -> str:
-    """Return the subject as the last segment of a metadata key."""
+    """Encode a subject as the last segment of a metadata key."""
     return quote(subject, safe="")
 
 
 def subject_of_key(segment: str) -> str:
-    """Return the subject that :func:`key_of` wrote."""
+    """Decode a subject encoded by :func:`key_of`."""
     return unquote(segment, errors="strict")
 
 
 def subject_for(topic: str, strategy: Strategy, record: str = "", *, is_key: bool = False) -> str:
-    """Return the subject of the values, or keys, of a topic; a partition has that of its topic.
+    """Return the subject for the values, or keys, of a topic. Partitions share the subject of their topic.
 
     Args:
         topic: ``/namespace/topic``.
-        strategy: How it is named.
-        record: The full name of the type of the messages, for strategies that use it.
-        is_key: For keys instead of values.
+        strategy: The naming rule.
+        record: Full name of the message type, for strategies that use it.
+        is_key: Whether to return the subject for keys instead of values.
 
     Raises:
-        InvalidNameError: the strategy needs the name of a record, and there is none.
+        InvalidNameError: the strategy requires the name of a record, and the schema has none.
     """
     partition = split_partition(topic)
     base = topic if partition is None else partition[0]

@@ -107,7 +107,7 @@ def test_reasons_say_what_and_where() -> None:
     assert [(reason.path, reason.text) for reason in reader.refuses(writer, Policy.STRICT)] == [
         ("/fields/id", "/fields/id is int, the writer's is long"),
         ("/fields/note", "field 'note' has no default, and the writer has no such field"),
-        ("/fields/e/symbols", "enum E lacks 'C' of the writer and has no default"),
+        ("/fields/e/symbols", "enum E lacks the writer's symbols 'C' and has no default"),
         ("/fields/f/size", "fixed F has 4 bytes, the writer's has 2"),
         ("/fields/u", "/fields/u may be string, which the reader's union [null, int] lacks"),
     ]
@@ -155,7 +155,7 @@ def test_defaults_are_of_their_types(field: Any, is_fine: bool) -> None:
     if is_fine:
         avro(record(field))
     else:
-        with pytest.raises(InvalidSchemaError, match=r"/fields/a: the default .* is no value of type"):
+        with pytest.raises(InvalidSchemaError, match=r"/fields/a: the default .* is not a value of type"):
             avro(record(field))
 
 

@@ -39,11 +39,11 @@ def test_what_is_framed_comes_back(number: int, payload: bytes, indexes: tuple[i
     [
         (b"", "no Confluent frame"), (b"\x00\x00\x00\x00", "no Confluent frame"),
         (b"\x01\x00\x00\x00\x07", "no Confluent"),
-        (b'{"a":1}', "no Confluent frame"), (b"\x00\x00\x00\x00\x07", "ends, or goes on"),
-        (b"\x00\x00\x00\x00\x07\x04\x02", "ends, or goes on"),
-        (b"\x00\x00\x00\x00\x07\xff\xff\xff\xff\xff\x01", "goes on"),
+        (b'{"a":1}', "no Confluent frame"), (b"\x00\x00\x00\x00\x07", "truncated or overlong message index"),
+        (b"\x00\x00\x00\x00\x07\x04\x02", "truncated or overlong message index"),
+        (b"\x00\x00\x00\x00\x07\xff\xff\xff\xff\xff\x01", "overlong message index"),
         (b"\x00\x00\x00\x00\x07\x01", "has -1 message indexes"), (b"\x00\x00\x00\x00\x07\xd0\x0f", "has 1000 message"),
-        (b"\x00\x00\x00\x00\x07\x02\x01", "the message index -1"),
+        (b"\x00\x00\x00\x00\x07\x02\x01", "the negative message index -1"),
     ],
 )  # fmt: skip
 def test_what_is_no_frame_is_refused(data: bytes, why: str) -> None:
