@@ -195,9 +195,9 @@ class Feed(Inflow):
             found += live_ranges(delivery)
             self._owed_messages += message_count(delivery)
             self._owed_bytes += delivery.charged_bytes
-        told = [item for item in self.queue if not isinstance(item, api.Delivery)]
+        notices = [item for item in self.queue if not isinstance(item, api.Delivery)]
         self.drop_waiting()
-        self.queue.extend(told)
+        self.queue.extend(notices)
         self._arrived(self)
         if found:
             if self._given_back is None:

@@ -214,7 +214,7 @@ class Responder:
                 raise InvalidArgumentError(f"the handler returned {type(payload).__name__} instead of bytes")
         except Exception as error:  # noqa: BLE001 - every exception is reported to the requester
             self.failed += 1
-            payload, attributes[ERROR] = b"", _told(error)
+            payload, attributes[ERROR] = b"", _error_text(error)
         if given.get(REPLY_TO) == self._producer.topic:  # a requester must not choose the topic that we write to
             try:
                 await self._producer.send(payload, key=given.get(REPLY_KEY), attributes=attributes)
@@ -226,7 +226,7 @@ class Responder:
 
     async def _refuse(self, error: Exception, given: Mapping[str, str]) -> None:
         """Report to a requester that there is no reply, if possible: its attributes may be invalid."""
-        attributes = {CORRELATION_ID: given.get(CORRELATION_ID, ""), ERROR: _told(error)}
+        attributes = {CORRELATION_ID: given.get(CORRELATION_ID, ""), ERROR: _error_text(error)}
         try:
             await self._producer.send(b"", key=given.get(REPLY_KEY), attributes=attributes)
         except InvalidArgumentError as again:
@@ -290,7 +290,7 @@ def replies_topic(topic: str) -> str:
     return f"{topic}-replies"
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     text = error.message if isinstance(error, DanubeError) else str(error)
     text = text.encode("utf-8", "replace").decode()  # it may repeat lone surrogates of the request
     return f"{type(error).__name__}: {text}"[:_MAX_ERROR_CHARS]

@@ -85,13 +85,13 @@ class Reflection:
             file = self._files.get(request.file_by_filename)
             if file is None:
                 raise NotFoundError(f"there is no file {request.file_by_filename!r} behind the services of this port")
-            self._tell(file, response)
+            self._reply_with_files(file, response)
         elif asked == "file_containing_symbol":
             symbol = request.file_containing_symbol
             file = self._symbols.get(symbol.removeprefix("."))
             if file is None:
                 raise NotFoundError(f"there is no {symbol!r} behind the services of this port")
-            self._tell(file, response)
+            self._reply_with_files(file, response)
         elif asked == "file_containing_extension":
             wanted = request.file_containing_extension
             raise NotFoundError(f"{wanted.containing_type!r} has no extension {wanted.extension_number}: none has any")
@@ -104,16 +104,16 @@ class Reflection:
             raise InvalidArgumentError("the request asks for nothing; set one of the fields of message_request")
 
     @staticmethod
-    def _tell(file: Any, response: Any) -> None:
+    def _reply_with_files(file: Any, response: Any) -> None:
         """Reply with a file and all its dependencies, each once."""
-        told: dict[str, bytes] = {}
+        found: dict[str, bytes] = {}
         files = [file]
         while files:
             file = files.pop()
-            if file.name not in told:
-                told[file.name] = file.serialized_pb
+            if file.name not in found:
+                found[file.name] = file.serialized_pb
                 files += file.dependencies
-        response.file_descriptor_response.file_descriptor_proto.extend(told.values())
+        response.file_descriptor_response.file_descriptor_proto.extend(found.values())
 
 
 def _names_in(messages: Iterable[Any], enums: Iterable[Any], services: Iterable[Any]) -> Iterator[str]:

@@ -776,7 +776,7 @@ class Raft:
         )
 
     def _lacks(self, member: Progress) -> bool:
-        return member.next <= self.log.last_index or member.told_commit < min(self.commit, member.next - 1)
+        return member.next <= self.log.last_index or member.sent_commit < min(self.commit, member.next - 1)
 
     def _send_append(self, node: NodeId, *, empty: bool = False) -> bool:
         """Send a member its missing entries, within its limits; return whether a message was sent.

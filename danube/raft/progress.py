@@ -34,7 +34,7 @@ class Progress:
         next: the index of the next entry to send.
         stage: how entries are sent to it.
         heard: whether it has answered any message since the last check of the quorum.
-        told_commit: the commit index last sent to it.
+        sent_commit: the commit index last sent to it.
         confirmed_round: the highest round of heartbeats that it has answered.
         silent_ticks: ticks since a snapshot began, or since the driver last reported progress of it.
     """
@@ -49,9 +49,9 @@ class Progress:
         "is_waiting",
         "match",
         "next",
+        "sent_commit",
         "silent_ticks",
         "stage",
-        "told_commit",
     )
 
     def __init__(self, next_index: int, *, max_messages: int, max_bytes: int) -> None:
@@ -65,7 +65,7 @@ class Progress:
         self.heard = True
         self.is_waiting = False
         """PROBE: a message is in flight."""
-        self.told_commit = 0
+        self.sent_commit = 0
         self.confirmed_round = 0
         self.silent_ticks = 0
 
@@ -80,7 +80,7 @@ class Progress:
 
     def sent(self, last: int, size: int, commit: int) -> None:
         """Record a message whose last entry is ``last`` (or that had none, with ``size`` 0)."""
-        self.told_commit = max(self.told_commit, min(commit, last))
+        self.sent_commit = max(self.sent_commit, min(commit, last))
         if self.stage is Stage.PROBE:
             self.is_waiting = True
         elif size:

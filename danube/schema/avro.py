@@ -109,7 +109,7 @@ def _check(schema: Any, path: str, seen: set[int]) -> None:
             if field.has_default and not _is_default(field.type, field.default):
                 raise InvalidSchemaError(
                     f"the Avro schema is invalid: {here}: the default {encode_json(field.default)} is not a value of"
-                    f" type {_told(field.type)}"
+                    f" type {_type_text(field.type)}"
                 )
     elif kind == "array":
         _check(schema.items, f"{path}/items", seen)
@@ -173,32 +173,32 @@ def _canonical(value: Any, namespace: str) -> Any:
     kind = value["type"]
     if kind in _PRIMITIVES and len(value) == 1:
         return kind
-    said = dict(value)
+    canonical = dict(value)
     if kind in _NAMED:
         if kind == "error":
-            said["type"] = "record"
-        inside = _namespace(said, namespace)
-        name = said["name"].rpartition(".")[2]
-        said["name"] = f"{inside}.{name}" if inside else name
-        said.pop("namespace", None)
+            canonical["type"] = "record"
+        inside = _namespace(canonical, namespace)
+        name = canonical["name"].rpartition(".")[2]
+        canonical["name"] = f"{inside}.{name}" if inside else name
+        canonical.pop("namespace", None)
         if namespace and not inside:
-            said["namespace"] = ""  # otherwise the name would inherit the enclosing namespace
-        if "aliases" in said:
-            said["aliases"] = [_full(alias, inside) for alias in said["aliases"]]
-        if "fields" in said:
-            said["fields"] = [dict(each, type=_canonical(each["type"], inside)) for each in said["fields"]]
+            canonical["namespace"] = ""  # otherwise the name would inherit the enclosing namespace
+        if "aliases" in canonical:
+            canonical["aliases"] = [_full(alias, inside) for alias in canonical["aliases"]]
+        if "fields" in canonical:
+            canonical["fields"] = [dict(each, type=_canonical(each["type"], inside)) for each in canonical["fields"]]
     elif kind == "array":
-        said["items"] = _canonical(said["items"], namespace)
+        canonical["items"] = _canonical(canonical["items"], namespace)
     elif kind == "map":
-        said["values"] = _canonical(said["values"], namespace)
-    return said
+        canonical["values"] = _canonical(canonical["values"], namespace)
+    return canonical
 
 
-def _namespace(said: Mapping[str, Any], around: str) -> str:
-    name: str = said["name"]
+def _namespace(schema: Mapping[str, Any], around: str) -> str:
+    name: str = schema["name"]
     if "." in name:
         return name.rpartition(".")[0]
-    given = said.get("namespace")
+    given = schema.get("namespace")
     return around if given is None else str(given)
 
 
@@ -251,7 +251,7 @@ class _Comparison:
             return self._in_union(reader, branch, path)
         found = self.compare(reader, branch, path)
         if found and not _match(reader, branch):
-            text = f"{_at(path)} may be {_told(branch)}, which the reader's type {_told(reader)} cannot read"
+            text = f"{_at(path)} may be {_type_text(branch)}, which the reader's type {_type_text(reader)} cannot read"
             return [Reason("TYPE_MISMATCH", path or "/", text)]
         return found
 
@@ -263,7 +263,7 @@ class _Comparison:
         """
         matching = [branch for branch in reader.schemas if _match(branch, writer)]
         if not matching:
-            text = f"{_at(path)} may be {_told(writer)}, which the reader's union {_told(reader)} lacks"
+            text = f"{_at(path)} may be {_type_text(writer)}, which the reader's union {_type_text(reader)} lacks"
             return [Reason("MISSING_UNION_BRANCH", path or "/", text)]
         return [reason for branch in matching for reason in self.compare(branch, writer, path)]
 
@@ -321,7 +321,7 @@ def _mismatch(reader: Any, writer: Any, path: str) -> Reason:
     if reader.type == writer.type:
         text = f"{_at(path)} is the {reader.type} {reader.fullname}, the writer's is {writer.fullname}"
         return Reason("NAME_MISMATCH", f"{path}/name", text)
-    text = f"{_at(path)} is {_told(reader)}, the writer's is {_told(writer)}"
+    text = f"{_at(path)} is {_type_text(reader)}, the writer's is {_type_text(writer)}"
     return Reason("TYPE_MISMATCH", path or "/", text)
 
 
@@ -329,8 +329,8 @@ def _at(path: str) -> str:
     return path or "the schema"
 
 
-def _told(schema: Any) -> str:
+def _type_text(schema: Any) -> str:
     if schema.type == "union":
-        branches = [_told(branch) for branch in schema.schemas[:8]]
+        branches = [_type_text(branch) for branch in schema.schemas[:8]]
         return "[" + ", ".join(branches) + (", …]" if len(schema.schemas) > 8 else "]")
     return f"{schema.type} {schema.fullname}" if schema.type in _NAMED else str(schema.type)

@@ -81,7 +81,7 @@ _LARGEST_NUMBER: Final = 2**31 - 1
 """The highest schema number: clients of Confluent's registry use 31 bits."""
 _LARGEST_VERSION: Final = 2**31 - 1
 _GUIDS: Final = uuid.UUID("6f0d1c4e-3b0a-5a55-9c1b-2f6b8f7d9a11")
-_TOLD: Final = 5
+_MOST_LISTED: Final = 5
 """Maximum number of items of a list in an error message."""
 
 
@@ -144,7 +144,7 @@ class Registered(msgspec.Struct, frozen=True):
 
 def content_hash(proposal: Proposal, references: tuple[StoredReference, ...], canonical: str) -> bytes:
     """Return the hash that identifies a schema: equal for texts with the same meaning and the same references."""
-    said = (
+    identity = (
         proposal.type.value,
         canonical,
         sorted((each.name, each.number) for each in references),
@@ -152,7 +152,7 @@ def content_hash(proposal: Proposal, references: tuple[StoredReference, ...], ca
         sorted(proposal.metadata.items()),
         proposal.rules,
     )
-    return hashlib.sha256(msgspec.msgpack.encode(said)).digest()
+    return hashlib.sha256(msgspec.msgpack.encode(identity)).digest()
 
 
 class Book:
@@ -306,7 +306,7 @@ class Book:
         for each in counting:
             if each.version == version:
                 return self._entry(subject, record, each)
-        known = ", ".join(str(each.version) for each in counting[-_TOLD:])
+        known = ", ".join(str(each.version) for each in counting[-_MOST_LISTED:])
         raise SchemaVersionNotFoundError(
             f"subject {subject!r} has no version {version}; its latest versions are: {known}"
         )
@@ -401,8 +401,8 @@ class Book:
             entry = self.entry(subject, version)
             if wanted.items() <= entry.schema.metadata.items():
                 return entry
-        told = ", ".join(f"{name}={value}" for name, value in wanted.items())
-        raise SchemaVersionNotFoundError(f"no live version of subject {subject!r} has the metadata {told}")
+        listed = ", ".join(f"{name}={value}" for name, value in wanted.items())
+        raise SchemaVersionNotFoundError(f"no live version of subject {subject!r} has the metadata {listed}")
 
     @property
     def latest_number(self) -> int:
@@ -860,8 +860,8 @@ class Book:
             raise SchemaModeError(f"the registry is in mode {self._settings.mode.name}; schemas cannot be purged")
         carriers = self.carriers(number, deleted=True)
         if carriers:
-            told = ", ".join(f"version {version} of {name!r}" for name, version in carriers[:_TOLD])
-            raise FailedPreconditionError(f"schema {number} is used by {told}; delete that permanently first")
+            listed = ", ".join(f"version {version} of {name!r}" for name, version in carriers[:_MOST_LISTED])
+            raise FailedPreconditionError(f"schema {number} is used by {listed}; delete that permanently first")
         referring = sorted(self._referrers.get(number, ()))
         if referring:
             raise self._referenced(f"schema {number}", referring)
@@ -870,8 +870,10 @@ class Book:
 
     @staticmethod
     def _referenced(what: str, referring: list[int]) -> SchemaReferencedError:
-        told = ", ".join(str(number) for number in referring[:_TOLD]) + (" …" if len(referring) > _TOLD else "")
-        return SchemaReferencedError(f"{what} is referenced by schemas with the numbers {told}; delete these first")
+        listed = ", ".join(str(number) for number in referring[:_MOST_LISTED]) + (
+            " …" if len(referring) > _MOST_LISTED else ""
+        )
+        return SchemaReferencedError(f"{what} is referenced by schemas with the numbers {listed}; delete these first")
 
     # -----------------------------------------------------------------------------------------------------------------
     # Settings
@@ -923,9 +925,9 @@ class Book:
             names = self.subjects() if subject is None else [subject]
             taken = [name for name in names if any(not each.is_deleted for each in self._record(name).versions)]
             if taken:
-                told = ", ".join(repr(name) for name in taken[:_TOLD])
+                listed = ", ".join(repr(name) for name in taken[:_MOST_LISTED])
                 raise SchemaModeError(
-                    f"mode IMPORT requires subjects without versions, but there are {told}; delete them, or use force"
+                    f"mode IMPORT requires subjects without versions, but there are {listed}; delete them, or use force"
                 )
         return self._set(subject, mode=mode)
 

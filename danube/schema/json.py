@@ -69,7 +69,7 @@ class JsonSchema:
         while True:
             walk = _Walk((ours, self.needs), (theirs, writer.needs), refuted)
             found = [reason for reason in dict.fromkeys(walk.compare(ours, theirs, "#")) if reason is not _RECURSION]
-            if not walk.is_shaken:
+            if not walk.is_unsound:
                 break
         if covers == "no" and not found:
             text = "the writer's schema allows values that the reader's does not"
@@ -138,12 +138,12 @@ def _upstream(reader: Any, writer: Any, *, is_forward: bool) -> Iterator[Reason]
     """Compare by upstream's rules: required properties and types at the top level."""
     reader, writer = (root if isinstance(root, dict) else {} for root in (reader, writer))
     ours, theirs = _part(reader, "properties"), _part(writer, "properties")
-    needed = _names(writer)
+    needed = _required(writer)
     for name in needed:
         if name not in ours:
             text = f"the writer's schema requires the property {name!r}, which the reader's does not have"
             yield Reason("REQUIRED_PROPERTY_REMOVED", f"#/properties/{name}", text)
-    for name in _names(reader) if not is_forward else ():
+    for name in _required(reader) if not is_forward else ():
         if name in theirs and name not in needed:
             text = f"the property {name!r} is optional in the writer's schema and required in the reader's"
             yield Reason("REQUIRED_ATTRIBUTE_ADDED", f"#/required/{name}", text)
@@ -161,7 +161,7 @@ def _part(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _names(schema: Mapping[str, Any]) -> list[str]:
+def _required(schema: Mapping[str, Any]) -> list[str]:
     found = schema.get("required")
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
@@ -196,7 +196,7 @@ def _with_inner(schema: Mapping[str, Any], changed: Mapping[tuple[str, str | int
     return made
 
 
-_KEPT: Final = frozenset({"not", "if", "then", "else", "contains"})
+_UNCHANGED: Final = frozenset({"not", "if", "then", "else", "contains"})
 """Keywords whose subschemas are left unchanged: relaxing them may restrict the whole schema."""
 
 
@@ -204,7 +204,7 @@ def _open(schema: Any) -> Any:
     """Return a reader's schema relaxed: it ignores unlisted properties, and does not require those with a default."""
     if not isinstance(schema, dict):
         return schema
-    changed = {(keyword, place): _open(each) for keyword, place, each in _inner(schema) if keyword not in _KEPT}
+    changed = {(keyword, place): _open(each) for keyword, place, each in _inner(schema) if keyword not in _UNCHANGED}
     made = _with_inner(schema, changed)
     for keyword in ("additionalProperties", "unevaluatedProperties"):
         if isinstance(made.get(keyword), bool):
@@ -249,9 +249,9 @@ def _combined(root: Any) -> frozenset[str]:
 
 def _is_plain_choice(schema: Mapping[str, Any]) -> bool:
     """Whether a schema is only a choice among alternatives, without other constraints on the value."""
-    said = (_IN_PLACE & schema.keys()) | (schema.keys() & {"properties", "required", "patternProperties",
+    present = (_IN_PLACE & schema.keys()) | (schema.keys() & {"properties", "required", "patternProperties",
                                                            "additionalProperties"})  # fmt: skip
-    return said in ({"anyOf"}, {"oneOf"})
+    return present in ({"anyOf"}, {"oneOf"})
 
 
 def _close(schema: Any, combined: frozenset[str], path: str = "#", *, is_shared: bool = False) -> Any:
@@ -265,7 +265,7 @@ def _close(schema: Any, combined: frozenset[str], path: str = "#", *, is_shared:
     is_choice = _is_plain_choice(schema)
     changed: dict[tuple[str, str | int | None], Any] = {}
     for keyword, place, each in _inner(schema):
-        if keyword in _KEPT:
+        if keyword in _UNCHANGED:
             continue
         here = f"{path}/{keyword}" if place is None else f"{path}/{keyword}/{place}"
         inside = keyword in _IN_PLACE and (is_shared or not (is_choice and keyword in ("anyOf", "oneOf")))
@@ -291,7 +291,7 @@ _LOWER: Final = {"minimum": "MINIMUM", "minLength": "MIN_LENGTH", "minItems": "M
 _UPPER: Final = {"maximum": "MAXIMUM", "maxLength": "MAX_LENGTH", "maxItems": "MAX_ITEMS",
                  "maxProperties": "MAX_PROPERTIES"}  # fmt: skip
 """Upper bounds: the reader's value may be greater than the writer's."""
-_ABOUT: Final = {
+_KEYWORDS_BY_TYPE: Final = {
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     "string": ("minLength", "maxLength", "pattern", "format"),
     "array": ("minItems", "maxItems", "uniqueItems", "items", "prefixItems", "additionalItems", "contains",
@@ -307,12 +307,12 @@ _MOST_PAIRS: Final = 20_000
 _RECURSION: Final = Reason("RECURSION", "#", "the schema is recursive, and not compatible within the recursion")
 
 
-def _pure(schema: dict[str, Any]) -> str:
+def _constraint_key(schema: dict[str, Any]) -> str:
     """Return the constraints of a schema, without annotations, as a dictionary key."""
     return encode_json({keyword: value for keyword, value in schema.items() if keyword not in _ANNOTATIONS})
 
 
-def _least(found: list[list[Reason]]) -> list[Reason]:
+def _fewest(found: list[list[Reason]]) -> list[Reason]:
     return min(found, key=lambda reasons: len(reasons))
 
 
@@ -321,7 +321,7 @@ class _Walk:
 
     A pair that occurs again while it is being compared is assumed to be compatible, unless an earlier walk has refuted
     it. This is sound because each recursion goes one level deeper into the value. If the walk refutes a pair after it
-    has relied on it (:attr:`is_shaken`), its other results are invalid, and the caller starts another walk that knows
+    has relied on it (:attr:`is_unsound`), its other results are invalid, and the caller starts another walk that knows
     the refuted pair. Each simplification drops a constraint of the *writer's* schema, never one of the reader's.
     """
 
@@ -336,7 +336,7 @@ class _Walk:
         self._known: dict[tuple[str, str], list[Reason]] = {}
         self._open: set[tuple[str, str]] = set()
         self._relied_on: set[tuple[str, str]] = set()
-        self.is_shaken = False
+        self.is_unsound = False
         self._pairs = 0
         self._nested_ids = tuple(_has_nested_id(root) for root, _ in self._documents)
 
@@ -363,7 +363,7 @@ class _Walk:
         if "$ref" not in reader and "$ref" not in writer:
             return self._compare(reader, writer, path)
         # Through a reference the same pair may recur endlessly.
-        pair = (_pure(reader), _pure(writer))
+        pair = (_constraint_key(reader), _constraint_key(writer))
         known = self._known.get(pair)
         if known is not None:
             return known
@@ -377,7 +377,7 @@ class _Walk:
         self._open.discard(pair)
         if found and pair not in self._refuted:
             self._refuted.add(pair)
-            self.is_shaken = self.is_shaken or pair in self._relied_on
+            self.is_unsound = self.is_unsound or pair in self._relied_on
         return found
 
     def _followed(self, reader: Any, writer: Any, path: str) -> list[Reason]:
@@ -390,7 +390,7 @@ class _Walk:
             sides.append(parts)
         ours, theirs = sides
         # One of the writer's constraints may be sufficient by itself.
-        return [reason for one in ours for reason in _least([self.compare(one, other, path) for other in theirs])]
+        return [reason for one in ours for reason in _fewest([self.compare(one, other, path) for other in theirs])]
 
     def _follow(self, side: int, schema: Any) -> list[Any] | None:
         """Return the schemas that a schema with a reference combines; None if the target is unknown."""
@@ -426,7 +426,7 @@ class _Walk:
             return whole
         # One of the schemas that the writer's combines may be sufficient by itself.
         for each in writer.get("allOf", ()):
-            whole = _least([whole, self.compare(reader, each, path)])
+            whole = _fewest([whole, self.compare(reader, each, path)])
             if not whole:
                 return []
         if choice is not None:
@@ -443,7 +443,7 @@ class _Walk:
     def _compare_both(self, reader: Any, one: Any, other: Any, path: str) -> list[Reason]:
         """Compare with values that satisfy two schemas of the writer; either may be sufficient."""
         found = self.compare(reader, one, path)
-        return found if not found else _least([found, self.compare(reader, other, path)])
+        return found if not found else _fewest([found, self.compare(reader, other, path)])
 
     def _conjuncts(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
         """Compare each keyword of the reader's schema; all must be satisfied."""
@@ -457,10 +457,10 @@ class _Walk:
                 yield from _compare_enums(keyword, allowed, finite, path)
         if finite is not None:
             types = {_type_of(value) for value in finite}
-        for kind, keywords in _ABOUT.items():
+        for kind, keywords in _KEYWORDS_BY_TYPE.items():
             relevant = [keyword for keyword in keywords if keyword in reader]
             if relevant and (kind in types or (kind == "number" and "integer" in types)):
-                yield from self._about(kind, reader, writer, types, path)
+                yield from self._constraints(kind, reader, writer, types, path)
         for each in reader.get("allOf", ()):
             yield from self.compare(each, writer, path)
         if "anyOf" in reader and all(self.compare(each, writer, path) for each in reader["anyOf"]):
@@ -470,7 +470,7 @@ class _Walk:
             text = f"{path} may have values that none, or more than one, of the reader's alternatives allows"
             yield Reason("SUM_TYPE_NARROWED", f"{path}/oneOf", text)
         understood = {"type", "enum", "const", "allOf", "anyOf", "oneOf", "$ref"} | _ANNOTATIONS
-        for keywords in _ABOUT.values():
+        for keywords in _KEYWORDS_BY_TYPE.values():
             understood |= set(keywords)
         for keyword in ("not", "if", "$dynamicRef", "$recursiveRef"):
             together = ("if", "then", "else") if keyword == "if" else (keyword,)
@@ -490,7 +490,7 @@ class _Walk:
                     return True
         return False
 
-    def _about(
+    def _constraints(
         self, kind: str, reader: dict[str, Any], writer: dict[str, Any], types: set[str], path: str
     ) -> Iterator[Reason]:
         yield from _bounds(kind, reader, writer, path)
@@ -528,8 +528,8 @@ class _Walk:
             yield Reason("KEYWORD_CHANGED", f"{path}/unevaluatedItems", text)
 
     def _objects(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
-        for name in _names(reader):
-            if name not in _names(writer):
+        for name in _required(reader):
+            if name not in _required(writer):
                 text = f"{path}: the property {name!r} is required by the reader's schema and optional in the writer's"
                 yield Reason("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}", text)
         ours, theirs = _part(reader, "properties"), _part(writer, "properties")
@@ -586,11 +586,11 @@ def _types(schema: Any) -> set[str]:
     """Return a superset of the types of a schema's values; "number" includes integers."""
     if schema is False:
         return set()
-    said = schema.get("type") if isinstance(schema, dict) else None
-    if isinstance(said, str):
-        return {said}
-    if isinstance(said, list):
-        return {str(each) for each in said}
+    declared = schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(declared, str):
+        return {declared}
+    if isinstance(declared, list):
+        return {str(each) for each in declared}
     finite = _finite(schema) if isinstance(schema, dict) else None
     return set(_TYPES) if finite is None else {_type_of(value) for value in finite}
 
@@ -625,8 +625,8 @@ def _compare_types(reader: dict[str, Any], types: set[str], path: str) -> Iterat
     ]
     if lacking:
         kind = "TYPE_NARROWED" if types & allowed else "TYPE_CHANGED"
-        told = "anything" if len(types) == len(_TYPES) else _words(sorted(types))
-        yield Reason(kind, f"{path}/type", f"{path} is {_words(reader['type'])}, the writer's is {told}")
+        theirs = "anything" if len(types) == len(_TYPES) else _words(sorted(types))
+        yield Reason(kind, f"{path}/type", f"{path} is {_words(reader['type'])}, the writer's is {theirs}")
 
 
 def _compare_enums(keyword: str, allowed: list[Any], finite: list[Any] | None, path: str) -> Iterator[Reason]:
@@ -642,7 +642,7 @@ def _compare_enums(keyword: str, allowed: list[Any], finite: list[Any] | None, p
 
 
 def _bounds(kind: str, reader: dict[str, Any], writer: dict[str, Any], path: str) -> Iterator[Reason]:
-    for keyword in _ABOUT[kind]:
+    for keyword in _KEYWORDS_BY_TYPE[kind]:
         is_lower = keyword in _LOWER
         if keyword not in reader or not (is_lower or keyword in _UPPER):
             continue
@@ -717,5 +717,5 @@ def _has_nested_id(root: Any, *, is_top: bool = True) -> bool:
 
 def _ignores_siblings(root: Any) -> bool:
     """Whether keywords beside a reference are ignored, as in drafts up to 7."""
-    said = str(root.get("$schema", "")) if isinstance(root, dict) else ""
-    return any(f"draft-0{draft}" in said for draft in (3, 4, 6, 7))
+    dialect = str(root.get("$schema", "")) if isinstance(root, dict) else ""
+    return any(f"draft-0{draft}" in dialect for draft in (3, 4, 6, 7))

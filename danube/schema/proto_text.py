@@ -46,9 +46,9 @@ def text_of(file: FileDescriptorProto) -> str:
     for enum in file.enum_type:
         lines += _enum(enum)
     scope = f".{file.package}." if file.package else "."
-    told = {each.type_name for each in file.extension if each.type == _F.TYPE_GROUP}
+    by_fields = {each.type_name for each in file.extension if each.type == _F.TYPE_GROUP}
     for message in file.message_type:
-        if scope + message.name not in told:
+        if scope + message.name not in by_fields:
             lines += _message(message, scope, has_labels)
     lines += _extensions(file.extension, file.message_type, scope, has_labels)
     for service in file.service:
@@ -96,8 +96,8 @@ def _inside(message: DescriptorProto, scope: str, has_labels: bool) -> Iterator[
         yield f"option {option};"
     # Messages that fields define: groups and map entries.
     nested = {f"{own}{each.name}": each for each in message.nested_type}
-    told = {name for name, each in nested.items() if each.options.map_entry}
-    told |= {each.type_name for each in (*message.field, *message.extension) if each.type == _F.TYPE_GROUP}
+    by_fields = {name for name, each in nested.items() if each.options.map_entry}
+    by_fields |= {each.type_name for each in (*message.field, *message.extension) if each.type == _F.TYPE_GROUP}
     for enum in message.enum_type:
         yield from _enum(enum)
     # The order of messages is significant: frames name a message by its index.
@@ -106,7 +106,7 @@ def _inside(message: DescriptorProto, scope: str, has_labels: bool) -> Iterator[
     for field in message.field:
         if field.type == _F.TYPE_GROUP and field.type_name in waiting:
             before = waiting[: waiting.index(field.type_name)]
-            yield from _messages([name for name in before if name not in told], nested, own, has_labels)
+            yield from _messages([name for name in before if name not in by_fields], nested, own, has_labels)
             del waiting[: len(before) + 1]
         if not field.HasField("oneof_index") or field.proto3_optional:
             yield from _field(field, nested, own, has_labels)
@@ -119,7 +119,7 @@ def _inside(message: DescriptorProto, scope: str, has_labels: bool) -> Iterator[
                 if each.HasField("oneof_index") and each.oneof_index == field.oneof_index:
                     yield from _indented(_field(each, nested, own, has_labels, is_in_oneof=True))
             yield "}"
-    yield from _messages([name for name in waiting if name not in told], nested, own, has_labels)
+    yield from _messages([name for name in waiting if name not in by_fields], nested, own, has_labels)
     for extended in message.extension_range:
         yield f"extensions {_range(extended.start, extended.end - 1, _MOST_FIELD - 1)};"
     for reserved in message.reserved_range:

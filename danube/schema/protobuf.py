@@ -355,7 +355,7 @@ class _Pair:
     def _fields(self, path: str, one: FieldDescriptorProto, other: FieldDescriptorProto) -> Iterator[Reason]:
         what = f"message {self._name}: field {one.name!r} ({one.number})"
         kind, their_kind = self._reader.kind(one), self._writer.kind(other)
-        differ = f"{what} is {_told(one, kind)}, the writer's is {_told(other, their_kind)}"
+        differ = f"{what} is {_type_text(one, kind)}, the writer's is {_type_text(other, their_kind)}"
         if kind != their_kind:
             yield Reason("FIELD_KIND_CHANGED", path, differ)
             return
@@ -389,7 +389,7 @@ class _Pair:
             yield Reason("FIELD_NUMERIC_LABEL_CHANGED", path, f"{what} is repeated in the {whose} schema only")
 
 
-def _told(field: FieldDescriptorProto, kind: str) -> str:
+def _type_text(field: FieldDescriptorProto, kind: str) -> str:
     if kind == "map":
         return "a map"
     if kind != "scalar" or field.type == _F.TYPE_ENUM:

@@ -225,7 +225,7 @@ class Rights:
         """
         if not self.allows(principal, permission, resource):
             raise PermissionDeniedError(
-                f"{principal} lacks {permission.title} on {_told(resource)}; an administrator can say more with"
+                f"{principal} lacks {permission.title} on {_name_of(resource)}; an administrator can say more with"
                 f" 'danube security explain'"
             )
 
@@ -245,7 +245,7 @@ class Rights:
 
     def explain(self, principal: Principal, permission: Permission, resource: Resource = CLUSTER) -> Decision:
         """Decide, and give the reason."""
-        what = f"{permission.title} on {_told(resource)}"
+        what = f"{permission.title} on {_name_of(resource)}"
         if principal.type is PrincipalType.BROKER:
             return Decision(self.allows(principal, permission, resource), "a broker may what brokers ask of each other")
         suspended = [subject for subject in principal.subjects if subject in self.suspended]
@@ -256,13 +256,13 @@ class Rights:
             held = self._held.get(subject)
             for binding in held.bindings if held is not None else ():
                 gives = self._permissions(binding)
-                told = f"{', '.join(binding.roles)} ({binding.id}, {binding.scope})"
+                source = f"{', '.join(binding.roles)} ({binding.id}, {binding.scope})"
                 if permission in gives and binding.scope.covers(resource):
                     if self.allows(principal, permission, resource):
-                        return Decision(True, f"{told} gives {what}")
-                    return Decision(False, f"{told} gives {what}, but the proof is limited to less")
+                        return Decision(True, f"{source} gives {what}")
+                    return Decision(False, f"{source} gives {what}, but the proof is limited to less")
                 if binding.scope.covers(resource):
-                    instead.append(f"{told} gives {', '.join(gives.titles) or 'nothing'}")
+                    instead.append(f"{source} gives {', '.join(gives.titles) or 'nothing'}")
         return Decision(False, "; ".join([f"no grant gives {what}", *instead]))
 
     def visible(self, principal: Principal, permission: Permission, resources: Iterable[Resource]) -> list[Resource]:
@@ -318,5 +318,5 @@ def _names_of(resource: Resource) -> tuple[tuple[ScopeKind, str], ...]:
     return tuple(found)
 
 
-def _told(resource: Resource) -> str:
+def _name_of(resource: Resource) -> str:
     return "the cluster" if resource.kind is ScopeKind.CLUSTER else str(resource)

@@ -205,9 +205,9 @@ class ServerStream:
         room, self._room = self._room, None
         if room is not None:
             room.set()
-        told, self._on_room = self._on_room, None
-        if told is not None:
-            told[0]()
+        waiter, self._on_room = self._on_room, None
+        if waiter is not None:
+            waiter[0]()
 
     def stalled(self) -> None:
         """Connection: the peer has accepted nothing for a while."""

@@ -122,10 +122,10 @@ class UnaryCall:
             _log.error("the call %r failed", self, exc_info=error)
             error = InternalError(to_wire(error)[2])
         if not self.gone:
-            self._tell(error)
+            self._send_error(error)
         self._finish()
 
-    def _tell(self, error: DanubeError) -> None:
+    def _send_error(self, error: DanubeError) -> None:
         status, code, message = to_wire(error)
         request = self._request
         connection = self._connection
@@ -170,7 +170,7 @@ class UnaryCall:
     def abandon(self, error: DanubeError | None) -> None:
         """Connection: the caller no longer waits; ``error`` is sent to it, None if it does not listen."""
         if error is not None and not self.gone:
-            self._tell(error)
+            self._send_error(error)
         self.gone = True
         if not self.started:
             self._finish()

@@ -33,7 +33,7 @@ class _SafeFeed(LoopSource):
 
     def ack(self, start: int, end: int, moves: int) -> None:
         """Acknowledge ``[start, end)``, delivered after ``moves`` seeks, soon."""
-        self._consumer._tell(self, start, end, moves)
+        self._consumer._collect(self, start, end, moves)
 
 
 class ConsumerCore(ReceiverCore[Consumer]):
@@ -43,7 +43,7 @@ class ConsumerCore(ReceiverCore[Consumer]):
         super().__init__(inner, loop)
         self._lock = threading.Lock()
         self._safe = [_SafeFeed(feed, loop, self) for feed in inner._feeds]
-        self._told = False
+        self._is_scheduled = False
 
     def ack_cumulative(self, message: Message) -> None:
         """Acknowledge all messages delivered from the message's topic (partition), up to and including this one.
@@ -79,21 +79,21 @@ class ConsumerCore(ReceiverCore[Consumer]):
         source: Source = self._safe[feed.partition]
         return source
 
-    def _tell(self, safe: _SafeFeed, start: int, end: int, moves: int) -> None:
+    def _collect(self, safe: _SafeFeed, start: int, end: int, moves: int) -> None:
         with self._lock:
             if moves != safe.ledger_moves:
                 if moves < safe.ledger_moves:
                     return
                 safe.ledger, safe.ledger_moves = AckLedger(), moves
             safe.ledger.add(start, end)
-            first, self._told = not self._told, True
+            first, self._is_scheduled = not self._is_scheduled, True
         if first:
             # Until the loop's thread runs this, further acknowledgements are collected.
             self._loop.soon(self._hand_over)
 
     def _hand_over(self) -> None:
         with self._lock:
-            self._told = False
+            self._is_scheduled = False
             taken = []
             for safe in self._safe:
                 taken.append((safe.feed, safe.ledger.take()[0], safe.ledger_moves))
