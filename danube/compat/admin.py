@@ -1,6 +1,6 @@
-"""The services of the admin port: the package ``danube_admin``, for the command lines and tools of upstream.
+"""Combines the services of the admin port: the package ``danube_admin``, for upstream's command lines and tools.
 
-``SecurityAdmin`` is not implemented yet: every client that can reach the ports of this broker may do everything.
+``SecurityAdmin`` is not implemented yet. Every client that can connect to this broker has all permissions.
 """
 
 from __future__ import annotations

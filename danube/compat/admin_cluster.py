@@ -77,12 +77,12 @@ class BrokerAdmin:
         )
 
     async def activate_broker(self, request: pb.ActivateBrokerRequest, _context: Context) -> pb.ActivateBrokerResponse:
-        """Succeed: the broker is active, unless it is shutting down.
+        """Succeed without effect, unless the broker is shutting down.
 
         Raises:
             InvalidArgumentError: no broker is named.
             NotFoundError: another broker is named.
-            FailedPreconditionError: it drains, which cannot be undone.
+            FailedPreconditionError: it is draining, which cannot be undone.
         """
         _check_id(request.broker_id)
         if request.broker_id != str(BROKER_ID):
@@ -106,7 +106,7 @@ class BrokerAdmin:
         )
 
     async def trigger_rebalance(self, _request: pb.RebalanceRequest, _context: Context) -> pb.RebalanceResponse:
-        """Report that there is nothing to move, in the field for errors, where upstream puts such texts, too."""
+        """Report that there is nothing to move, in the field for errors, as upstream does."""
         return pb.RebalanceResponse(success=True, error_message=f"nothing to move: {_ALONE}")
 
 

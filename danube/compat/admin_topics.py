@@ -1,7 +1,7 @@
 """``danube_admin.NamespaceAdmin`` and ``TopicAdmin``: namespaces, topics, and failure policies of subscriptions.
 
-Upstream knows partitions, not partitioned topics, so lists name each partition. Calls that take the name of one topic
-also accept that of a partitioned topic, for all its partitions. Policies apply at once.
+Upstream's API has no partitioned topics, only partitions, so lists name each partition. Calls for one topic also accept
+a partitioned topic, and then apply to all its partitions. Policies apply at once.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class NamespaceAdmin:
         name = request.name
         self._broker.directory.catalogue.namespace_policies(
             name
-        )  # raises; a report may also be of a topic or the broker
+        )  # raises if it does not exist; policies() also accepts a topic or the broker
         policies = self._broker.directory.policies.report(name).effective
         shown = {
             "max_producers_per_topic": policies.max_producers or 0,
@@ -270,9 +270,9 @@ class TopicAdmin:
     async def set_failure_policy(
         self, request: pb.SetSubscriptionFailurePolicyRequest, _context: Context
     ) -> pb.SubscriptionResponse:
-        """Change the failure policy of a subscription; return when that is durable and applied.
+        """Change the failure policy of a subscription; return when the change is durable and applied.
 
-        For a subscription that does not exist yet it is stored, and applies once that is created.
+        For a subscription that does not exist yet, it is stored and applies from the creation on.
 
         Raises:
             InvalidArgumentError: the policy is missing or invalid.
@@ -316,7 +316,7 @@ class TopicAdmin:
     ) -> pb.GetSubscriptionFailurePolicyResponse:
         """Return the failure policy of a subscription, whether it was set or not.
 
-        For a subscription that does not exist it is the stored one; without that the reply contains no policy.
+        For a subscription that does not exist, return the stored policy; the reply is empty if none is stored.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
@@ -332,9 +332,9 @@ class TopicAdmin:
     async def set_dispatch_config(
         self, request: pb.SetSubscriptionDispatchConfigRequest, _context: Context
     ) -> pb.SubscriptionResponse:
-        """Change the maximum number of unacknowledged messages; return when that is durable and applied.
+        """Change the maximum number of unacknowledged messages; return when the change is durable and applied.
 
-        For a subscription that does not exist yet it is stored, and applies once that is created.
+        For a subscription that does not exist yet, it is stored and applies from the creation on.
 
         Raises:
             InvalidArgumentError: the number is not from 1 to 10,000.

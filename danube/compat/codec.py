@@ -1,7 +1,7 @@
 """The codec of the upstream protocol: protobuf messages by their generated classes.
 
-It serves ``application/grpc`` without a subtype and ``application/grpc+proto``; the classes come from
-``danube.compat.proto``. Native methods cannot be called with it, since their messages have no protobuf form.
+It is used for ``application/grpc`` without a subtype and ``application/grpc+proto``; the classes are in
+``danube.compat.proto``. Native methods cannot be called with it, because their messages are not protobuf.
 """
 
 from __future__ import annotations

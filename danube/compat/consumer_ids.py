@@ -1,15 +1,15 @@
-"""Consumer ids: durable ids of consumers, by which official clients open their streams.
+"""Assigns and stores durable consumer ids, by which official clients open their streams.
 
-Such a client requests its id once, by topic, subscription and its own name, and then opens its stream with the id
-alone, any number of times. So an id keeps its meaning for as long as its subscription exists, also after a restart of
-the broker; the Python client, for example, cannot resume without it. Ids are in the metadata store::
+Such a client requests its id once, by topic, subscription and consumer name, and then opens its streams with the id
+alone. An id therefore stays valid as long as its subscription exists, also after a restart of the broker; the Python
+client, for example, cannot resume otherwise. Ids are in the metadata store::
 
     /compat/consumers/{id}      ConsumerRecord
     /writers/consumers          guard of the writer
 
-An id is removed with its subscription, and when it was not used for a long time. There are at most
-``Limits.max_compat_consumers``; beyond that, the least recently used ones are removed: if their clients return, they
-are told to subscribe again.
+An id is removed with its subscription, or after ``Limits.compat_consumer_expiry_s`` without use. Beyond
+``Limits.max_compat_consumers`` ids, the least recently used ones are removed; a client with a removed id gets a status
+that makes it subscribe again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WRITER: Final = "/writers/consumers"
 _DELETES_PER_TRANSACTION: Final = 100
 
 _LOOKS_PER_TURN: Final = 1_000
-"""A sweep lets other tasks run after this many ids."""
+"""Number of ids that a sweep checks before it lets other tasks run."""
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -45,14 +45,14 @@ class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
     topic: str
     subscription: str
     subscription_id: int
-    """0 if its topic stores no messages: the subscription then has another id after each start of the broker."""
+    """0 if its topic stores no messages: the id of the subscription then changes at each start of the broker."""
     name: str
     type: SubscriptionType
     key_filters: tuple[str, ...] = ()
 
 
 class KnownConsumer:
-    """A consumer that has an id. Its record is the stored one."""
+    """A consumer with an id, its stored record, and its connection state."""
 
     __slots__ = ("active", "consumer_id", "expected_until", "record", "stream", "subscription_id", "used")
 
@@ -64,11 +64,12 @@ class KnownConsumer:
         self.stream: CompatConsumer | None = None
         """Its open stream."""
         self.active = True
-        """Not known to have left: it has a stream, or has not had one since it subscribed or since the start."""
+        """False once its stream has ended. True while it has one, and before it has opened one since it subscribed or
+        since the broker was started."""
         self.expected_until = -math.inf
-        """Its place is reserved until then (monotonic seconds), because it has just subscribed."""
+        """Time (monotonic seconds) until which its place in the subscription is reserved after it has subscribed."""
         self.used = now
-        """Time of the last sign of life, in monotonic seconds."""
+        """Time of its last request, in monotonic seconds."""
 
 
 class ConsumerIds:
@@ -76,8 +77,8 @@ class ConsumerIds:
 
     Args:
         store: the metadata store.
-        limits: on their number, and on their age.
-        new_id: makes a random id.
+        limits: bound their number and age.
+        new_id: returns a random id.
         exists: whether the topic and the subscription of a consumer still exist.
     """
 
@@ -103,7 +104,7 @@ class ConsumerIds:
         await self._table.load()
 
     def _changed(self, change: RowChange[ConsumerRecord]) -> None:
-        """Follow the table: a record was created, changed or deleted."""
+        """Update the indexes after a record was created, changed or deleted."""
         consumer_id = int(change.name, 16)
         known = self._known.get(consumer_id)
         if change.after is None:
@@ -129,11 +130,11 @@ class ConsumerIds:
             self._by_topic.pop(record.topic_id, None)
 
     def find(self, consumer_id: int) -> KnownConsumer | None:
-        """Return the consumer of an id, if it is known and its subscription exists."""
+        """Return the consumer with an id, or None if the id is unknown or its subscription does not exist."""
         return self._seen(self._known.get(consumer_id))
 
     def named(self, topic_id: int, subscription: str, name: str) -> KnownConsumer | None:
-        """Return the consumer of a name, if it is known and its subscription exists."""
+        """Return the consumer with a name, or None if it has no id or its subscription does not exist."""
         return self._seen(self._named(topic_id, subscription, name))
 
     def _named(self, topic_id: int, subscription: str, name: str) -> KnownConsumer | None:
@@ -146,7 +147,7 @@ class ConsumerIds:
         return consumer
 
     def of(self, topic_id: int, subscription: str = "") -> list[KnownConsumer]:
-        """Return the consumers of a subscription, or of a topic, that are connected or expected."""
+        """Return the consumers of a subscription or topic that are connected or have a reserved place."""
         now = trio.current_time()
         return [
             consumer
@@ -163,8 +164,8 @@ class ConsumerIds:
             subscription_id: id of its subscription since the broker was started.
 
         Raises:
-            LimitExceededError: there are too many, and all of them are connected.
-            DanubeError: the store failed. If the record was stored all the same, the next call finds it.
+            LimitExceededError: the maximum number of ids is reached, and all their consumers are connected.
+            DanubeError: the store failed. If it has stored the record nevertheless, the next call finds it.
         """
         async with self._writer.changing():
             name = (record.topic_id, record.subscription, record.name)
@@ -172,7 +173,7 @@ class ConsumerIds:
             if consumer is None:
                 former = self._named(*name)
                 if former is not None:
-                    await self._forget([former])  # of a deleted subscription of this name
+                    await self._forget([former])  # it belongs to a deleted subscription of the same name
                 await self._make_room()
                 consumer_id = self._new_id()
                 await self._writer.apply(self._table.create(_name(consumer_id), record))
@@ -196,10 +197,10 @@ class ConsumerIds:
                 " some, or raise it"
             )
         idle.sort(key=lambda consumer: consumer.used)
-        await self._forget(idle[: 1 + most // 100])  # several at a time: searching for them is slow
+        await self._forget(idle[: 1 + most // 100])  # removed in groups, because the search is slow
 
     async def sweep(self) -> int:
-        """Remove the ids whose subscription was deleted or that were not used for too long; return how many."""
+        """Remove the ids of deleted subscriptions and unused ids; return their number."""
         async with self._writer.changing():
             outdated = await self._outdated()
             await self._forget(outdated)

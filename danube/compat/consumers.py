@@ -1,8 +1,9 @@
-"""``danube.ConsumerService``: subscriptions by name, streams by id, acknowledgements by offset.
+"""``danube.ConsumerService``: subscribes consumers, streams messages to them, and handles acknowledgements.
 
 A client subscribes by topic, subscription and its own name, and gets an id, always the same one
-(:mod:`danube.compat.consumer_ids`). With the id it opens its stream, and opens it again after each loss; the newest
-stream of an id is the valid one. Acknowledgements arrive one at a time, in unary calls, and name the message, not the
+(:mod:`danube.compat.consumer_ids`). With the id it opens its stream, and opens it again after each loss; a new stream
+replaces the previous one of the id. Acknowledgements arrive one at a time, in unary calls, and name the message, not
+the
 consumer; they are answered when they are durable, many with each commit.
 
 If a topic, subscription or id does not exist, its stream ends with UNAVAILABLE: the client then looks its topic up and
@@ -54,11 +55,11 @@ _TYPES: Final = {
     pb.ConsumerRequest.KeyShared: SubscriptionType.KEY_SHARED,
 }
 _EXPECTED_S: Final = 5.0
-"""How long after subscribing the place of a consumer is reserved until it opens its stream."""
+"""How long the place of a consumer is reserved between subscribing and opening its stream."""
 _PAUSE_S: Final = 0.25
-"""Delay before a stream is refused: the Python client retries without any pause."""
+"""Delay before a stream is refused: the Python client retries without a pause."""
 _SHORT_S: Final = 1.0
-"""A stream displaced after less than this may indicate that two clients of one name displace each other."""
+"""A stream displaced sooner than this indicates two clients with one name that displace each other."""
 _SWEEP_S: Final = 60.0
 """Interval of the sweeps for ids whose subscription was deleted."""
 
@@ -99,7 +100,7 @@ class Consumers:
             _log.warning("ids of consumers that are gone cannot be dropped now, which is tried again: %s", error)
 
     def is_known(self, consumer_id: int) -> bool:
-        """Whether an id is known, and its consumer is not known to have left."""
+        """Whether an id is known and its consumer is active (:attr:`KnownConsumer.active`)."""
         consumer = self.ids.find(consumer_id)
         return consumer is not None and consumer.active
 
@@ -165,7 +166,7 @@ class Consumers:
         consumer.expected_until = trio.current_time() + _EXPECTED_S
         former = consumer.stream
         if former is not None:
-            consumer.stream = None  # the end of that stream does not concern this consumer any more
+            consumer.stream = None  # the end of the old stream must not affect the consumer
             former.end(
                 ConsumerDisplacedError(
                     f"consumer {name!r} of subscription {of!r} has subscribed again; give each consumer a name of its"
@@ -327,7 +328,7 @@ class Consumers:
     @staticmethod
     def _heard(subscription: Subscription, offset: int, generation: int) -> CompatConsumer | None:
         if generation != subscription.generation:
-            return None  # a message from before a seek: it is void for later deliveries
+            return None  # delivered before a seek, so void
         for consumer in subscription.consumers.values():
             if isinstance(consumer, CompatConsumer) and consumer.heard(offset):
                 return consumer
@@ -335,7 +336,7 @@ class Consumers:
 
 
 class _Pending:
-    """An acknowledgement that waits until it is durable; a :class:`danube.broker.delivery.receiver.AckWaiter`."""
+    """A call that waits until its acknowledgement is durable; a :class:`danube.broker.delivery.receiver.AckWaiter`."""
 
     __slots__ = ("_call", "_request_id")
 
@@ -344,11 +345,11 @@ class _Pending:
         self._request_id = request_id
 
     def send(self, _reply: api.ConsumeReply) -> None:
-        """Reply: it is durable."""
+        """Reply that the acknowledgement is durable."""
         self._call.reply(pb.AckResponse(request_id=self._request_id))
 
     def end(self, error: DanubeError) -> None:
-        """Fail the call: it never will be durable."""
+        """Fail the call: the acknowledgement will not become durable."""
         self._call.fail(for_clients(error))
 
 

@@ -1,8 +1,8 @@
 """``danube.Discovery``: the address of the broker that serves a topic, and the partitions of a topic.
 
-There is one broker, so a lookup of an existing topic always returns this broker, under the address that the caller
-used: that has just worked, also through a port mapping or a proxy. The addresses are URLs with a scheme and without a
-slash at the end, as the official clients need them.
+There is one broker, so a lookup of an existing topic always returns this broker. Unless an address is configured, it
+returns the address that the caller used, which also works through a port mapping or a proxy. Addresses are URLs with a
+scheme and without a trailing slash, as required by official clients.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5
 
 
 def broker_url(broker: Served, context: Context | None = None) -> str:
-    """Return the URL under which a caller is to reach a broker.
+    """Return the URL at which a caller can reach a broker.
 
-    The configured one; else the address that the caller used; else that on which the broker listens.
+    The configured URL, else the address that the caller used, else the listening address.
 
     Args:
-        broker: to reach.
-        context: of a call to the client port; None if there is none.
+        broker: the broker.
+        context: context of a call to the client port; None if unavailable.
     """
     advertised = broker.runtime.config.advertised_address
     if "://" in advertised:

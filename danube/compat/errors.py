@@ -1,8 +1,8 @@
 """Maps errors of the broker to the statuses that official clients understand.
 
-Those clients evaluate only the number of the status. Three of them make a client retry, look the topic up, and finally
-create its producer or consumer again: UNAVAILABLE, DEADLINE_EXCEEDED and RESOURCE_EXHAUSTED. All others are final. So
-errors that may be temporary must have one of the three, whatever their status in the native API.
+These clients evaluate only the status code. After UNAVAILABLE, DEADLINE_EXCEEDED and RESOURCE_EXHAUSTED they retry,
+look the topic up, and finally create their producer or consumer again; all other codes are final. So a possibly
+temporary error must have one of these three codes, regardless of its status in the native API.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RETRIED: Final = frozenset({Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status
 
 
 def for_clients(error: DanubeError) -> DanubeError:
-    """Return an error with the status that has the right effect on a client; its message is kept."""
+    """Return an error with the same message, and the status with the right effect on a client."""
     if error.retryable and error.status not in RETRIED:
         return UnavailableError(error.message)
     return error

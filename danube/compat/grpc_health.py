@@ -1,7 +1,7 @@
 """``grpc.health.v1.Health``: gRPC's standard health service, for probes and load balancers.
 
 The broker as a whole (the empty name) and each service of the port have the same health: serving until the broker
-drains. A broker that has failed does not answer at all.
+drains. A failed broker does not answer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class GrpcHealth:
     """Handlers of the service.
 
     Args:
-        broker: whose health is reported.
-        names: of all services of the port.
+        broker: the broker whose health is reported.
+        names: names of all services of the port.
     """
 
     def __init__(self, broker: Served, names: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""``danube.HealthCheck``: tells a client whether its producer or consumer is still known to the broker.
+"""``danube.HealthCheck``: reports to a client whether its producer or consumer is still known to the broker.
 
 Official clients call it every five seconds. CLOSE makes a consumer subscribe again; it is returned if its id is not
 known, or if its stream has ended and no other one was opened.

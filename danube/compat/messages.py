@@ -7,20 +7,18 @@ creating an object for each message (1.3 us against 5.2 us for a message of 100 
 =================  ==========================================  ===========================================
 field              sent one at a time (composite batch)        sent in a batch of a native producer
 =================  ==========================================  ===========================================
-request_id         as the client gave it                       its sequence
-publish_time       milliseconds; the client's own              milliseconds
+request_id         as the client sent it                       its sequence
+publish_time       milliseconds; as the client sent it              milliseconds
 =================  ==========================================  ===========================================
 
 In both cases ``producer_name`` is the name of its producer, and ``msg_id`` has the id of its producer, topic, our
-address, and its offset; the offset of a message of a NonReliable topic is 0, by which upstream's tools know that there
-is nothing to acknowledge.
+address, and its offset; the offset of a message of a NonReliable topic is 0, which upstream's tools do not acknowledge.
 
 A key that is not UTF-8 is base64 in ``routing_key``, and the attribute ``x-danube-key-encoding`` is ``base64``. A
 message that is sent with this attribute gets the decoded key, without the attribute.
 
-An acknowledgement returns the ``msg_id`` unchanged. For a subscription that was moved it therefore contains the
-generation in which the message was delivered, as the fragment of our address: ``http://host:6650#3``. Without a
-fragment that is generation 0.
+An acknowledgement returns the ``msg_id`` unchanged. To detect acknowledgements from before a seek, the fragment of our
+address in it is the generation of the delivery: ``http://host:6650#3``. No fragment means generation 0.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["generation_of", "key_of", "marked", "messages_of"]
 
 KEY_ENCODING: Final = "x-danube-key-encoding"
-"""Attribute of a message whose key is not UTF-8: the field ``routing_key`` has only text."""
+"""Attribute that marks an encoded key, because the field ``routing_key`` can hold text only."""
 BASE64: Final = "base64"
 
 _MASK: Final = 2**64 - 1
@@ -115,7 +113,7 @@ def _some(topic: Source, batch: StoredBatch, ranges: Sequence[int]) -> list[Any]
 
 
 def _time_ms(time_us: int) -> int:
-    # A native producer may write any value into its batch.
+    # Values in batches of native producers are not validated.
     return time_us // 1000 if 0 <= time_us <= _MASK else 0
 
 

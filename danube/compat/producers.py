@@ -1,13 +1,13 @@
-"""``danube.ProducerService``: producers with a name and an id, and their messages, one unary call each.
+"""``danube.ProducerService``: registers producers by name, and accepts their messages, one in each unary call.
 
-A producer may be created by its name any number of times, from any number of connections, and always gets the same
-id: no producer is fenced, since these clients do not know epochs. The id is in the journal, so a client that was
-disconnected by a restart of the broker continues under it. An unknown or forgotten id is answered with UNAVAILABLE:
-after a few attempts the client creates its producer again, while any other status would end it.
+A producer name always gets the same id, however often and from however many connections it is created: no producer is
+fenced, because these clients have no epochs. The id is in the journal, so a client that was
+disconnected by a restart of the broker continues under it. A message under an unknown id is refused with UNAVAILABLE:
+the client then creates its producer again after a few attempts, while it would treat another status as final.
 
-A message is answered when it has reached the durability of its topic. Messages are composed into batches
-(:mod:`danube.broker.intake.composer`). They have no sequence: a client gives a retry another ``request_id``, so the
-broker cannot distinguish it from another message, and stores both.
+A message is confirmed when it has reached the durability of its topic. Messages are composed into batches
+(:mod:`danube.broker.intake.composer`). Retries are not deduplicated: a client gives a retry another ``request_id``, so
+the broker cannot distinguish it from a new message, and stores both.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _DELIVERY_BYTES: Final = 256
 _ATTRIBUTE_BYTES: Final = 10
 """Upper bound of the bytes of an attribute beside its name and value."""
 _LATEST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999: later times have no date."""
+"""The last millisecond of the year 9999: Python cannot represent later dates."""
 _SWEEP_INTERVAL_S: Final = 60.0
 _LARGEST_U32: Final = 2**32 - 1
 
@@ -61,10 +61,10 @@ def durability_of(broker: Served, reliable: bool) -> Durability:
 
 
 class Producers:
-    """Handlers of the service, and the known ids.
+    """Handlers of the service, and the index of producer ids.
 
     Attributes:
-        topics: the topic of each id. Deleted topics and producers are detected when an id is used, or by a sweep.
+        topics: topics by producer id. Entries of deleted topics and producers are detected on use, or by a sweep.
     """
 
     def __init__(self, broker: Served) -> None:
@@ -88,7 +88,7 @@ class Producers:
         return dict([unary(f"{_SERVICE}CreateProducer", self.create_producer, pb.ProducerRequest), (path, send)])
 
     def is_known(self, producer_id: int) -> bool:
-        """Whether messages may be sent under an id; the call counts as a sign of life of its producer."""
+        """Whether an id is valid; the call marks its producer as alive."""
         topic = self.topics.get(producer_id)
         if topic is None:
             return False
@@ -193,7 +193,7 @@ class Producers:
         )
 
     def _look_again(self, producer_id: int, topic_name: str) -> tuple[Topic, str]:
-        """Find the topic of an id that has none: it was loaded late, or does not exist."""
+        """Find the topic of an id that is not in the index: the topic was loaded late, or does not exist."""
         try:
             topic = self._broker.directory.find(topic_name)
         except TopicNotFoundError as error:
@@ -223,6 +223,6 @@ def _answer(call: UnaryCall, request_id: int, error: DanubeError | None) -> None
     if error is None:
         call.reply(pb.MessageResponse(request_id=request_id))
     elif isinstance(error, TopicNotFoundError):
-        call.fail(UnavailableError(error.message))  # deleted meanwhile: the client's next lookup shows it
+        call.fail(UnavailableError(error.message))  # deleted meanwhile; the next lookup shows it
     else:
         call.fail(for_clients(error))

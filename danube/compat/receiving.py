@@ -1,6 +1,6 @@
 """The stream of one official client's consumer: sends messages as fast as the client reads them.
 
-These clients grant no credit; the broker only knows how many of the sent bytes they have read. So the credit of such a
+These clients grant no credit; the broker only knows how many bytes they have read. So the credit of such a
 consumer is a small window, and used credit is returned when its messages have been passed on to the connection::
 
     subscription ──▶ window (messages, bytes) ──▶ send buffer (_BUFFER_BYTES) ──▶ HTTP/2 window ──▶ the client's queue
@@ -8,10 +8,10 @@ consumer is a small window, and used credit is returned when its messages have b
 
 A client that does not read holds no more than that; later messages go to other consumers, or wait in the log.
 
-These clients do not extend leases either, though they receive more messages than they process. So the broker does it:
-an acknowledgement shows that a client has reached that message, and messages sent to it later get a full ack timeout
-from then on. Messages sent earlier keep their time. So a slow client keeps the messages in its queue, and a message
-that it has lost times out.
+These clients do not extend leases either, although they queue messages before they process them. So the broker does it:
+an acknowledgement shows that the client has reached that message, and restarts the ack timeout of messages sent after
+it. Messages sent before it keep their deadlines. So queued messages of a slow client do not time out, while a message
+that the client has lost does.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _PREFIX_BYTES: Final = 5
 _SENT_RANGES: Final = 10_000
 """Number of ranges that are tracked to know which messages a client has received."""
 _MISSED_PAUSE_S: Final = 0.1
-"""After an acknowledgement of a message sent long ago, further ones are not evaluated for this long."""
+"""Pause of evaluating acknowledgements after one for a message that is no longer tracked."""
 
 
 def for_receivers(error: DanubeError) -> DanubeError:
-    """Convert an error that ends a stream: a deleted object may be created again, so the client has to look it up."""
+    """Convert an error that ends a stream: after NOT_FOUND the client must look up the topic, and subscribe, again."""
     if isinstance(error, NotFoundError):
         return UnavailableError(error.message)
     return for_clients(error)
@@ -69,11 +69,11 @@ class CompatConsumer:
 
     Args:
         subscription: the source of its messages.
-        consumer_id: of the connected consumer at the broker; not the client's own id.
-        name, key_filters: of the consumer.
-        stream: its call.
-        url: of the broker, for the messages.
-        limits: of the broker.
+        consumer_id: id of the connected consumer in the subscription; not the client's durable id.
+        name, key_filters: name and key filters of the consumer.
+        stream: the call.
+        url: URL of the broker, for the ids of messages.
+        limits: limits of the broker.
     """
 
     __slots__ = (
@@ -120,7 +120,7 @@ class CompatConsumer:
         self._max_bytes = limits.compat_max_message_bytes
         self._parcels: deque[_Parcel] = deque()
         self._blocked = trio.Event()
-        """Set when the send buffer is full; the task then continues once there is room again."""
+        """Set when the send buffer is full, to wake the task that waits for room."""
         self._earned_messages = self._earned_bytes = 0
         self._sent: deque[list[int]] = deque(maxlen=_SENT_RANGES)
         """Delivered ranges that the client is not known to have received, in order of delivery."""
@@ -128,11 +128,11 @@ class CompatConsumer:
         """Time from which acknowledgements are evaluated again."""
 
     async def run(self) -> None:
-        """Deliver until cancelled. The consumer has joined its subscription."""
+        """Deliver until cancelled; call it after the consumer has joined its subscription."""
         limits = self._limits
         messages, size_bytes = limits.compat_prefetch_messages, limits.compat_prefetch_bytes
         if self._subscription.topic.lossy:
-            # Messages without credit are lost there: grant as much as one batch may hold, as long as the client reads.
+            # A consumer without credit loses messages there, so grant a whole batch as long as the client reads.
             messages, size_bytes = limits.max_batch_records, _LOSSY_BYTES
         self._subscription.credit(self, messages, size_bytes)
         while True:
@@ -143,12 +143,12 @@ class CompatConsumer:
             self._subscription.credit(self, *self._take_earned())
 
     def heard(self, offset: int) -> bool:
-        """Handle an acknowledgement or a nack: if this consumer had the message, it has received all before it.
+        """Handle an acknowledgement or nack: extend the leases of messages sent later than the acknowledged one.
 
-        Not every one is evaluated: a few in an ack timeout are sufficient.
+        A few acknowledgements in each ack timeout are evaluated; the others are skipped.
 
         Returns:
-            Whether it is known to be from this consumer.
+            Whether the message is known to have been sent to this consumer.
         """
         now = trio.current_time()
         if now < self._heard_again:
@@ -174,7 +174,7 @@ class CompatConsumer:
     # --- Requests of the pump ---
 
     def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, _sliced: bool) -> None:
-        """Accept messages of a batch, and send them, at once if the client reads.
+        """Queue messages of a batch, and send them at once if the send buffer has room.
 
         Raises:
             InvalidArgumentError: the batch cannot be opened.
@@ -191,10 +191,10 @@ class CompatConsumer:
         self._parcels.append(_Parcel(messages, delivery.messages, delivery.size_bytes))
         if not self._blocked.is_set():
             self._pass_on()
-            self._subscription.machine.credit(self.consumer_id, *self._take_earned())  # the pump is running already
+            self._subscription.machine.credit(self.consumer_id, *self._take_earned())  # called from within the pump
 
     def send(self, reply: api.ConsumeReply) -> None:
-        """Drop waiting messages after a seek; other replies cannot be expressed in this protocol."""
+        """Drop waiting messages after a seek; ignore other replies, which this protocol does not have."""
         if isinstance(reply, api.Sought):
             for parcel in self._parcels:
                 self._earned_messages += parcel.message_count
@@ -209,7 +209,7 @@ class CompatConsumer:
 
     @property
     def holds(self) -> bool:
-        """False: credit is returned only when there is room for it."""
+        """Return False: credit is returned only when the send buffer has room."""
         return False
 
     def crowded(self, _lossy: bool) -> bool:
@@ -254,7 +254,7 @@ class CompatConsumer:
         return earned
 
     def _refuse(self, offset: int, size: int) -> None:
-        # The client cannot receive this message: its stream would break, and break again after each reconnect.
+        # The message is too large for the client: its stream would break, and again after each reconnect.
         self._subscription.refuse(
             self,
             offset,

@@ -1,7 +1,7 @@
 """``grpc.reflection``: describes the services of a port and their messages, for tools without our ``.proto`` files.
 
-The versions v1 and v1alpha differ only in their name. Only services of the port, and the messages that they need, can
-be requested. A failure is reported in the reply, and the stream continues. Native services are not listed: their
+The versions v1 and v1alpha differ only in their name. Only the services of the port and their messages can be
+requested. A failure is reported in the reply, and the stream continues. Native services are not listed, because their
 messages are not protocol buffers.
 """
 
@@ -31,7 +31,7 @@ class Reflection:
     """Handlers of the services.
 
     Args:
-        names: of all services of the port. The modules that describe them have been imported.
+        names: names of all services of the port, whose descriptor modules must have been imported.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

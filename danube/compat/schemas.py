@@ -1,7 +1,6 @@
-"""``danube_schema.SchemaRegistry``: not implemented yet; every method says so.
+"""``danube_schema.SchemaRegistry``: not implemented yet; every method returns UNIMPLEMENTED.
 
-Producers that name a schema subject are refused for the same reason (see :mod:`danube.compat.producers`): without a
-registry no subject is registered.
+Producers that name a schema subject are refused (see :mod:`danube.compat.producers`), because no subject exists.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""``danube.StorageService``: locations of a topic's segments, for direct readers; refused by this broker.
+"""``danube.StorageService``: refuses to give direct readers the locations of a topic's segments.
 
-Its only caller upstream fetches the objects itself and reads them as frames of the upstream broker. Our format differs,
-and such a reader would take our segments for damaged or, worse, for messages. So it gets an error message and no
-address.
+Upstream's only caller fetches the objects and decodes them in the upstream broker's format. Ours differs, so such a
+reader would report damage or, worse, return invalid messages. It gets an error instead of an address.
 """
 
 from __future__ import annotations

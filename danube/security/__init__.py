@@ -1,4 +1,4 @@
-"""Access control: permissions, scopes, roles, bindings, and decisions. Pure: no store, no clock, no authentication."""
+"""Access control as pure functions: permissions, scopes, roles, bindings and decisions. Does not authenticate."""
 
 from danube.security.evaluate import Decision, Rights
 from danube.security.permissions import Permission

@@ -26,11 +26,11 @@ class Decision(NamedTuple):
 
     is_allowed: bool
     reason: str
-    """For people: the binding that grants it, or what each binding of the principal grants instead."""
+    """Text for people: the binding that grants the permission, or what the bindings grant instead."""
 
 
 class _Held:
-    """Permissions of one subject by kind and name of scope, exact or by prefix."""
+    """Permissions of one subject, indexed by kind and name (or prefix) of the scope."""
 
     __slots__ = ("bindings", "everywhere", "exact", "prefixes")
 
@@ -40,7 +40,7 @@ class _Held:
         self.everywhere = 0
         self.exact: dict[tuple[ScopeKind, str], int] = {}
         self.prefixes: dict[ScopeKind, dict[int, dict[str, int]]] = {}
-        """By kind, and length of the prefix."""
+        """Permissions by kind and by length of the prefix."""
 
     def add(self, scope: Scope, given: Permission) -> None:
         permissions = int(given)
@@ -66,8 +66,8 @@ class Rights:
     """Roles and bindings of a cluster, and decisions based on them.
 
     Attributes:
-        generation: incremented at each change; a stream allowed under an older one must be checked again.
-        suspended: subjects without any permission, whatever their bindings grant.
+        generation: incremented at each change; streams allowed under an older generation must be checked again.
+        suspended: subjects that have no permissions, regardless of their bindings.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Rights:
     # ------------------------------------------------------------------------------------------------------ changes
 
     def put_role(self, role: Role) -> None:
-        """Add a role, or replace the one with its name.
+        """Add a role, or replace the role with the same name.
 
         Raises:
             FailedPreconditionError: the role is built in.
@@ -121,11 +121,11 @@ class Rights:
         self._changed()
 
     def put_binding(self, binding: Binding) -> None:
-        """Add a binding, or replace the one with its id.
+        """Add a binding, or replace the binding with the same id.
 
         Raises:
-            InvalidArgumentError: it names no role, or one that does not exist.
-            FailedPreconditionError: it would replace the last binding that makes an administrator.
+            InvalidArgumentError: it names no roles, or an unknown role.
+            FailedPreconditionError: it would replace the last binding that grants the role admin on the cluster.
         """
         missing = [name for name in binding.roles if name not in self._roles]
         if missing or not binding.roles:
@@ -144,7 +144,7 @@ class Rights:
 
         Raises:
             InvalidArgumentError: there is no such binding.
-            FailedPreconditionError: it is the last binding that makes an administrator.
+            FailedPreconditionError: it is the last binding that grants the role admin on the cluster.
         """
         binding = self._bindings.get(binding_id)
         if binding is None:
@@ -155,7 +155,7 @@ class Rights:
         self._changed()
 
     def suspend(self, subjects: Iterable[str]) -> None:
-        """Set the subjects without any permission."""
+        """Replace the set of suspended subjects."""
         self.suspended = frozenset(subjects)
         self._changed()
 
@@ -176,7 +176,7 @@ class Rights:
             self._held.pop(subject, None)
 
     def load(self, roles: Iterable[Role], bindings: Iterable[Binding]) -> None:
-        """Replace all roles and bindings by those of a store; a missing role grants nothing."""
+        """Replace all roles and bindings by those of a store; a binding's unknown roles grant nothing."""
         self._roles = dict(BUILT_IN_ROLES) | {each.name: each for each in roles if each.name not in BUILT_IN_ROLES}
         self._bindings = {each.id: each for each in bindings}
         self._held = {}
@@ -221,7 +221,7 @@ class Rights:
         """Check that a principal has a permission on a resource.
 
         Raises:
-            PermissionDeniedError: it has not. The text only names principal, permission and resource.
+            PermissionDeniedError: it does not have it. The message names principal, permission and resource only.
         """
         if not self.allows(principal, permission, resource):
             raise PermissionDeniedError(
@@ -244,7 +244,7 @@ class Rights:
         return False
 
     def explain(self, principal: Principal, permission: Permission, resource: Resource = CLUSTER) -> Decision:
-        """Decide, and give the reason."""
+        """Return the decision with its reason."""
         what = f"{permission.title} on {_name_of(resource)}"
         if principal.type is PrincipalType.BROKER:
             return Decision(self.allows(principal, permission, resource), "a broker may what brokers ask of each other")
@@ -266,7 +266,7 @@ class Rights:
         return Decision(False, "; ".join([f"no grant gives {what}", *instead]))
 
     def visible(self, principal: Principal, permission: Permission, resources: Iterable[Resource]) -> list[Resource]:
-        """Return the resources of a list that a principal may see."""
+        """Return the resources on which a principal has a permission."""
         return [each for each in resources if self.allows(principal, permission, each)]
 
     def check_may_grant(self, principal: Principal, roles: Iterable[str], scope: Scope) -> None:
@@ -274,7 +274,7 @@ class Rights:
 
         Raises:
             InvalidArgumentError: there is no such role.
-            PermissionDeniedError: it lacks some of these.
+            PermissionDeniedError: the principal lacks one of these permissions.
         """
         wanted = Permission.MANAGE_SECURITY
         for name in roles:

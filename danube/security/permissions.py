@@ -1,4 +1,4 @@
-"""Permissions as bit flags, so that a set of them is a number."""
+"""Permissions as bit flags; a set of permissions is an integer."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Permission(IntFlag):
 
     @property
     def title(self) -> str:
-        """The name of a single permission as used by people and upstream's tools: ``ManageTopic``."""
+        """The display name of a single permission, also used by upstream's tools: ``ManageTopic``."""
         assert self.name is not None
         return "".join(part.capitalize() for part in self.name.split("_"))
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """The names of all permissions of a set, in their order."""
+        """The display names of all permissions of a set, in order."""
         return tuple(each.title for each in Permission if each in self)
 
 

@@ -20,9 +20,9 @@ class PrincipalType(Enum):
     USER = "user"
     SERVICE = "service"
     GROUP = "group"
-    """Named in credentials (a claim of an OIDC token). A group cannot sign in; bindings name it."""
+    """A group named in credentials (a claim of an OIDC token). Groups can be bound to roles, but cannot sign in."""
     BROKER = "broker"
-    """Identified by its certificate. It has only BrokerInternal, and no binding names it."""
+    """A broker, identified by its certificate. It has only BrokerInternal, and cannot be bound."""
 
 
 class Grant(NamedTuple):
@@ -32,7 +32,7 @@ class Grant(NamedTuple):
     scope: Scope
 
     def gives(self, permission: Permission, resource: Resource) -> bool:
-        """Whether it grants a permission on a resource."""
+        """Whether the grant includes a permission on a resource."""
         return permission in self.permissions and self.scope.covers(resource)
 
 
@@ -64,7 +64,7 @@ class Role(msgspec.Struct, frozen=True, array_like=True):
     permissions: Permission
     description: str = ""
     is_built_in: bool = False
-    """It cannot be changed or deleted."""
+    """Whether the role is built in, and cannot be changed or deleted."""
 
 
 class Binding(msgspec.Struct, frozen=True, array_like=True):

@@ -1,4 +1,4 @@
-"""Scopes of grants, and resources of requests.
+"""Resources, on which requests operate, and scopes, within which grants apply.
 
 A *scope* is named by a grant; a *resource* is named by a request. Scopes are nested::
 
@@ -6,7 +6,7 @@ A *scope* is named by a grant; a *resource* is named by a request. Scopes are ne
       ├─ namespace:shop
       │    ├─ topic:/shop/orders       topic:/shop/ord*
       │    │    └─ subscription:/shop/orders#billing     subscription:/shop/orders#bill*
-      │    └─ schema:/shop/orders-value    a subject that begins like a topic is in that topic's namespace as well
+      │    └─ schema:/shop/orders-value    subjects with topic names belong to the topic's namespace
       └─ schema:orders-value           schema:ord*
 
 A ``*`` at the end makes a prefix. A topic covers its partitions.
@@ -97,7 +97,7 @@ class Scope(NamedTuple):
         if other.kind is ScopeKind.CLUSTER:
             return False
         if self.kind is ScopeKind.NAMESPACE:
-            # A prefix as short as "/sho" reaches into other namespaces.
+            # A prefix without a complete namespace, such as "/sho", covers several namespaces.
             return _is_inside(other, f"/{self.name}/")
         if self.kind is ScopeKind.TOPIC and other.kind is ScopeKind.SUBSCRIPTION:
             topic, separator, _ = other.name.partition("#")
@@ -123,7 +123,7 @@ def _base(topic: str) -> str:
 
 
 def _name_as(kind: ScopeKind, resource: Resource) -> str | None:
-    """Return the name of a resource's own kind or parent of a kind; None if it has none of that kind."""
+    """Return the name of a resource, or of its parent, of the given kind; None if there is no such parent."""
     if kind is resource.kind:
         return resource.name
     if kind is ScopeKind.NAMESPACE and resource.name.startswith("/"):
@@ -141,7 +141,7 @@ def parse_scope(text: str) -> Scope:
     ``#`` a subscription.
 
     Raises:
-        InvalidArgumentError: it is none of these.
+        InvalidArgumentError: the text is not a valid scope.
     """
     kind_name, colon, name = text.partition(":")
     if text.startswith("/"):
@@ -174,7 +174,7 @@ def parse_scope(text: str) -> Scope:
 
 def _checked_topic(name: str, *, is_prefix: bool) -> str:
     if is_prefix:
-        # The name must be the beginning of a topic name, past the first character of its namespace.
+        # The name must be a prefix of topic names, with at least one character of the namespace.
         validate_topic(name + ("x" if name.count("/") == 2 else "x/x"))
         return name
     validate_topic(name)
