@@ -25,5 +25,5 @@ def admin_services(broker: Served) -> Service:
         **ClusterAdmin().service(),
         **NamespaceAdmin(broker).service(),
         **TopicAdmin(broker).service(),
-        **methods("SecurityAdmin", {}, "this broker has no roles and bindings yet: everybody may do everything"),
+        **methods("SecurityAdmin", {}, "this broker has no access control yet: all clients have all permissions"),
     }

@@ -72,7 +72,7 @@ class BrokerAdmin:
         """
         _check_id(request.broker_id)
         raise FailedPreconditionError(
-            f"broker {request.broker_id!r} cannot be unloaded: {_ALONE}, so nobody could take its topics; end it with"
+            f"broker {request.broker_id!r} cannot be unloaded: {_ALONE}, so its topics cannot be moved; end it with"
             " SIGTERM, which drains it"
         )
 
@@ -86,7 +86,7 @@ class BrokerAdmin:
         """
         _check_id(request.broker_id)
         if request.broker_id != str(BROKER_ID):
-            raise NotFoundError(f"there is no broker {request.broker_id!r}: {_ALONE}, and its id is {BROKER_ID}")
+            raise NotFoundError(f"broker {request.broker_id!r} does not exist: {_ALONE}, with id {BROKER_ID}")
         if self._broker.draining:
             raise FailedPreconditionError(f"broker {BROKER_ID} is draining and will end; start it again")
         return pb.ActivateBrokerResponse(success=True)
@@ -128,4 +128,4 @@ class ClusterAdmin:
 
 def _check_id(broker_id: str) -> None:
     if not broker_id:
-        raise InvalidArgumentError("the id of a broker is missing; ListBrokers tells it")
+        raise InvalidArgumentError("the broker_id is missing; ListBrokers returns it")

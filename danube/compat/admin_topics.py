@@ -182,7 +182,9 @@ class TopicAdmin:
             NotFoundError: it exists, or cannot be created.
         """
         if not request.partitions:
-            raise NotFoundError(f"topic {request.base_name!r} cannot be created: a partitioned topic has 1 or more")
+            raise NotFoundError(
+                f"topic {request.base_name!r} cannot be created: a partitioned topic needs at least 1 partition"
+            )
         await self._create(request.base_name, request.partitions, request)
         return pb.TopicResponse(success=True)
 
@@ -227,8 +229,8 @@ class TopicAdmin:
             FailedPreconditionError: there is no other broker.
         """
         raise FailedPreconditionError(
-            f"topic {request.name!r} cannot be unloaded: this broker is the only one, so nobody could take it; to"
-            " disconnect everybody and seal it, use: danube topics unload"
+            f"topic {request.name!r} cannot be unloaded: no other broker could take it; to disconnect its clients and"
+            " seal it, use: danube topics unload"
         )
 
     async def describe_topic(self, request: pb.DescribeTopicRequest, _context: Context) -> pb.DescribeTopicResponse:
@@ -296,7 +298,7 @@ class TopicAdmin:
             raise InvalidArgumentError("the poison policy DeadLetter needs a dead_letter_topic")
         if self._broker.directory.resolve(request.topic)[0].lossy:
             raise FailedPreconditionError(
-                f"topic {request.topic!r} keeps no messages (NonReliable), so none of them can fail"
+                f"topic {request.topic!r} stores no messages (NonReliable), so it has no failure policy"
             )
         count = policy.max_redelivery_count
         await self._change(
@@ -343,7 +345,7 @@ class TopicAdmin:
         """
         most = request.dispatch_config.max_unacked_messages
         if not 1 <= most <= _MOST_UNACKED:
-            raise InvalidArgumentError(f"max_unacked_messages = {most} is not from 1 to {_MOST_UNACKED}")
+            raise InvalidArgumentError(f"max_unacked_messages = {most} must be between 1 and {_MOST_UNACKED}")
         await self._change(request, max_unacked_messages=most)
         return pb.SubscriptionResponse(success=True)
 

@@ -97,7 +97,7 @@ class Consumers:
         try:
             await self.ids.sweep()
         except DanubeError as error:
-            _log.warning("ids of consumers that are gone cannot be dropped now, which is tried again: %s", error)
+            _log.warning("removing the ids of deleted subscriptions failed and is retried: %s", error)
 
     def is_known(self, consumer_id: int) -> bool:
         """Whether an id is known and its consumer is active (:attr:`KnownConsumer.active`)."""
@@ -216,7 +216,7 @@ class Consumers:
         """
         message = await stream.receive()
         if message is None:
-            raise InvalidArgumentError("ReceiveMessages needs one request message; it had none")
+            raise InvalidArgumentError("ReceiveMessages requires one request message, but got none")
         request = stream.decode(pb.ReceiveRequest, message.data)
         message.release()
         try:
@@ -233,8 +233,7 @@ class Consumers:
         if consumer is None:
             await trio.sleep(_PAUSE_S)
             raise UnavailableError(
-                f"consumer id {consumer_id} was not given out here, or is forgotten with its subscription; subscribe"
-                " again"
+                f"consumer id {consumer_id} is unknown, or its subscription was deleted; subscribe again"
             )
         if consumer.stream is not None and consumer.stream.began > trio.current_time() - _SHORT_S:
             await trio.sleep(_PAUSE_S)
@@ -314,7 +313,7 @@ class Consumers:
 
     def _subscription_of(self, request: pb.AckRequest | pb.NackRequest) -> Subscription:
         if not request.HasField("msg_id"):
-            raise InvalidArgumentError("an acknowledgement needs the msg_id of its message")
+            raise InvalidArgumentError("the acknowledgement has no msg_id; send the msg_id of the message")
         name = request.msg_id.topic_name
         try:
             topic = self._broker.directory.find(name)

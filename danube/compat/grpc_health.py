@@ -55,7 +55,7 @@ class GrpcHealth:
             NotFoundError: the port has no such service.
         """
         if request.service not in self._names:
-            raise NotFoundError(f"there is no service {request.service!r} on this port; List names those that are")
+            raise NotFoundError(f"service {request.service!r} does not exist on this port; List returns the services")
         return pb.HealthCheckResponse(status=self._status())
 
     async def list_all(self, _request: pb.HealthListRequest, _context: Context) -> pb.HealthListResponse:
@@ -67,7 +67,7 @@ class GrpcHealth:
         """Send the health now and when it changes, until the call or the connection ends."""
         message = await stream.receive()
         if message is None:
-            raise InvalidArgumentError("Watch needs one request message; it had none")
+            raise InvalidArgumentError("Watch requires one request message, but got none")
         request = stream.decode(pb.HealthCheckRequest, message.data)
         message.release()
         if request.service not in self._names:

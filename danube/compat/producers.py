@@ -153,7 +153,9 @@ class Producers:
             DataLossError: the topic has stopped because stored data is damaged.
         """
         if not request.HasField("msg_id"):
-            raise InvalidArgumentError("a message needs msg_id with the producer_id and topic_name of its producer")
+            raise InvalidArgumentError(
+                "the message has no msg_id; send one with the producer_id and topic_name of the producer"
+            )
         msg_id = request.msg_id
         producer_id = msg_id.producer_id
         topic = self.topics.get(producer_id)
@@ -180,7 +182,7 @@ class Producers:
             )
         if request.publish_time > _LATEST_MS:
             raise InvalidArgumentError(
-                f"publish_time {request.publish_time} is no time in milliseconds since the epoch"
+                f"publish_time {request.publish_time} is not a valid time in milliseconds since the epoch"
             )
         schema = _schema_of(request) if request.HasField("schema_id") else _NO_SCHEMA
         request_id = request.request_id
@@ -202,7 +204,7 @@ class Producers:
         name = topic.intake.seen(producer_id)
         if not name:
             raise UnavailableError(
-                f"producer id {producer_id} of topic {topic_name!r} was not given out here, or is forgotten; create the"
+                f"producer id {producer_id} of topic {topic_name!r} is unknown or has expired; create the"
                 " producer again"
             )
         self.topics[producer_id] = topic

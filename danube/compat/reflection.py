@@ -84,13 +84,13 @@ class Reflection:
         elif asked == "file_by_filename":
             file = self._files.get(request.file_by_filename)
             if file is None:
-                raise NotFoundError(f"there is no file {request.file_by_filename!r} behind the services of this port")
+                raise NotFoundError(f"file {request.file_by_filename!r} does not describe a service of this port")
             self._reply_with_files(file, response)
         elif asked == "file_containing_symbol":
             symbol = request.file_containing_symbol
             file = self._symbols.get(symbol.removeprefix("."))
             if file is None:
-                raise NotFoundError(f"there is no {symbol!r} behind the services of this port")
+                raise NotFoundError(f"symbol {symbol!r} does not belong to a service of this port")
             self._reply_with_files(file, response)
         elif asked == "file_containing_extension":
             wanted = request.file_containing_extension
@@ -98,10 +98,10 @@ class Reflection:
         elif asked == "all_extension_numbers_of_type":
             name = request.all_extension_numbers_of_type
             if name.removeprefix(".") not in self._messages:
-                raise NotFoundError(f"there is no message {name!r} behind the services of this port")
+                raise NotFoundError(f"message {name!r} does not belong to a service of this port")
             response.all_extension_numbers_response.base_type_name = name
         else:
-            raise InvalidArgumentError("the request asks for nothing; set one of the fields of message_request")
+            raise InvalidArgumentError("the request is empty; set one of the fields of message_request")
 
     @staticmethod
     def _reply_with_files(file: Any, response: Any) -> None:

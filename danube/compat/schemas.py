@@ -18,7 +18,7 @@ _SERVICE: Final = pb.DESCRIPTOR.services_by_name["SchemaRegistry"]
 
 def schema_service() -> Service:
     """Return the methods, by path."""
-    why = "this broker has no schema registry yet; messages pass as they are, so send and consume them without a schema"
+    why = "this broker has no schema registry yet; send and consume messages without a schema"
     return dict(
         not_here(f"/{_SERVICE.full_name}/{method.name}", getattr(pb, method.input_type.name), why)
         for method in _SERVICE.methods

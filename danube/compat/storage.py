@@ -15,7 +15,7 @@ from danube.wire import Service
 __all__ = ["storage_service"]
 
 _WHY: Final = (
-    "segments of this broker have a format of their own, which readers of upstream segments cannot read; consume the"
+    "segments of this broker have another format than upstream's, which direct readers cannot decode; consume the"
     " topic instead, from 'earliest' if need be"
 )
 

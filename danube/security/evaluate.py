@@ -202,7 +202,7 @@ class Rights:
             return
         if not any(self._makes_admin(each) for each in self._bindings.values() if each.id != old.id):
             raise FailedPreconditionError(
-                f"binding {old.id!r} is the last one that makes an administrator; make another one first"
+                f"binding {old.id!r} is the last one that grants the role admin on the cluster; add another one first"
             )
 
     # ---------------------------------------------------------------------------------------------------- decisions
@@ -225,7 +225,7 @@ class Rights:
         """
         if not self.allows(principal, permission, resource):
             raise PermissionDeniedError(
-                f"{principal} lacks {permission.title} on {_name_of(resource)}; an administrator can say more with"
+                f"{principal} lacks {permission.title} on {_name_of(resource)}; administrators see why with"
                 f" 'danube security explain'"
             )
 
@@ -247,7 +247,9 @@ class Rights:
         """Return the decision with its reason."""
         what = f"{permission.title} on {_name_of(resource)}"
         if principal.type is PrincipalType.BROKER:
-            return Decision(self.allows(principal, permission, resource), "a broker may what brokers ask of each other")
+            return Decision(
+                self.allows(principal, permission, resource), "brokers have the permission BrokerInternal only"
+            )
         suspended = [subject for subject in principal.subjects if subject in self.suspended]
         if suspended:
             return Decision(False, f"{suspended[0]} is suspended")
@@ -259,11 +261,13 @@ class Rights:
                 source = f"{', '.join(binding.roles)} ({binding.id}, {binding.scope})"
                 if permission in gives and binding.scope.covers(resource):
                     if self.allows(principal, permission, resource):
-                        return Decision(True, f"{source} gives {what}")
-                    return Decision(False, f"{source} gives {what}, but the proof is limited to less")
+                        return Decision(True, f"{source} grants {what}")
+                    return Decision(
+                        False, f"{source} grants {what}, but the credentials are limited to fewer permissions"
+                    )
                 if binding.scope.covers(resource):
-                    instead.append(f"{source} gives {', '.join(gives.titles) or 'nothing'}")
-        return Decision(False, "; ".join([f"no grant gives {what}", *instead]))
+                    instead.append(f"{source} grants {', '.join(gives.titles) or 'nothing'}")
+        return Decision(False, "; ".join([f"no binding grants {what}", *instead]))
 
     def visible(self, principal: Principal, permission: Permission, resources: Iterable[Resource]) -> list[Resource]:
         """Return the resources on which a principal has a permission."""
@@ -285,7 +289,7 @@ class Rights:
         lacks = wanted & ~self._held_within(principal, scope)
         if lacks:
             raise PermissionDeniedError(
-                f"{principal} cannot grant within {scope} what it lacks there: {', '.join(lacks.titles)}"
+                f"{principal} cannot grant permissions within {scope} that it lacks there: {', '.join(lacks.titles)}"
             )
 
     def _held_within(self, principal: Principal, scope: Scope) -> Permission:

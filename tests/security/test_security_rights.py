@@ -136,15 +136,15 @@ def test_explain_says_what_there_is_instead() -> None:
     denied = rights.explain(API, P.CONSUME, ORDERS)
     assert not denied.is_allowed
     assert denied.reason == (
-        "no grant gives Consume on /shop/orders; producer (b-1, topic:/shop/ord*) gives Lookup, Produce, Describe,"
+        "no binding grants Consume on /shop/orders; producer (b-1, topic:/shop/ord*) grants Lookup, Produce, Describe,"
         " ReadSchema"
     )
     allowed = rights.explain(API, P.PRODUCE, ORDERS)
     assert (allowed.is_allowed, allowed.reason) == (
         True,
-        "producer (b-1, topic:/shop/ord*) gives Produce on /shop/orders",
+        "producer (b-1, topic:/shop/ord*) grants Produce on /shop/orders",
     )
-    assert rights.explain(service("nobody"), P.LOOKUP, CLUSTER).reason == "no grant gives Lookup on the cluster"
+    assert rights.explain(service("nobody"), P.LOOKUP, CLUSTER).reason == "no binding grants Lookup on the cluster"
 
 
 def test_lists_are_filtered() -> None:
