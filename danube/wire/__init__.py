@@ -1,4 +1,4 @@
-"""The wire: gRPC framing over HTTP/2, as a pure state machine with a Trio server and an anyio client around it.
+"""gRPC over HTTP/2: a pure protocol state machine, a Trio server and an anyio client.
 
 * :mod:`danube.wire.connection`: the state machine, bytes in and events out;
 * :mod:`danube.wire.server`: :func:`serve` and the objects passed to handlers;

@@ -6,7 +6,7 @@ __all__ = ["TokenBucket"]
 
 
 class TokenBucket:
-    """Starts with ``capacity`` tokens, refilled evenly over ``period_s`` seconds. Time is passed as a parameter."""
+    """Holds up to ``capacity`` tokens, refilled evenly over ``period_s`` seconds. The caller passes the time."""
 
     __slots__ = ("_capacity", "_rate", "_tokens", "_updated", "name")
 
@@ -21,7 +21,7 @@ class TokenBucket:
         """Take ``count`` tokens at time ``now`` (seconds); False if there are fewer."""
         tokens = self._tokens
         if tokens < count:
-            # Refilled only when it seems empty: the common case is one comparison.
+            # Refilled only when too few tokens are left, so the common case is one comparison.
             tokens = min(self._capacity, tokens + (now - self._updated) * self._rate)
             self._updated = now
         self._tokens = tokens - count

@@ -46,7 +46,7 @@ class Calls(Receiving):
             handler(self, event)
 
     def _take_window_update(self, stream_id: int, increment: int) -> bool:
-        """Handle a WINDOW_UPDATE frame; False if h2 must handle it: not for an open stream, or not allowed."""
+        """Handle a WINDOW_UPDATE frame; False if h2 must handle it: invalid, or not for an open stream."""
         if not increment:
             return False
         if not stream_id:
@@ -100,7 +100,7 @@ class Calls(Receiving):
             target = pseudo if name[0] == ":" or name in _NOT_METADATA or name == "content-length" else metadata
             target[name] = f"{target[name]},{value}" if name in target else value
         path = pseudo.get(":path", "")
-        # Without parameters: responses repeat part of it, so it must be text that any header can carry.
+        # Parameters are dropped, and the characters checked, because responses repeat part of it in a header.
         content_type = pseudo.get("content-type", "").partition(";")[0].strip()
         limit = self._message_limit(path)
         stream = WireStream(stream_id, self._h2.streams[stream_id], self._window_size, self._send_window, limit)
@@ -137,7 +137,7 @@ class Calls(Receiving):
         return True
 
     def _answer_http(self, stream: WireStream, status: int, text: str) -> None:
-        # For peers that speak HTTP/2 but not gRPC: a human-readable answer. The stream takes no slot.
+        # A plain-text answer for HTTP/2 peers that do not use gRPC. The stream takes no slot.
         body = (text + "\n").encode()
         stream_id = stream.stream_id
         self._h2.send_headers(stream_id, [(":status", str(status)), ("content-type", "text/plain; charset=utf-8")])
@@ -195,7 +195,7 @@ class Calls(Receiving):
     def _on_end(self, event: h2.events.StreamEnded) -> None:
         stream = self._streams.get(event.stream_id or 0)
         if stream is None or stream.remote_closed:
-            # Trailers close the stream before this event arrives; then only a server still has something to send.
+            # After trailers the stream is closed already, and only a server may still have data to send.
             if stream is not None and not self._client and not stream.discarding:
                 self._end_of_request(stream)
             return
@@ -205,7 +205,7 @@ class Calls(Receiving):
         self._close_remote(stream)
         if self._client:
             if not stream.discarding:
-                # Brokers end every call with a status: an intermediary has lost its connection to the broker.
+                # Brokers end every call with a status, so an intermediary has lost its connection to the broker.
                 self._fail_call(stream, Status.UNAVAILABLE, "the peer ended the response without a status")
         elif not stream.discarding:
             self._end_of_request(stream)

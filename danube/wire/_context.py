@@ -34,10 +34,10 @@ class Context:
         self.metadata = metadata
         """The headers of the request, without those of HTTP/2 and gRPC."""
         self.deadline = deadline
-        """When the caller stops waiting, on Trio's clock; infinity if never. The handler is then cancelled."""
+        """Deadline of the caller on Trio's clock, at which the handler is cancelled; infinity if there is none."""
         self.codec = codec
         self.authority = authority
-        """The host and port that the caller requested, according to it; empty if not given."""
+        """The host and port of the request (``:authority``); empty if not given. Not verified."""
 
     @property
     def remaining_s(self) -> float:

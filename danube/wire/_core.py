@@ -233,7 +233,7 @@ class ConnectionCore(ABC):
     def data_to_send(self, max_bytes: int = 1024 * 1024) -> bytes:
         """Return the bytes to write next: all control frames and about ``max_bytes`` of messages. Call until empty."""
         if self._preface_left and self._terminated is None:
-            return b""  # a server sends nothing before it knows that the peer speaks HTTP/2
+            return b""  # a server sends nothing before the peer's HTTP/2 preface has arrived
         return self._outgoing.take(max_bytes if self._terminated is None else 0)
 
 

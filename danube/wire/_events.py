@@ -32,13 +32,14 @@ class RequestReceived(Event, frozen=True):
     path: str
     """``/package.Service/Method``."""
     metadata: dict[str, str]
-    """The request's own headers, without pseudo-headers and gRPC's; values of a repeated name are joined by commas."""
+    """Headers of the request without pseudo-headers and those of gRPC; values of a repeated name are joined by
+    commas."""
     timeout_s: float | None
     """The caller's ``grpc-timeout``, or None if it has none."""
     content_type: str
     """For instance ``application/grpc+msgpack``."""
     authority: str = ""
-    """The host and port requested by the caller, according to it."""
+    """The host and port of the request (``:authority``). Not verified."""
 
 
 class ResponseReceived(Event, frozen=True):
@@ -58,7 +59,7 @@ class MessageReceived(Event, frozen=True):
 
 
 class EndOfStream(Event, frozen=True):
-    """Server: the peer has closed its side of this stream; it still reads."""
+    """Server: the peer has closed its sending side of this stream."""
 
     stream_id: int
 
@@ -83,7 +84,7 @@ class StreamReset(Event, frozen=True):
 
 
 class StreamFailed(Event, frozen=True):
-    """The data that the peer sent on this stream is refused. Further data on it is dropped.
+    """Data that the peer sent on this stream is refused. Further data on it is dropped.
 
     A server answers with the error's status; on a client the stream has been reset already.
     """

@@ -26,7 +26,7 @@ class Message:
         self._flow_size = flow_size
 
     def release(self) -> None:
-        """Return the bytes as credit to the peer; call it when the message is processed. Later calls do nothing."""
+        """Return the bytes as credit to the peer, once the message is processed. Repeated calls have no effect."""
         size = self._flow_size
         if size:
             self._flow_size = 0

@@ -30,7 +30,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     * ``start``, ``def start(request, call) -> None``: a plain function, called in the connection's own turn of the
       loop, for many small calls. A task per call would cost more than such a call itself.
 
-    The others have a ``handler``, ``async def handler(stream, context) -> None``; the call succeeds when it returns.
+    Streaming methods have a ``handler``, ``async def handler(stream, context) -> None``; the call succeeds when it
+    returns.
     An exception of a handler or ``start`` becomes the call's status.
     """
 

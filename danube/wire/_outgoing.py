@@ -70,7 +70,7 @@ class Outgoing:
         self._chunks.append(frame)
 
     def headers(self, stream_id: int, block: bytes, *, end: bool) -> None:
-        """Send a header block for a stream that h2 does not know."""
+        """Send a header block for a stream that is not managed by h2."""
         flags = _END_STREAM if end else 0
         limit = self._h2.max_outbound_frame_size
         kind = _HEADERS
@@ -86,10 +86,10 @@ class Outgoing:
         self.raw(FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + body)
 
     def whole(self, stream: WireStream, head: bytes, data: bytes, trailers: bytes) -> bool:
-        """Send headers, one message and trailers at once, for a stream that h2 does not know.
+        """Send headers, one message and trailers at once, for a stream that is not managed by h2.
 
-        False, and nothing is sent, if the windows have no room for the message, or if so much is queued already that
-        the peer may not be reading: data sent this way occupies no stream's slot.
+        Return False, and send nothing, if the windows have no room for the message, or if so much data is queued that
+        the peer may not be reading: data sent this way does not count against a stream's slot.
         """
         h2 = self._h2
         size = len(data) + PREFIX.size
@@ -115,7 +115,7 @@ class Outgoing:
         return True
 
     def take_h2(self) -> None:
-        """Take over the bytes that h2 wants to send, so that they keep their place among other frames."""
+        """Queue the bytes that h2 wants to send, in order with other frames."""
         data = self._h2.data_to_send()
         if data:
             self.raw(data)
@@ -197,8 +197,8 @@ class Outgoing:
         self._h2.outbound_flow_control_window -= size
         flags = 0
         if stream.ending and not stream.queued and stream.trailers is None:
-            # h2 ends a stream with an empty DATA frame. It is notified of the end; the flag itself is sent with the
-            # data.
+            # h2 would send the end of a stream as an empty DATA frame. Here h2 is only notified of the end, and the
+            # flag is sent with the last data.
             self._h2.end_stream(stream.stream_id)
             self._h2.clear_outbound_data_buffer()
             stream.ending = False

@@ -37,13 +37,13 @@ class Poller:
         self._readers: dict[int, Callable[[], None]] = {}
 
     def add(self, fd: int, on_readable: Callable[[], None]) -> None:
-        """Call ``on_readable`` whenever the socket has data, or has ended, until :meth:`remove`.
+        """Call ``on_readable`` whenever the socket has data or has been closed by the peer, until :meth:`remove`.
 
         It must not raise, and must read something or remove the socket: otherwise it is called endlessly.
         """
         assert sys.platform == "linux"
         if self._epoll.closed:
-            return  # the server ends, and so does the caller
+            return  # the server is being cancelled, and its connections with it
         self._readers[fd] = on_readable
         self._epoll.register(fd, select.EPOLLIN)
 
@@ -53,14 +53,14 @@ class Poller:
             self._epoll.unregister(fd)
 
     async def run(self) -> None:
-        """Wait and call, until cancelled."""
+        """Poll the sockets and call their callbacks, until cancelled."""
         poll, readers = self._epoll.poll, self._readers
         with self._epoll:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
                 for fd, _ in poll(0, _MAX_EVENTS):
                     on_readable = readers.get(fd)
-                    if on_readable is not None:  # else another socket's callback has removed it in this round
+                    if on_readable is not None:  # otherwise another callback has removed it in this round
                         on_readable()
 
 

@@ -77,10 +77,10 @@ class Receiving(ConnectionCore):
         if error is not None:
             self._fail(stream, error)
         elif not stream.remote_closed:
-            # The rest of the current frame is in `missing`, and has been deducted from the window.
+            # `missing` includes the rest of the current frame, which has been deducted from the window already.
             lack = stream.missing - self._data_left - stream.window
             if lack > 0 and stream.missing > 0:
-                # Owed credit is included: a separate loan would let the next message begin, and borrow, too.
+                # Owed credit is deducted from the loan. Otherwise the next message could begin, and take a loan, too.
                 loan = max(0, lack - stream.owed)
                 stream.loan += loan
                 self._open_window(stream, loan)
@@ -105,7 +105,8 @@ class Receiving(ConnectionCore):
         if stream is None:
             if stream_id == 0 or stream_id > self._highest_stream_id:
                 raise FatalError(ErrorCodes.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which was never opened")
-            # The stream ended here and the peer may not know yet. The bytes used up its window, so they are returned.
+            # The stream has ended here, possibly unknown to the peer. Its bytes have used the window, so they are
+            # returned.
             self._consume_window(None, length)
             self._owed += length
             if not length:
@@ -192,9 +193,9 @@ class Receiving(ConnectionCore):
         room = owed
         if self._pending > self._pending_limit:
             if self._complete:
-                return  # until the application returns some
-            # Only incomplete messages: waiting would never end. They get the rest of the budget, and when
-            # that is used up, one must be dropped.
+                return  # wait until the application returns credit
+            # All pending bytes belong to incomplete messages, so the application cannot return credit. They get the
+            # rest of the budget; when it is used up, one message must be dropped.
             budget = self._limits.max_pending_bytes_per_connection
             if receiving and not self._window and self._pending >= budget:
                 self._fail_largest()

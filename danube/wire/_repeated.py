@@ -2,8 +2,8 @@
 
 h2 decodes a header block, checks it by the rules of HTTP/2 and HTTP, and tracks the states of the stream; for a
 small call that is most of the cost. A block that was found valid and has the same meaning as before
-(:mod:`danube.wire._hpack`) need not be checked again. Such a stream is managed here alone: h2 only records that its id
-is used, and treats it as a closed stream, which it will be when frames of it reach h2.
+(:mod:`danube.wire._hpack`) need not be checked again. Such a stream is managed here alone. h2 only records that its id
+is used, and treats it as closed; frames of the stream reach h2 only after it has been closed here.
 
 Few rules remain: the content-length, if there was one, must be correct; nothing follows the end;
 trailers are accepted and ignored. Windows are managed here for all streams.
@@ -32,7 +32,7 @@ _OK_TRAILERS = literals([("grpc-status", str(int(Status.OK)))])
 
 
 class RepeatedCalls(Calls):
-    """The streams that h2 does not know, and complete answers at once."""
+    """Manages streams without h2, and sends complete answers in one step."""
 
     def _take_headers(self, kind: int, flags: int, stream_id: int, data: bytes, position: int, stop: int) -> None:
         """Server: handle a HEADERS or CONTINUATION frame."""
@@ -69,7 +69,7 @@ class RepeatedCalls(Calls):
     def _take_trailers(self, stream: WireStream, flags: int, block: bytes) -> None:
         if flags not in _PLAIN_ENDS:
             raise FatalError(ErrorCodes.PROTOCOL_ERROR, "a request's trailers must fit one frame, without padding")
-        # Their meaning is ignored, but their effect on the table is not.
+        # Trailers are ignored, but they must be decoded, because they may change the header table.
         self._h2.decoder.decode(block)
         self._repeats.changed()
         if not flags & FrameType.END_STREAM:
@@ -84,7 +84,7 @@ class RepeatedCalls(Calls):
         if stream is None or stream.h2 is not None:
             return False
         if stream.remote_closed and stream.local_closed:
-            return True  # a stream ends once
+            return True  # a stream is ended only once
         self._close_both(stream)
         self._events.append(StreamReset(stream_id, int.from_bytes(data[body : body + 4], "big")))
         return True

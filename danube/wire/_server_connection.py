@@ -1,10 +1,10 @@
 """One accepted connection of the server: reads events, writes responses, and runs the handlers of its streams.
 
-It has one task for itself, and one for each stream, but none for calls of plain functions. Received data is turned
-into events, which are passed to streams. The server's poller reads real sockets
-(:mod:`danube.wire._poller`), the connection's task everything else. Writing happens once in a turn of the loop, for
-all queued data: the server's one flusher task calls :meth:`ServerConnection.flush` for each connection
-with queued data. Only for a slow reader a task is started, which waits for it.
+A connection has one task, and one more for each streaming call; unary calls served by plain functions have none.
+Received data becomes events, which are passed to streams. The server's poller reads real sockets
+(:mod:`danube.wire._poller`), the connection's task everything else. Queued data is written once in each turn of the
+loop: the server's flusher task calls :meth:`ServerConnection.flush` for each connection with queued data. A separate
+task is started only for a peer that reads slowly.
 There are no timers here; the server's :meth:`ServerConnection.check` checks all connections at once.
 """
 
@@ -54,13 +54,13 @@ __all__ = ["MAX_READ_BYTES", "WRITE_PIECE_BYTES", "ServerConnection"]
 MIN_READ_BYTES = 16 * 1024
 MAX_READ_BYTES = 1024 * 1024
 WRITE_BYTES = 512 * 1024
-"""Bytes assembled for one write; the part that a slow reader does not accept stays in memory."""
+"""Maximum number of bytes assembled for one write; the part that the peer does not accept stays in memory."""
 WRITE_PIECE_BYTES = 256 * 1024
 """A large write is split into pieces of this size, so that progress of a slow reader is noticed."""
 HARD_FACTOR = 4
 """A connection with this many times ``max_send_buffer_bytes_per_connection`` queued is closed at once."""
 CLOSING_TIMEOUT_S = 1.0
-"""How long a connection that is over may take to write its last data."""
+"""Time limit for writing the last data of a connection that has ended."""
 
 log = logging.getLogger("danube.wire")
 
@@ -100,7 +100,8 @@ class ServerConnection:
         self.limits = server.limits
         self.connection_id = connection_id
         self.foreign = False
-        """Whether the peer has made calls that Danube's own clients never make; such peers are drained slowly."""
+        """Whether the peer is not one of Danube's own clients, judging by its calls. Such peers get more time when the
+        broker drains."""
         self.peer = peer
         now = trio.current_time()
         self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
@@ -110,9 +111,9 @@ class ServerConnection:
         self._nursery: trio.Nursery | None = None
         self._backlog: memoryview | None = None
         self._waiters: dict[ServerStream, int] = {}
-        """Streams that wait until no more than this is queued for them, in order of arrival."""
+        """Streams that wait for room, with the number of queued bytes that they wait for, in order of arrival."""
         self._counted = 0
-        """The part of the bytes queued for the peer that the server has counted."""
+        """The number of queued bytes that are included in the server's count."""
         self._framed = 0
         self._full_since = math.inf
         self._flushing = False
@@ -140,11 +141,12 @@ class ServerConnection:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await self._read()
-                # Pending protocol data (the reason of the end) is written before everything here is cancelled.
+                # Pending protocol data (such as the reason of the end) is written before the tasks are cancelled.
                 self.close_when_written()
                 for stream in self._streams.values():
                     stream.abandon(None)
-                # flush() ends this by cancelling; a nursery that closed by itself would refuse the rest of a backlog.
+                # flush() ends this task by cancelling it. A nursery that closes earlier would refuse the task that
+                # writes a backlog.
                 await trio.sleep_forever()
         finally:
             self._closed = True
@@ -180,7 +182,7 @@ class ServerConnection:
                 if data is None or (data and self._take(data)):
                     return
             except ConnectionLostError:
-                pass  # this is the end, too
+                pass  # treated like the end of the data
             except Exception as error:  # noqa: BLE001 - a bug costs this connection: its own task raises it
                 failure.append(error)
             poller.remove(fd)
@@ -198,7 +200,7 @@ class ServerConnection:
         """Handle received data; False after the end."""
         protocol = self.protocol
         length, size = len(data), self._read_size
-        # Large reads for busy senders, without large buffers for the others.
+        # Busy senders get large reads, others only small buffers.
         if length == size:
             if size < MAX_READ_BYTES:
                 self._read_size = size * 4
@@ -247,7 +249,7 @@ class ServerConnection:
             self._nursery.cancel_scope.cancel()
 
     async def _write_backlog(self) -> None:
-        """Write on behalf of :meth:`flush` until the peer has taken everything."""
+        """Write the data that :meth:`flush` could not write, until the peer has accepted all of it."""
         data = self._backlog
         assert data is not None
         assert self._nursery is not None
@@ -296,7 +298,7 @@ class ServerConnection:
             self._check_room()
 
     def _check_room(self) -> None:
-        # Only as many as may have room, so that they do not all fill it at once; unused room is passed on.
+        # Notify only as many streams as may have room; unused room is passed on to the next ones.
         if self.full():
             return
         limits, waiters = self.limits, self._waiters
@@ -320,7 +322,7 @@ class ServerConnection:
             self.cut_off(f"more than {HARD_FACTOR} times max_send_buffer_bytes_per_connection = {most}")
 
     def cut_off(self, why: str) -> None:
-        """Disconnect a peer that has requested more than it reads, unless that is done."""
+        """Disconnect a peer that requests more data than it reads, unless it is disconnected already."""
         if self._nursery is not None and not self._nursery.cancel_scope.cancel_called:
             self._cut(f"{self.waiting_bytes} bytes wait for it, {why}; it asks for more than it reads")
 
@@ -332,7 +334,7 @@ class ServerConnection:
         return self._counted
 
     def _check_taking(self, now: float) -> None:
-        """Disconnect a peer that holds more than its share and accepts nothing, even if its socket is idle."""
+        """Disconnect a peer whose queued bytes exceed the limit and that has accepted none for ``write_timeout_s``."""
         waiting = self.waiting_bytes
         self._count(waiting)
         framed = self.protocol.framed_bytes
@@ -397,7 +399,7 @@ class ServerConnection:
         self.wake_writer()
 
     def end_streams(self) -> None:
-        """Cancel running handlers, and calls not yet served; their callers are told to reconnect."""
+        """Cancel running handlers, and calls not yet served. Their callers get an error that makes them reconnect."""
         error = BrokerDrainingError("the broker is shutting down; reconnect")
         for stream in self._streams.values():
             stream.abandon(error)
@@ -411,7 +413,7 @@ class ServerConnection:
         return bool(self._calls)
 
     def drop_calls(self) -> None:
-        """Give up unanswered unary calls; their callers are told to reconnect."""
+        """Fail unanswered unary calls. Their callers get an error that makes them reconnect."""
         error = BrokerDrainingError("the broker is shutting down; reconnect")
         for call in list(self._calls.values()):
             call.drop(error)
@@ -473,7 +475,7 @@ class ServerConnection:
             stream.abandon(event.error)
 
     def call_answered(self, stream_id: int) -> None:
-        """Free the slot of a unary call that is answered, or need not be answered any more."""
+        """Free the slot of a unary call that is answered or dropped."""
         del self._calls[stream_id]
         protocol = self.protocol
         protocol.finish(stream_id)
@@ -498,7 +500,7 @@ class ServerConnection:
                         self.protocol.send_response_headers(stream.stream_id, content_type)
                         await method.handler(stream, stream.context)
             except Exception as exc:
-                # A bug in a handler, too, fails only its own call, not the connection or the broker.
+                # Even a bug in a handler fails only its own call, not the connection or the broker.
                 error = _own_error(exc)
                 if error is None:
                     log.exception("the handler of %s failed", method.path)
@@ -510,7 +512,7 @@ class ServerConnection:
             error = stream.failure or error
             settled = True
         finally:
-            # Also when the whole connection is cancelled (then there is no peer to notify): the slot is free only now.
+            # Also if the whole connection is cancelled, and no peer is left to notify: the slot is freed only now.
             self._finish(stream, error, tell=settled and not stream.gone)
 
     async def _serve_unary(self, stream: ServerStream, method: Method, content_type: str) -> None:
@@ -543,7 +545,7 @@ class ServerConnection:
 
 
 def _own_error(exc: Exception) -> DanubeError | None:
-    # A handler's nursery wraps exceptions into groups; if all are DanubeErrors, report the first one.
+    # A nursery in a handler wraps exceptions into groups; if all are DanubeErrors, report the first one.
     if isinstance(exc, ExceptionGroup):
         errors = [_own_error(child) for child in exc.exceptions]
         return errors[0] if None not in errors else None

@@ -25,11 +25,11 @@ _log = logging.getLogger("danube.wire")
 
 
 class ServerStream:
-    """One call on the server: messages in, messages out.
+    """A streaming call, as its handler on the server sees it.
 
     One task receives. Sending is open to all tasks of the same event loop: :meth:`send_nowait` may be called from
-    another task, for instance when a commit has settled. No method fails because the peer is gone; the handler
-    is cancelled, and sent messages are dropped.
+    another task, for instance when a commit has settled. When the peer is gone, the handler is cancelled and sent
+    messages are dropped; methods do not fail for that reason.
     """
 
     __slots__ = (
@@ -145,10 +145,11 @@ class ServerStream:
                 connection.pass_room_on()
 
     def crowded(self, *, whole_connection: bool = False) -> bool:
-        """Whether too much is queued for the peer to send it more; sends what can be sent first.
+        """Send as much as possible, then return whether too much is queued for the peer to send it more.
 
         Args:
-            whole_connection: use the full limit of the connection: messages not sent now are lost.
+            whole_connection: compare with the full limit of the connection, because messages that are not sent now are
+                lost.
         """
         connection = self.connection
         if connection.waiting_bytes < connection.server.least_crowded_bytes:
@@ -161,14 +162,14 @@ class ServerStream:
     def when_room(self, on_room: Callable[[], None], on_stall: Callable[[], None]) -> None:
         """Call ``on_room`` once there is room for this stream (see :meth:`crowded`), in a later turn.
 
-        A callee that sends nothing must call :meth:`pass_room_on`. ``on_stall`` is called, possibly often, while the
-        peer has accepted nothing for a second or two. No callback is called after the call has ended.
+        If ``on_room`` sends nothing, it must call :meth:`pass_room_on`. ``on_stall`` is called, possibly often, while
+        the peer has accepted nothing for a second or two. No callback is called after the call has ended.
         """
         self._on_room = on_room, on_stall
         self.connection.wait_for_room(self, self.connection.limits.max_send_buffer_bytes // 2)
 
     def pass_room_on(self) -> None:
-        """Offer the room that this stream was notified of, and does not use, to another stream."""
+        """Offer unused room of this stream to another one."""
         self.connection.pass_room_on()
 
     @property
@@ -215,7 +216,7 @@ class ServerStream:
             self._on_room[1]()
 
     def abandon(self, failure: DanubeError | None) -> None:
-        """Connection: cancel the handler; ``failure`` is sent to the caller, None if it does not listen."""
+        """Connection: cancel the handler, and send ``failure`` to the caller; None if the caller is gone."""
         if failure is None:
             self.gone = True
         elif self.failure is None:

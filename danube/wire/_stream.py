@@ -54,7 +54,7 @@ class WireStream:
         self, stream_id: int, h2: H2Stream | None, window: int, send_window: int, max_message_bytes: int
     ) -> None:
         self.stream_id = stream_id
-        self.h2 = h2  # None: h2 knows nothing of this stream, its request was a repeat
+        self.h2 = h2  # None: the stream is not managed by h2, because its request was a repeat
         self.max_message_bytes = max_message_bytes
         # Receiving. `window` is what the peer may still send; `pending` was received and not returned, of which
         # `complete` is in whole messages; `loan` was granted ahead, for a large message; `owed` is to be
@@ -68,9 +68,9 @@ class WireStream:
         self.length = 0
         self.missing = -1  # -1: between messages, or inside the prefix
         self.parts: list[bytes | bytearray] = []
-        self.checked = False  # h2 counts the bytes of this stream, against its content-length
-        self.received = 0  # bytes in DATA frames, counted where h2 does not
-        self.expected = -1  # the content-length, where h2 does not look at it
+        self.checked = False  # h2 compares the bytes of this stream with its content-length
+        self.received = 0  # bytes in DATA frames, for streams not managed by h2
+        self.expected = -1  # the content-length, for streams not managed by h2
         self.discarding = False
         self.remote_closed = False
         # Sending. `send_window` is what the peer still accepts.
@@ -127,7 +127,7 @@ class WireStream:
         return None
 
     def _check_prefix(self, compressed: int, length: int) -> DanubeError | None:
-        # Before any byte of the message is stored.
+        # Checked before any byte of the message is stored.
         if compressed == 1:
             return UnimplementedError("compressed gRPC messages are not taken here; send with grpc-encoding identity")
         if compressed:

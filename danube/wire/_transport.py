@@ -1,10 +1,10 @@
 """Transports of a connection: direct access to a real socket under Trio, or any byte stream.
 
-Trio's SocketStream tries each call, then makes a checkpoint, then perhaps waits: three trips through the scheduler for
-an answer of 100 bytes. A connection reads when the socket is readable and writes without waiting
-while the kernel takes the bytes. That halves the cost of a small message. TLS, simulated networks, memory
-streams and asyncio have no such socket and are used as streams, unless a stream has a method ``as_transport`` that
-returns a better :class:`Transport`.
+Trio's SocketStream makes a system call and a checkpoint, and may wait, for each operation: three passes through the
+scheduler for an answer of 100 bytes. A :class:`SocketTransport` reads when the socket is readable, and writes without
+waiting as long as the kernel accepts the bytes. That halves the cost of a small message. TLS, simulated networks,
+memory streams and asyncio have no such socket and are used as streams, unless a stream has a method ``as_transport``
+that returns a better :class:`Transport`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Transport(Protocol):
 
 
 class StreamTransport:
-    """Any Trio stream."""
+    """A transport over any Trio stream."""
 
     __slots__ = ("_stream",)
 
@@ -66,12 +66,12 @@ class StreamTransport:
             raise _lost(exc) from exc
 
     async def close(self) -> None:
-        """Close at once, without a goodbye."""
+        """Close at once, without a graceful shutdown."""
         await trio.aclose_forcefully(self._stream)
 
 
 class SocketTransport:
-    """A non-blocking socket of the operating system, owned by this object."""
+    """A transport over a non-blocking socket of the operating system, which it owns."""
 
     __slots__ = ("_socket",)
 
@@ -131,7 +131,7 @@ class SocketTransport:
 
 
 class AnyioTransport:
-    """Any anyio byte stream, under either event loop."""
+    """A transport over any anyio byte stream, under either event loop."""
 
     __slots__ = ("_stream",)
 
@@ -159,7 +159,7 @@ class AnyioTransport:
             raise _lost(exc) from exc
 
     async def close(self) -> None:
-        """Close at once, without a goodbye."""
+        """Close at once, without a graceful shutdown."""
         await anyio.aclose_forcefully(self._stream)
 
 
@@ -182,7 +182,7 @@ def transport_of(stream: trio.abc.Stream | anyio.abc.ByteStream) -> Transport:
 
 
 def _is_real(sock: trio.socket.SocketType) -> bool:
-    # A socket of a custom socket factory (a simulated network) has no file descriptor, or none that is a socket.
+    # A socket of a custom socket factory (a simulated network) has no file descriptor of a real socket.
     try:
         return stat.S_ISSOCK(os.fstat(sock.fileno()).st_mode)
     except (OSError, AttributeError, NotImplementedError, TypeError, ValueError):

@@ -4,9 +4,9 @@ Its life cycle::
 
     headers --> message and end of the request --> start(request, call) --> reply() or fail(), now or later --> gone
 
-Whatever happens in between, a reset, a deadline, the end of the connection, the work that ``start`` began continues,
-so the call's slot stays occupied until the call is answered. That makes resetting streams ineffective as an attack. An
-answer without a waiting caller frees the slot and is dropped.
+The work that ``start`` began continues after a reset, a deadline or the end of the connection, so the call's slot stays
+occupied until the call is answered. That makes resetting streams ineffective as an attack. If the caller is gone, the
+answer is dropped and the slot freed.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class UnaryCall:
         self._context: Context | None = None
         self._data: bytes | None = None
         self.started = False
-        """Whether a handler has taken it, and will answer."""
+        """Whether it was passed to ``start``, which must answer it."""
         self.deadline = deadline
-        """When the caller stops waiting, on Trio's clock; infinity if never."""
+        """Deadline of the caller on Trio's clock; infinity if there is none."""
         self.gone = False
         """Whether the caller no longer waits for the answer."""
         self.answered = False
-        """Whether :meth:`reply` or :meth:`fail` was called, or is no longer needed."""
+        """Whether the call was answered or dropped."""
 
     def __repr__(self) -> str:
         return f"<UnaryCall {self._request.stream_id} {self._request.path} of {self._connection.peer}>"
@@ -168,7 +168,7 @@ class UnaryCall:
             self.fail(error)
 
     def abandon(self, error: DanubeError | None) -> None:
-        """Connection: the caller no longer waits; ``error`` is sent to it, None if it does not listen."""
+        """Connection: the caller no longer waits. ``error`` is sent to it; None if it is gone."""
         if error is not None and not self.gone:
             self._send_error(error)
         self.gone = True
@@ -176,7 +176,7 @@ class UnaryCall:
             self._finish()
 
     def drop(self, error: DanubeError | None) -> None:
-        """Connection: the same, without waiting for the work of the handler."""
+        """Connection: like :meth:`abandon`, but free the slot without waiting for the answer."""
         self.abandon(error)
         if not self.answered:
             self._finish()

@@ -1,4 +1,4 @@
-"""The client's end of the wire: one connection with many calls, under Trio and asyncio (anyio).
+"""The gRPC client: one connection with many concurrent calls, under Trio and asyncio (anyio).
 
 A channel has a reader task, a writer task and a keep-alive task; calls run in the tasks of their callers. Everything
 that calls queue in one turn of the event loop is sent in one write. A channel does not reconnect: when its
@@ -49,7 +49,8 @@ MAX_READ_BYTES = 1024 * 1024
 WRITE_PIECE_BYTES = 256 * 1024
 CLOSING_TIMEOUT_S = 1.0
 LAST_STREAM_ID = 2**31 - 1 - 2 * 1024 * 1024
-"""From this stream id on, after about 2^30 calls, a connection is retired; a million ids are left for late calls."""
+"""Stream id at which a connection is retired, after about 2^30 calls; a million ids are left for calls already
+begun."""
 _REFUSED_STREAM = 7
 
 Connect = Callable[[], Awaitable[anyio.abc.ByteStream]]
@@ -248,7 +249,7 @@ class Channel:
             tasks.start_soon(self._write)
             tasks.start_soon(self._keep_alive)
             await self._read()
-            # The writer ends by itself once its last data (the reason of the end) is written.
+            # The writer ends once its last data (the reason of the end) is written.
             with anyio.move_on_after(CLOSING_TIMEOUT_S):
                 await self._written.wait()
             tasks.cancel_scope.cancel()
@@ -322,7 +323,7 @@ class Channel:
             if now - self._write_began > limits.write_timeout_s:
                 await self._give_up(f"accepted no bytes for {limits.write_timeout_s} s")
                 return
-            if now < self._last_read + limits.keepalive_idle_s:  # as above: a difference may round the other way
+            if now < self._last_read + limits.keepalive_idle_s:  # a sum as above: differences may round differently
                 continue
             self.protocol.ping(b"keepaliv")
             self.wake_writer()
@@ -354,8 +355,8 @@ class Channel:
             if event.code == _REFUSED_STREAM:
                 stream.deliver_outcome(CallRefusedError(f"the broker refused the call of {stream.path}; try again"))
             else:
-                # The broker ends calls with a status. A reset comes from an intermediary, which has its own
-                # reasons (a timeout, a restart, a limit) and its own codes for them.
+                # Brokers end calls with a status, so this reset comes from an intermediary, whose reasons (timeout,
+                # restart, limit) and codes differ.
                 stream.deliver_outcome(
                     ConnectionLostError(
                         f"{self._authority}: the call of {stream.path} was reset on its way (HTTP/2 code {event.code})"

@@ -33,7 +33,7 @@ class Codec(Protocol):
         """Return the bytes of ``value``."""
 
     def decode(self, kind: type[T], data: bytes) -> T:
-        """Return the object of type ``kind`` in ``data``; InvalidArgumentError if there is none."""
+        """Decode an object of type ``kind``; InvalidArgumentError if the data is invalid."""
 
 
 class MsgpackCodec:
@@ -53,7 +53,7 @@ class MsgpackCodec:
             raise InvalidArgumentError(f"{type(value).__name__} cannot be encoded as msgpack: {exc}") from exc
 
     def decode(self, kind: type[T], data: bytes) -> T:
-        """Return the object of type ``kind`` in ``data``; InvalidArgumentError names the type and the reason."""
+        """Decode an object of type ``kind``; InvalidArgumentError names the type and the reason."""
         decoder = self._decoders.get(kind)
         if decoder is None:
             decoder = self._decoders[kind] = msgspec.msgpack.Decoder(kind)

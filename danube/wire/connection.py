@@ -1,19 +1,19 @@
-"""One HTTP/2 connection that speaks gRPC, as a pure state machine: bytes and time in, events and bytes out.
+"""The state machine of one gRPC connection over HTTP/2, without I/O: bytes and time in, events and bytes out.
 
 h2 implements the rules of HTTP/2: header compression, settings, stream states, outbound windows. In front of it is a
 separate frame splitter, for four reasons:
 
 * DATA payload goes straight into message assembly instead of through h2's four copies;
 * requests that repeat an earlier one are served without h2 (:mod:`danube.wire._repeated`);
-* every frame is seen and counted, also those that h2 handles silently (resets of closed streams, CONTINUATION), which
-  is where floods are stopped;
+* all frames are counted to stop floods, including frames that h2 handles silently (resets of closed streams,
+  CONTINUATION);
 * GOAWAY is graceful here: h2 would refuse to finish the open streams after one.
 
 Received bytes are returned to the peer as window credit by the rules in :mod:`danube.wire._receiving`.
 
-Abuse ends the connection with GOAWAY and ENHANCE_YOUR_CALM: too many resets, PING, SETTINGS, empty DATA, new streams or
-header bytes. The slot of a stream is freed when the application calls :meth:`GrpcConnection.finish`, not when the
-peer resets it: unfinished work counts.
+Too many resets, PING, SETTINGS, empty DATA, new streams or header bytes end the connection with GOAWAY and
+ENHANCE_YOUR_CALM. A stream occupies a slot until the application calls :meth:`GrpcConnection.finish`, even if the peer
+has reset it, so that unfinished work counts.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class GrpcConnection(RepeatedCalls):
     """The state machine of one connection, for either role.
 
     ``now`` is in seconds on any monotonic clock. ``message_limit`` (servers) returns the largest request message in
-    bytes for a path. A client passes the limit with each request. Methods raise no errors that a peer could provoke,
-    unless documented; errors of the peer are returned by :meth:`receive` as events.
+    bytes for a path. A client passes the limit with each request. Errors of the peer are returned by :meth:`receive` as
+    events; methods do not raise them unless documented.
     """
 
     def receive(self, data: bytes, now: float) -> list[Event]:
@@ -68,7 +68,7 @@ class GrpcConnection(RepeatedCalls):
         except DenialOfServiceError as exc:
             self._terminate(ErrorCodes.ENHANCE_YOUR_CALM, str(exc))
         except Exception as exc:  # noqa: BLE001
-            # Invalid input in h2, hpack or hyperframe: whatever they raise, only this connection ends.
+            # h2, hpack and hyperframe may raise any exception for invalid input; it ends only this connection.
             code = getattr(exc, "error_code", ErrorCodes.PROTOCOL_ERROR)
             self._terminate(code, f"{type(exc).__name__}: {exc}")
         return events
@@ -119,7 +119,7 @@ class GrpcConnection(RepeatedCalls):
             self._tail = data[position:]
 
     def _take_preface(self, data: bytes) -> int:
-        # Returns the start of the frames, or -1 if `data` needs no further processing.
+        # Return the position of the first frame, or -1 if `data` needs no further processing.
         size = len(_PREFACE)
         if data[:size] == _PREFACE[: len(data)]:
             if len(data) < size:
@@ -175,7 +175,8 @@ class GrpcConnection(RepeatedCalls):
                     return
         elif kind == FrameType.PING:
             if not flags & FrameType.ACK:
-                # As in gRPC servers: clients probe their bandwidth with a PING for each answer, which is not a flood.
+                # As in gRPC servers: clients that measure their bandwidth send a PING for each answer, which is not a
+                # flood.
                 if self._outgoing.sent_data:
                     self._outgoing.sent_data = False
                 else:

@@ -41,7 +41,7 @@ CHECK_INTERVAL_S = 1.0
 """Interval of checking timeouts: they take effect up to this much late."""
 
 LINGER_S = 0.5
-"""Time for foreign clients to notice that the broker ends, before their connections are closed."""
+"""Seconds between the end of a foreign client's calls and the end of its connection when the broker drains."""
 
 log = logging.getLogger("danube.wire")
 
@@ -61,10 +61,10 @@ class Server:
                     raise ConfigurationError(f"method {method.path} is registered twice, or under the path {path}")
                 self.methods[path] = method
         self.draining = trio.Event()
-        """Set when :meth:`drain` begins; handlers of long streams may watch it."""
+        """Set when :meth:`drain` begins, for handlers of long streams."""
         self.linger_s = LINGER_S
-        """Time that :meth:`drain` gives foreign clients to notice the end, before their connections are closed."""
-        # Dicts keep their order; a set would be ordered by addresses, so that no run could be reproduced.
+        """Seconds for which :meth:`drain` keeps connections of foreign clients open after their calls have ended."""
+        # A dict, because the order of a set depends on addresses, so that runs could not be reproduced.
         self._connections: dict[ServerConnection, None] = {}
         self._accepting = trio.CancelScope()
         self._next_connection_id = 1
@@ -74,16 +74,16 @@ class Server:
         self._unflushed: list[ServerConnection] = []
         self._flush_wanted = Waker()
         self.waiting_bytes = 0
-        """Bytes queued for the peers of all connections, as of their last turns."""
+        """Bytes queued for the peers of all connections, as last reported by each connection."""
         self.pressed = False
-        """Whether they have reached ``max_send_buffer_bytes_in_all``, and not yet fallen far below it."""
+        """Whether they have reached ``max_send_buffer_bytes_in_all``, and have not yet fallen far below it."""
         self._crowded_bytes = min(
             self.limits.max_send_buffer_bytes,
             self.limits.max_send_buffer_bytes_per_connection,
             self.limits.max_send_buffer_bytes_in_all,
         )
         self.least_crowded_bytes = self._crowded_bytes
-        """Below this many queued bytes a connection cannot be crowded."""
+        """A connection with fewer queued bytes is never crowded."""
         self.poller: Poller | None = None
         """Reads the sockets, while the server runs and if the system supports it."""
 
@@ -109,7 +109,7 @@ class Server:
         Returns after :meth:`drain`. Cancelling it closes listeners and connections at once.
 
         Raises:
-            OutOfDescriptorsError: no file descriptor is left to poll sockets with. The listeners are as they were.
+            OutOfDescriptorsError: no file descriptor is left for polling sockets. The listeners remain open.
         """
         try:
             self.poller = poller = new_poller()
@@ -140,7 +140,7 @@ class Server:
         if len(self._connections) >= self.limits.max_connections or self.draining.is_set():
             self._refused += 1
             if self._refused == 1:
-                self._tell_refused()  # the first is logged at once, others once per second
+                self._tell_refused()  # the first refusal is logged at once, later ones once per second
             await trio.aclose_forcefully(stream)
             return
         connection = ServerConnection(self, stream, self._next_connection_id, _peer_name(stream))
@@ -149,7 +149,7 @@ class Server:
         try:
             await connection.run()
         except Exception:
-            # A bug here must cost one connection, not the broker: serve_listeners would let it through.
+            # A bug here must end one connection only; serve_listeners would propagate the exception.
             log.exception("connection %d of %s failed", connection.connection_id, connection.peer)
         finally:
             self._connections.pop(connection, None)
@@ -161,7 +161,7 @@ class Server:
             self._notify()
 
     def flush_soon(self, connection: ServerConnection) -> None:
-        """Connection: it has data to write."""
+        """Connection: schedule a flush of its queued data."""
         self._unflushed.append(connection)
         self._flush_wanted.wake()
 
@@ -188,7 +188,7 @@ class Server:
                     most,
                 )
         elif waiting > 2 * most:
-            # Many peers may hold something each, so disconnect those that hold the most.
+            # Many peers may each have little data queued, so disconnect those with the most.
             worst = max(self._connections, key=lambda connection: connection.counted_bytes)
             worst.cut_off(f"more than for any other, and {waiting} for all")
         elif waiting < most - most // 4:
@@ -205,7 +205,7 @@ class Server:
             await trio.sleep(CHECK_INTERVAL_S)
             now = trio.current_time()
             if self._refused > 1:
-                self._refused -= 1  # one was logged before
+                self._refused -= 1  # the first refusal was logged before
                 self._tell_refused()
             self._refused = 0
             for connection in list(self._connections):
@@ -227,14 +227,13 @@ class Server:
 
         No new connections and streams are accepted; open streams have ``grace_s`` seconds to end. The others are
         cancelled and their callers get UNAVAILABLE (``broker-draining``), so that they reconnect. Unary calls that a
-        plain function has begun to serve have ``settle_s`` more: they cannot be cancelled, and a caller notified
-        of a failure would repeat work that is done. Returns when every connection is closed; :meth:`run` returns
-        then, too.
+        plain function has begun to serve have ``settle_s`` more: they cannot be cancelled, and a caller that gets an
+        error would repeat work that is done. Returns when every connection is closed; :meth:`run` returns then, too.
 
-        Danube's own clients get GOAWAY at once. Others may treat a GOAWAY, or the end of the connection, that
-        arrives together with the ends of their streams as a permanent failure. They get those ends first; for
-        :attr:`linger_s` seconds from then on, or until they have left, their new calls are answered with UNAVAILABLE;
-        only then they get GOAWAY, and the connection ends.
+        Danube's own clients get GOAWAY at once. Foreign clients may treat a GOAWAY, or the end of the connection, as a
+        permanent failure if it arrives together with the ends of their streams. So their streams end first. For
+        :attr:`linger_s` seconds, or until they disconnect, new calls are answered with UNAVAILABLE; then they get
+        GOAWAY, and the connection ends.
         """
         self.draining.set()
         self._accepting.cancel()
@@ -252,7 +251,7 @@ class Server:
                 await self._changed.wait()
         for connection in self._connections:
             connection.drop_calls()
-        # Handlers may shield the settling of their work; the check of timeouts bounds the writing.
+        # Handlers may shield work that must settle; the check of timeouts bounds the writing.
         while not all(connection.idle for connection in self._connections):
             await self._changed.wait()
         with trio.move_on_at(leave_at):
