@@ -52,7 +52,10 @@ class Calls(Receiving):
         if not stream_id:
             window = self._h2.outbound_flow_control_window + increment
             if window > _MAX_WINDOW:
-                raise FatalError(ErrorCodes.FLOW_CONTROL_ERROR, f"the peer opened the connection's window to {window}")
+                raise FatalError(
+                    ErrorCodes.FLOW_CONTROL_ERROR,
+                    f"the peer increased the connection's window to {window}, beyond the maximum",
+                )
             self._h2.outbound_flow_control_window = window
             return True
         stream = self._streams.get(stream_id)
@@ -82,7 +85,9 @@ class Calls(Receiving):
         for stream in self._streams.values():
             stream.send_window += delta
             if stream.send_window > _MAX_WINDOW:
-                raise FatalError(ErrorCodes.FLOW_CONTROL_ERROR, "the peer's SETTINGS open a window beyond the limit")
+                raise FatalError(
+                    ErrorCodes.FLOW_CONTROL_ERROR, "the peer's SETTINGS increase a stream's window beyond the maximum"
+                )
             if stream.blocked:
                 stream.blocked = False
                 self._outgoing.wake(stream)
@@ -257,7 +262,7 @@ class Calls(Receiving):
         new streams, and LimitExceededError if the peer's limit of concurrent streams is reached.
         """
         if self._terminated is not None or self._peer_draining:
-            raise CallRefusedError("the connection takes no new calls; open another one")
+            raise CallRefusedError("the connection accepts no new calls; open another one")
         headers = [
             (":method", "POST"),
             (":scheme", "http"),
@@ -273,9 +278,9 @@ class Calls(Receiving):
             stream_id = self._h2.get_next_available_stream_id()
             self._h2.send_headers(stream_id, headers)
         except TooManyStreamsError as exc:
-            raise LimitExceededError(f"the broker takes no more streams on this connection: {exc}") from exc
+            raise LimitExceededError(f"the broker accepts no more streams on this connection: {exc}") from exc
         except H2Error as exc:
-            raise CallRefusedError(f"the connection takes no new calls: {exc}") from exc
+            raise CallRefusedError(f"the connection accepts no new calls: {exc}") from exc
         self._highest_stream_id = stream_id
         self._streams[stream_id] = WireStream(
             stream_id, self._h2.streams[stream_id], self._window_size, self._send_window, max_message_bytes

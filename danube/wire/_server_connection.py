@@ -324,7 +324,7 @@ class ServerConnection:
     def cut_off(self, why: str) -> None:
         """Disconnect a peer that requests more data than it reads, unless it is disconnected already."""
         if self._nursery is not None and not self._nursery.cancel_scope.cancel_called:
-            self._cut(f"{self.waiting_bytes} bytes wait for it, {why}; it asks for more than it reads")
+            self._cut(f"{self.waiting_bytes} bytes are queued for it, {why}; it requests more than it reads")
 
     @property
     def counted_bytes(self) -> int:
@@ -349,7 +349,7 @@ class ServerConnection:
         elif self._full_since == math.inf:
             self._full_since = now
         elif now - self._full_since > self.limits.write_timeout_s:
-            self.cut_off(f"and it took none for {self.limits.write_timeout_s} s (write_timeout_s)")
+            self.cut_off(f"and it accepted none for {self.limits.write_timeout_s} s (write_timeout_s)")
 
     def close_when_written(self) -> None:
         """Close when all queued data is written; a peer that does not read gets a short time."""
@@ -431,7 +431,7 @@ class ServerConnection:
                 if self.server.draining.is_set():
                     raise BrokerDrainingError("the broker is shutting down; reconnect")
             if method is None:
-                raise UnimplementedError(f"there is no method {event.path} here")
+                raise UnimplementedError(f"method {event.path} does not exist on this port")
         except DanubeError as exc:
             status, code, message = to_wire(exc)
             self.protocol.send_trailers(stream_id, status, message, code, content_type=event.content_type)
@@ -507,7 +507,7 @@ class ServerConnection:
                     error = InternalError(to_wire(exc)[2])
             if scope.cancelled_caught and error is None:
                 error = DeadlineExceededError(
-                    f"{method.path} was not done within the caller's deadline; try again with a longer one"
+                    f"{method.path} was not answered within the caller's deadline; try again with a longer one"
                 )
             error = stream.failure or error
             settled = True
@@ -518,7 +518,7 @@ class ServerConnection:
     async def _serve_unary(self, stream: ServerStream, method: Method, content_type: str) -> None:
         message = await stream.receive()
         if message is None:
-            raise InvalidArgumentError(f"a call of {method.path} needs one request message; it had none")
+            raise InvalidArgumentError(f"a call of {method.path} requires one request message, but has none")
         context = stream.context
         request = context.codec.decode(method.request_type, message.data)
         assert method.handler is not None

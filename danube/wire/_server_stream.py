@@ -119,7 +119,7 @@ class ServerStream:
         """Wait for room in the send buffer, then queue the message. CallCancelledError if the peer is gone."""
         await self.wait_send_capacity()
         if not self.send_nowait(data):
-            raise CallCancelledError(f"the caller of {self.context.path} is gone; its stream takes nothing more")
+            raise CallCancelledError(f"the caller of {self.context.path} is gone; its stream accepts no more messages")
 
     async def wait_send_capacity(self, limit_bytes: int | None = None) -> None:
         """Wait until less than ``max_send_buffer_bytes`` are queued for the peer; returns at once if it is gone.

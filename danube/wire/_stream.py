@@ -129,7 +129,7 @@ class WireStream:
     def _check_prefix(self, compressed: int, length: int) -> DanubeError | None:
         # Checked before any byte of the message is stored.
         if compressed == 1:
-            return UnimplementedError("compressed gRPC messages are not taken here; send with grpc-encoding identity")
+            return UnimplementedError("compressed gRPC messages are not supported; send with grpc-encoding identity")
         if compressed:
             return ProtocolError(f"a gRPC message begins with {compressed}, which is neither 0 nor 1")
         if length > self.max_message_bytes:

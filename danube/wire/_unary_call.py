@@ -148,13 +148,17 @@ class UnaryCall:
         if self._data is None:
             self._data = data
         else:
-            self.fail(InvalidArgumentError(f"a call of {self._request.path} takes one request message; it had more"))
+            self.fail(
+                InvalidArgumentError(f"a call of {self._request.path} requires one request message, but has more")
+            )
 
     def deliver_end(self, now: float) -> None:
         """Connection: the request is complete; serve it."""
         data = self._data
         if data is None:
-            self.fail(InvalidArgumentError(f"a call of {self._request.path} needs one request message; it had none"))
+            self.fail(
+                InvalidArgumentError(f"a call of {self._request.path} requires one request message, but has none")
+            )
             return
         if self.deadline <= now:
             self.fail(self._late())
@@ -187,5 +191,5 @@ class UnaryCall:
 
     def _late(self) -> DanubeError:
         return DeadlineExceededError(
-            f"{self._request.path} was not done within the caller's deadline; try again with a longer one"
+            f"{self._request.path} was not answered within the caller's deadline; try again with a longer one"
         )

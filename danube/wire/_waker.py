@@ -23,7 +23,7 @@ class Waker:
     async def wait(self) -> None:
         """Sleep until :meth:`wake`. A checkpoint; cancellation is safe."""
         if self._task is not None:
-            raise trio.BusyResourceError("another task waits here already")
+            raise trio.BusyResourceError("another task waits on this waker already")
         self._task = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._abort)
 

@@ -104,7 +104,7 @@ class Channel:
             stream.end()
             message = await stream.receive()
             if message is None:
-                raise ProtocolError(f"the broker ended {path} well, but without a response")
+                raise ProtocolError(f"the broker ended {path} with success, but without a response")
             response = self.codec.decode(response_type, message.data)
             message.release()
             if await stream.receive() is not None:

@@ -79,5 +79,5 @@ def choose_codec(content_type: str, codecs: Mapping[str, Codec]) -> Codec:
     codec = codecs.get(subtype)
     if codec is None:
         known = ", ".join(f"{_CONTENT_TYPE}+{name}" for name in sorted(codecs))
-        raise UnimplementedError(f"content-type {content_type!r} is not spoken here; use one of: {known}")
+        raise UnimplementedError(f"content-type {content_type!r} is not supported; use one of: {known}")
     return codec

@@ -143,7 +143,9 @@ class GrpcConnection(RepeatedCalls):
 
     def _refuse_frame(self, data: bytes, position: int, length: int) -> None:
         if not self._settings_seen and data.startswith(b"HTTP/", position):
-            raise FatalError(ErrorCodes.HTTP_1_1_REQUIRED, "the peer answered in HTTP/1; this is no broker's port")
+            raise FatalError(
+                ErrorCodes.HTTP_1_1_REQUIRED, "the peer answered in HTTP/1; this is not the port of a broker"
+            )
         raise FatalError(ErrorCodes.FRAME_SIZE_ERROR, f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES} bytes")
 
     def _frame(self, kind: int, flags: int, stream_id: int, length: int, data: bytes, position: int) -> None:

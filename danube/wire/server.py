@@ -140,7 +140,7 @@ class Server:
         if len(self._connections) >= self.limits.max_connections or self.draining.is_set():
             self._refused += 1
             if self._refused == 1:
-                self._tell_refused()  # the first refusal is logged at once, later ones once per second
+                self._log_refused()  # the first refusal is logged at once, later ones once per second
             await trio.aclose_forcefully(stream)
             return
         connection = ServerConnection(self, stream, self._next_connection_id, _peer_name(stream))
@@ -182,8 +182,8 @@ class Server:
             if waiting >= most:
                 self.pressed, self.least_crowded_bytes = True, 1
                 log.warning(
-                    "%d bytes wait for peers that do not read; max_send_buffer_bytes_in_all is %d, so those for whom"
-                    " something waits get nothing more",
+                    "%d bytes are queued for peers that do not read, and max_send_buffer_bytes_in_all is %d: peers with"
+                    " queued data get no more",
                     waiting,
                     most,
                 )
@@ -206,12 +206,12 @@ class Server:
             now = trio.current_time()
             if self._refused > 1:
                 self._refused -= 1  # the first refusal was logged before
-                self._tell_refused()
+                self._log_refused()
             self._refused = 0
             for connection in list(self._connections):
                 connection.check(now)
 
-    def _tell_refused(self) -> None:
+    def _log_refused(self) -> None:
         if self.draining.is_set():
             log.info("%d connections were refused: the broker is shutting down", self._refused)
         else:

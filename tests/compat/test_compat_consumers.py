@@ -447,7 +447,7 @@ async def test_ids_that_are_not_known(tmp_path: Path) -> None:
         await caller.create(TOPIC)
         consumer_id = await subscribe(caller, TOPIC)
         async with receiving(caller, 12345) as stream:
-            with pytest.raises(UnavailableError, match="12345 was not given out here"):
+            with pytest.raises(UnavailableError, match="12345 is unknown"):
                 await stream.next()
         await client.admin.delete_subscription(TOPIC, "s")
         async with receiving(caller, consumer_id) as stream:

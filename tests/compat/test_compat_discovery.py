@@ -91,7 +91,7 @@ async def test_partitions_are_exact(tmp_path: Path) -> None:
 
 async def test_services_that_are_not_here_say_so(tmp_path: Path) -> None:
     async with compat_broker(tmp_path) as running, calling(running) as caller:
-        with pytest.raises(UnimplementedError, match="format of their own"):
+        with pytest.raises(UnimplementedError, match="another format than upstream's"):
             await caller.unary(
                 "/danube.StorageService/ListSegmentDescriptors",
                 pb.ListSegmentDescriptorsRequest(topic="/default/orders"),

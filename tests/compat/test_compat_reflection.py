@@ -46,7 +46,7 @@ async def test_both_ports_and_each_service_are_healthy(tmp_path: Path) -> None:
             assert await check(client, name) == SERVING
         for name in ["", "danube_schema.SchemaRegistry", HEALTH]:
             assert await check(admin, name) == SERVING
-        with pytest.raises(NotFoundError, match=r"no service 'danube[.]Discovery' on this port"):
+        with pytest.raises(NotFoundError, match=r"service 'danube[.]Discovery' does not exist on this port"):
             await check(admin, "danube.Discovery")
         with pytest.raises(NotFoundError):
             await check(client, "danube.Nothing")

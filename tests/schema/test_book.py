@@ -530,10 +530,10 @@ def test_import_keeps_numbers_and_versions_and_compares_nothing() -> None:
         (100, 9, AC, "number 100 belongs to another schema"),
         (101, 9, AC, f"number 101 belongs to subject '{S}'"),
         (7, 9, A, "has number 100 already, so it cannot get number 7"),
-        (200, 5, AC, "has a version 5 already"),
-        (0, 9, AC, "from 1 to"),
-        (2**31, 9, AC, "from 1 to"),
-        (200, 0, AC, "a version is from 1 to"),
+        (200, 5, AC, "has version 5 already"),
+        (0, 9, AC, "use 1 to"),
+        (2**31, 9, AC, "use 1 to"),
+        (200, 0, AC, "use 1 to"),
     ]:
         with pytest.raises(InvalidSchemaNumberError, match=why):
             registry.register(S, schema, number=number, version=version)

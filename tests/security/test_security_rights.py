@@ -61,7 +61,7 @@ def test_a_proof_can_only_narrow() -> None:
     assert not rights.allows(narrow, P.CONSUME, ORDERS), "the ceiling gives nothing by itself"
     assert not rights.allows(narrow, P.PRODUCE, Resource.topic("/shop/returns"))
     assert not rights.allows(service("orders-api", ceilings=(only_orders, only_lookup)), P.PRODUCE, ORDERS)
-    assert "the proof is limited" in rights.explain(narrow, P.LOOKUP, ORDERS).reason
+    assert "the credentials are limited" in rights.explain(narrow, P.LOOKUP, ORDERS).reason
 
 
 def test_a_change_counts_at_once() -> None:
@@ -202,7 +202,7 @@ class TestGranting:
             lambda: rights.put_binding(Binding(first.id, "user:ada", ("viewer",), first.scope)),
             lambda: rights.put_binding(Binding(first.id, "user:ada", ("admin",), parse_scope("namespace:shop"))),
         ):
-            with pytest.raises(FailedPreconditionError, match="last one that makes an administrator"):
+            with pytest.raises(FailedPreconditionError, match="last one that grants the role admin"):
                 change()
         rights.put_binding(Binding(first.id, "user:bob", ("admin",), first.scope))
         second = bind(rights, "user:eve", "admin", "cluster")
