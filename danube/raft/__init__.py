@@ -1,4 +1,4 @@
-"""Raft as a pure state machine: no clock, no I/O, no own randomness. The rules are in :mod:`danube.raft.core`."""
+"""Raft consensus as a pure state machine, without clock, I/O or randomness. See :mod:`danube.raft.core`."""
 
 from danube.raft.conf import Conf
 from danube.raft.core import Raft, Ready, Refusal, Role, Settings
@@ -24,20 +24,20 @@ from danube.raft.messages import (
 )
 
 __all__ = [
-    # the machine
+    # the state machine
     "Raft",
     "Ready",
     "Refusal",
     "Role",
     "Settings",
-    # what it keeps
+    # stored records
     "Base",
     "Conf",
     "Entry",
     "EntryKind",
     "HardState",
     "NodeId",
-    # what it sends
+    # messages
     "Append",
     "AppendReply",
     "Heartbeat",

@@ -1,7 +1,7 @@
 """Raft configurations, simple and joint: members, voters and majorities (Raft thesis, section 4.3).
 
-A change of voters goes through a *joint* configuration, in which everything needs a majority of the old voters and a
-majority of the new ones::
+A change of voters goes through a *joint* configuration, in which each decision requires a majority of the old voters
+and a majority of the new ones::
 
     {1 2 3}  --change-->  {1 2 4} + {1 2 3}  --leave-->  {1 2 4}
                           voters    outgoing
@@ -19,14 +19,14 @@ import msgspec
 __all__ = ["Conf", "NodeId"]
 
 NodeId = NewType("NodeId", int)
-"""A member of the group. A wiped disk makes a new member, so this is not the id of a broker."""
+"""Identifies a member of the group. Not the id of a broker: a broker whose disk was wiped becomes a new member."""
 
 
 class Conf(msgspec.Struct, frozen=True, array_like=True):
     """A configuration of the group. All members are sorted tuples without repeats.
 
     Raises:
-        ValueError: a member is in two roles at once, or there is no voter.
+        ValueError: a member has two roles, or there is no voter.
     """
 
     voters: tuple[NodeId, ...]
@@ -56,7 +56,7 @@ class Conf(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def electors(self) -> frozenset[NodeId]:
-        """Members whose votes count, of both halves."""
+        """Members whose votes count: the voters of both halves."""
         return frozenset((*self.voters, *self.outgoing))
 
     @property

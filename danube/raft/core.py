@@ -7,41 +7,45 @@ The driver calls :meth:`Raft.tick`, :meth:`Raft.step` and the requests, and then
       2. write ready.hard, entries, snapshot      in the order of Readys, synced where ready.must_sync says so
       3. raft.persisted(ready)                    returns messages that had to wait for the write: send them
       4. apply ready.committed                    then raft.applied(index)
-      5. answer ready.reads                       as soon as their index is applied
+      5. answer ready.reads                       once their index is applied
 
-Several Readys may be in progress; their writes complete in order. A failed write ends the node (R24): the core has no
-call for it.
+Several Readys may be in progress; their writes complete in order. After a failed write the driver must stop the node
+(R24); the core has no call for it.
 
 Rules, each with a test of its name in ``tests/raft``:
 
-* R1 One vote a term, durable before the answer, counted by identity.
-* R2 A higher term makes a follower, before anything else; replies of lower terms are dropped.
+* R1 A node votes once in each term, and its vote is durable before the answer. Votes are counted by node id.
+* R2 A node that sees a higher term becomes a follower before it processes the message; replies of lower terms are
+  dropped.
 * R3 A stale leader or candidate is answered with this node's term.
 * R4 A vote goes only to a log that is at least as complete, by (last term, last index).
 * R5 A pre-vote changes no term, and is refused while a leader is heard; a leader whose link broke and whose port
   refused a reconnect counts as not heard (:meth:`Raft.leader_lost`), at voters too.
-* R6 Any message of the current leader counts as hearing it, one that is refused as well.
+* R6 Any message of the current leader counts as hearing it, even one that is refused.
 * R7 A leader that hears no majority within one election time steps down.
 * R8 The log is cut only at a real conflict, never at or below the commit index.
 * R9 A leader commits by counting only entries of its own term; its first entry is a no-op.
 * R10 A follower commits the leader's index, as far as it has verified its log.
-* R11 What a member is known to match never falls.
-* R12 A heartbeat carries no commit index above what its receiver matches.
-* R13 The node's own disk counts when it has synced; sending and appending may overlap that.
-* R14 A snapshot keeps a matching suffix, an old one is ignored, a lost one is sent again.
-* R15 A read waits for a commit of the leader's own term, and for a majority that answers after it was asked.
-* R16 Voters change through a joint configuration, one change at a time, the inherited one included, and only after a
+* R11 The matching index of a member never decreases.
+* R12 The commit index in a heartbeat is at most the matching index of its receiver.
+* R13 A node's own entries count once they are synced; sending and appending may overlap with the sync.
+* R14 Installing a snapshot keeps a matching suffix of the log; an old snapshot is ignored, a lost one is sent again.
+* R15 A read waits for a commit of the leader's own term, and for answers of a majority to heartbeats sent after the
+  request.
+* R16 Voters change through a joint configuration, one change at a time (an inherited change counts), and only after a
   commit of the leader's own term.
-* R17 A new leader leaves a joint configuration that it finds.
-* R18 The commit index travels with votes, so that a removed voter with a longer log does not block both halves.
+* R17 A new leader completes an inherited joint configuration.
+* R18 Votes carry the commit index, so that a removed voter with a longer log does not block both halves.
 * R19 A vote is decided by the candidate's configuration: this node answers even if it is not a voter in its own.
-* R20 No campaign while a snapshot is being installed, or before what was known committed at the start is applied.
-* R21 A transfer stops proposals, waits for the target's log, and gives up after one election time.
-* R22 Messages in flight to a member are bounded by messages and bytes.
+* R20 A node does not campaign while it installs a snapshot, or before it has applied the entries known to be committed
+  at its start.
+* R21 A leadership transfer refuses proposals, waits until the target's log is complete, and is given up after one
+  election time.
+* R22 Entries in flight to a member are bounded in messages and bytes.
 
-A configuration holds from the moment its entry is committed. That is safe because entries are written together with the
-commit index that came with them: a node that has the entry which leaves a joint configuration knows, after a restart
-too, that the joint one was committed, and asks both halves for votes.
+A configuration is in force from the moment its entry is committed. That is safe because entries are written together
+with the commit index that they arrived with. So a node that has the entry that leaves a joint configuration knows, also
+after a restart, that the joint configuration was committed, and requests votes from both halves.
 """
 
 from __future__ import annotations
@@ -92,7 +96,7 @@ class Role(Enum):
 
 
 class Refusal(Enum):
-    """Why a proposal was refused. Nothing was appended; the value is a sentence for people."""
+    """Why a proposal was refused; nothing was appended. The value is the reason in words."""
 
     NOT_LEADER = "this node is not the leader"
     TRANSFERRING = "the leader hands over to another node"
@@ -107,9 +111,9 @@ class Settings(NamedTuple):
     heartbeat_ticks: int = 3
     """Ticks between two heartbeats of a leader."""
     election_ticks: int = 20
-    """A follower that hears no leader for this many ticks, and up to twice as many at random, asks for votes."""
+    """A follower that hears no leader for a random time, from this many ticks to twice as many, requests votes."""
     snapshot_ticks: int = 200
-    """A snapshot that makes no progress for this long is sent again."""
+    """A snapshot without progress for this many ticks is sent again."""
     max_append_bytes: int = 1 << 20
     """Bytes of entries in one message; a larger entry is sent alone."""
     max_sent_messages: int = 64
@@ -129,19 +133,19 @@ class Ready(NamedTuple):
     messages: tuple[Message, ...]
     """To be sent at once, without waiting for the write."""
     hard: HardState | None
-    """To be written, if not None, before the entries: if any part of them survives, it must survive, too."""
+    """To be written before the entries, if not None: no entry may survive a crash without it."""
     entries: tuple[Entry, ...]
-    """To be written; the first one may replace entries from its index on."""
+    """To be written. They replace existing entries from the first one's index on."""
     snapshot: Base | None
-    """To be installed in place of the state machine; the log then starts behind it."""
+    """Replaces the state machine; the log then starts behind it."""
     must_sync: bool
     """Whether the write must be synced before :meth:`Raft.persisted`."""
     committed: tuple[Entry, ...]
-    """To be applied, in order; all of them are durable here."""
+    """To be applied, in order. All of them are durable on this node."""
     reads: tuple[tuple[ReadToken, int], ...]
     """Reads of this node that may be answered once the index is applied."""
     lost_reads: tuple[ReadToken, ...]
-    """Reads of this node that will not be answered: ask again."""
+    """Reads of this node that will not be answered, to be requested again."""
     need_snapshot: tuple[NodeId, ...]
     """Members to which the driver must send the state machine; see :meth:`Raft.snapshot_at`."""
 
@@ -155,7 +159,7 @@ class Raft:
         hard: the last written hard state; a new node has none.
         entries: the entries behind the base, all durable.
         applied: durably applied index of the state machine; at least the base.
-        chance: returns a random number in ``[0, n)``, for election times.
+        chance: returns a random integer in ``[0, n)``, for election times.
 
     Attributes:
         term: the current term.
@@ -197,7 +201,7 @@ class Raft:
         self._reads = Reads()
         self._elapsed = 0
         self._since_heard = settings.election_ticks
-        """Ticks since the leader was heard; a node that starts has not heard one."""
+        """Ticks since the last message of the leader; at the start as if none had been heard."""
         self._timeout = 0
         self._last_change = 0
         """Index of the newest entry that may change the configuration."""
@@ -255,7 +259,7 @@ class Raft:
                 self._pre_campaign()
 
     def leader_lost(self, node: NodeId) -> None:
-        """Hint: the link to ``node`` broke and its port refuses. If it is the leader, campaign without delay (R5)."""
+        """Report that ``node`` is unreachable and its port refuses connections: campaign at once if it leads (R5)."""
         if node == self.leader and self.role is Role.FOLLOWER:
             self._since_heard = self.settings.election_ticks
             if self._may_campaign():
@@ -265,7 +269,7 @@ class Raft:
     def propose(self, data: bytes) -> int | Refusal:
         """Append a command; return its index, or the refusal. It is committed once it is in :attr:`Ready.committed`.
 
-        An entry of another term at that index means that this one was lost.
+        If another entry appears at that index (with another term), the command is lost.
         """
         refusal = self._refusal()
         return self._append(EntryKind.DATA, data) if refusal is None else refusal
@@ -288,8 +292,8 @@ class Raft:
     def read_index(self, token: ReadToken) -> bool:
         """Request an index from which a read is linearizable; False if no leader is known.
 
-        The answer is returned in :attr:`Ready.reads`, may be lost with a message (the driver asks again, with another
-        token), or is reported in :attr:`Ready.lost_reads`.
+        The answer is in :attr:`Ready.reads`, or the read is reported in :attr:`Ready.lost_reads`. Both may be missing
+        if a message is lost: the driver then requests again with another token.
         """
         if self.role is Role.LEADER:
             self._reads.ask(self.node_id, token)
@@ -300,7 +304,7 @@ class Raft:
         return True
 
     def transfer(self, to: NodeId) -> bool:
-        """Transfer the leadership to a voter (R21); False if this node does not lead, or it is no other voter."""
+        """Transfer the leadership to another voter (R21); False if this node does not lead or ``to`` is not a voter."""
         if self.role is not Role.LEADER or to == self.node_id or to not in self.conf.voters:
             return False
         self._transfer, self._transfer_ticks = to, 0
@@ -309,7 +313,7 @@ class Raft:
         return True
 
     def snapshot_at(self, index: int) -> Base | None:
-        """Return the description of the state machine as of ``index``, or None if the log does not reach back to it."""
+        """Return the description of a snapshot at ``index``, or None if the log does not reach back to it."""
         term = self.log.term(index)
         return None if term is None or index > self._applied else Base(index, term, self.conf_at(index))
 
@@ -323,7 +327,7 @@ class Raft:
         member = self._members.get(to)
         if member is not None and member.stage is Stage.SNAPSHOT:
             member.probe()
-            member.is_waiting = True  # until it answers a heartbeat
+            member.is_waiting = True  # nothing is sent until it answers a heartbeat
 
     def applied(self, index: int) -> None:
         """Record the applied index of the state machine."""
@@ -412,7 +416,7 @@ class Raft:
 
     @property
     def _hard_changed(self) -> bool:
-        # The commit index alone is written with the next change: losing it is harmless.
+        # A change of the commit index alone is written with the next write, because losing it is harmless.
         return (self.term, self._vote) != (self._written_hard.term, self._written_hard.vote)
 
     @property
@@ -475,7 +479,7 @@ class Raft:
             case PreVote():
                 return True
             case PreVoteReply(granted=True):
-                return True  # the requested term, not the sender's
+                return True  # the requested term, not that of the sender
             case Vote(transfer=False) if self._hears_leader():
                 return False
         is_leaders = isinstance(message, Append | Heartbeat | InstallSnapshot)
@@ -486,7 +490,7 @@ class Raft:
         """Answer a sender with an older term with the current one (R3); drop its replies (R2)."""
         match message:
             case Append() | Heartbeat() | InstallSnapshot():
-                # A refusal that a leader of the current term cannot misread: it is addressed to one of an older term.
+                # A leader of the current term cannot misread this refusal: it is sent only to leaders of older terms.
                 self._messages.append(AppendReply(message.sender, self.node_id, self.term, 0, refused=True))
             case PreVote():
                 self._reply_pre_vote(message.sender, self.term, granted=False)
@@ -499,7 +503,7 @@ class Raft:
 
     def _hears_leader(self) -> bool:
         if self.role is Role.LEADER:
-            return True  # it steps down by itself when it hears no majority
+            return True  # a leader steps down when it hears no majority (R7)
         return self.leader is not None and self._since_heard < self.settings.election_ticks
 
     def _restart_election_timer(self) -> None:
@@ -550,7 +554,7 @@ class Raft:
         self._votes = {}
         self._reads.lose(self.node_id)
         self._restart_election_timer()
-        # Requests and the own vote wait until the vote is durable (R1).
+        # Requests and this node's own vote wait until the vote is durable (R1).
         self._after.append(VoteReply(self.node_id, self.node_id, self.term, True, 0, 0))
         for node in self.conf.electors - {self.node_id}:
             self._after.append(
@@ -595,12 +599,12 @@ class Raft:
             self._follow(self.term, None)
 
     def _commit_by_vote(self, commit: int, commit_term: int) -> None:
-        """Commit an entry that a vote reports as committed, if the log has that very entry (R18)."""
+        """Commit an entry that a vote reports as committed, if the log has the same entry (R18)."""
         if commit <= self.commit or self.role is Role.LEADER or self.log.term(commit) != commit_term:
             return
         changed = self._commit_to(commit)
         if changed and self.role is not Role.FOLLOWER:
-            self._follow(self.term, None)  # the votes were asked for under another configuration
+            self._follow(self.term, None)  # the votes were requested under another configuration
 
     def _log_point(self) -> tuple[int, int]:
         return self.log.last_index, self.log.last_term
@@ -613,7 +617,7 @@ class Raft:
 
     def _take_entries(self, message: Append) -> None:
         if message.prev_index < self.commit:
-            # Everything up to the commit index is the same everywhere.
+            # Up to the commit index all logs are equal.
             self._reply_append(message.sender, min(self.commit, self.log.last_index))
             return
         if self.log.term(message.prev_index) != message.prev_term:
@@ -638,7 +642,7 @@ class Raft:
     def _take_heartbeat(self, message: Heartbeat) -> None:
         assert message.commit <= self.log.last_index, "a heartbeat commits what this node was never known to have"
         self._commit_to(message.commit)
-        # It needs no write: it says that no vote was given in a higher term, and promises nothing for later.
+        # The reply needs no write: it states that this node has not voted in a higher term, and promises nothing.
         self._messages.append(HeartbeatReply(message.sender, self.node_id, self.term, message.round))
 
     def _take_snapshot(self, message: InstallSnapshot) -> None:
@@ -681,7 +685,7 @@ class Raft:
         self._votes.clear()
         self._elapsed = 0
         self._transfer = None
-        self._last_change = self.log.last_index  # an inherited change counts as being in flight (R16)
+        self._last_change = self.log.last_index  # an inherited change counts as in progress (R16)
         self._uncommitted_bytes = sum(
             entry.size for entry in self.log.between(self.commit + 1, self.log.last_index + 1)
         )
@@ -708,7 +712,7 @@ class Raft:
         return None
 
     def _fit_members(self) -> None:
-        """Keep a progress for each member of the configuration, and for no other node."""
+        """Create and remove progress records, one for each member of the configuration."""
         members = self.conf.members | {self.node_id}
         for node in list(self._members):
             if node not in members:
@@ -751,7 +755,7 @@ class Raft:
 
     def _ask_for_reads(self) -> None:
         self._reads.start_round(self.commit)
-        self._confirm_reads()  # alone
+        self._confirm_reads()  # at once if this node is the only voter
         if self._reads.is_waiting:
             self._send_heartbeats()
 
@@ -805,7 +809,7 @@ class Raft:
         if reply.refused:
             hint = min(reply.hint_index, self.log.last_index)
             if hint > self.log.base_index:
-                # Entries of this node above this have terms that the member's log cannot have there.
+                # Above this index, the member's log cannot have the terms of this node's entries.
                 hint = self.log.last_not_above(hint, reply.hint_term)
             if member.refused(reply.index, hint):
                 self._send_append(reply.sender, empty=True)
@@ -822,7 +826,7 @@ class Raft:
             self._commit_agreed()
 
     def _commit_agreed(self) -> None:
-        """Commit the index of a majority; a configuration that is committed with it may allow a higher one."""
+        """Commit the index that a majority has reached; repeated if that puts a configuration in force."""
         changed = True
         while changed and self.role is Role.LEADER:
             agreed = self.conf.agreed(self._match_of)
@@ -840,7 +844,7 @@ class Raft:
         return member.match if member is not None else 0
 
     def _follow_conf(self) -> None:
-        """Continue as leader under the configuration just committed."""
+        """Adapt the leader to a configuration that was just committed."""
         if self.node_id not in self.conf.electors:
             self._send_last_commit()
             self._follow(self.term, None)
@@ -851,13 +855,13 @@ class Raft:
             self._transfer = None
 
     def _send_last_commit(self) -> None:
-        """Notify the members that this node, which is no longer one, has committed its removal."""
+        """Notify the members that this node's removal is committed; it is no longer a member itself."""
         for node in self.conf.members:
             if node in self._members:
                 self._send_append(node, empty=True)
 
     def _leave_joint(self) -> None:
-        """Leave a joint configuration as soon as it is committed, whichever leader began it (R17)."""
+        """Leave a joint configuration once it is committed, also if another leader began it (R17)."""
         if self.role is Role.LEADER and self.conf.is_joint and self._last_change <= self.commit:
             self._append(EntryKind.CONF, _encode_conf(self.conf.left()))
 

@@ -1,4 +1,4 @@
-"""The Raft log in memory: entries behind a base, and how far they are synced.
+"""The Raft log in memory: the entries behind a base index, and up to which index they are synced.
 
 ::
 
@@ -8,8 +8,8 @@
     in the table      durable           being written    not given to the disk yet
 
 Several writes may be in progress at once, and entries may be replaced while they are being written. A finished write
-then only counts for the entries that were not replaced in the meantime; nothing else, least of all terms, can tell them
-apart when the same entry returns later (the A-B-A case of etcd's asynchronous storage).
+then counts only for the entries that were not replaced in the meantime. This is tracked for each write, because terms
+cannot distinguish an entry from an equal one that returns later (the A-B-A case of etcd's asynchronous storage).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Write(msgspec.Struct, gc=False):
 
     number: int
     end: int
-    """The last index that it makes durable; lowered if that entry is replaced."""
+    """The last index that the write makes durable; lowered if that entry is replaced."""
 
 
 class RaftLog:
@@ -47,7 +47,7 @@ class RaftLog:
 
     Attributes:
         base_index: index of the last entry no longer in the log; 0 in a new log.
-        base_term: its term.
+        base_term: term of that entry.
         synced: the highest index that is durable on this node's own disk.
     """
 
@@ -73,7 +73,7 @@ class RaftLog:
         return self._entries[-1].term if self._entries else self.base_term
 
     def term(self, index: int) -> int | None:
-        """Return the term of an entry, or None if the log does not hold it (any more, or yet)."""
+        """Return the term of an entry, or None if the log does not contain it."""
         if index == self.base_index:
             return self.base_term
         position = index - self.base_index - 1
@@ -84,7 +84,7 @@ class RaftLog:
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def between(self, first: int, end: int, *, max_bytes: int | None = None) -> tuple[Entry, ...]:
-        """Return the entries ``[first, end)``; with ``max_bytes`` as many as fit, and at least one."""
+        """Return the entries ``[first, end)``; with ``max_bytes`` only as many as fit, but at least one."""
         low = first - self.base_index - 1
         assert low >= 0, f"entry {first} is not kept: the log begins behind {self.base_index}"
         entries = self._entries[low : end - self.base_index - 1]
@@ -99,7 +99,8 @@ class RaftLog:
     def last_not_above(self, index: int, term: int) -> int:
         """Return the highest index, up to ``index``, whose term is not above ``term``.
 
-        Entries above it cannot be shared with a log whose entry at ``index`` has that term. The base ends the search.
+        A log whose entry at ``index`` has that term cannot contain the same entries above the result. The search ends
+        at the base.
         """
         index = min(index, self.last_index)
         while index > self.base_index:
@@ -120,7 +121,7 @@ class RaftLog:
     def merge(self, entries: Sequence[Entry], commit: int) -> None:
         """Take entries of the leader that follow a matching position.
 
-        Existing entries stay, whatever lies behind them; only a real conflict cuts the log (R8).
+        Equal entries are kept, and so are entries behind them; only a conflicting entry truncates the log (R8).
         """
         for position, entry in enumerate(entries):
             own = self.term(entry.index)
@@ -141,7 +142,7 @@ class RaftLog:
             write.end = min(write.end, last)
 
     def reset(self, index: int, term: int, commit: int) -> None:
-        """Start behind a snapshot. It counts as synced when the write that includes it is (see :meth:`hand_out`)."""
+        """Restart behind a snapshot, which is synced once the write that includes it is done (:meth:`hand_out`)."""
         self._entries.clear()
         self.base_index, self.base_term = index, term
         self.synced = min(self.synced, commit)
@@ -165,7 +166,7 @@ class RaftLog:
         return self._handed < self.last_index
 
     def hand_out(self, number: int) -> tuple[Entry, ...]:
-        """Return the entries to be written by the write ``number``, which makes everything so far durable."""
+        """Return the entries to be written by the write ``number``; when it has finished, the whole log is durable."""
         entries = self.between(self._handed + 1, self.last_index + 1) if self.has_unhanded else ()
         self._handed = self.last_index
         self._writes.append(_Write(number, self.last_index))

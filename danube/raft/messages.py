@@ -44,7 +44,7 @@ class EntryKind(IntEnum):
     DATA = 0
     """A command of the state machine."""
     NOOP = 1
-    """The first entry of each leader: committing it commits everything before it."""
+    """The first entry of each leader: committing it commits all earlier entries."""
     CONF = 2
     """An encoded :class:`~danube.raft.conf.Conf`, in force from the moment it is committed."""
 
@@ -70,7 +70,7 @@ class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     vote: NodeId | None = None
     """The node that it voted for in ``term``."""
     commit: int = 0
-    """The highest index known to be committed. It is written together with the entries that came with it."""
+    """The highest index known to be committed; written together with the entries that it arrived with."""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="kind"):
@@ -89,7 +89,7 @@ class PreVote(_Message, frozen=True, tag=0):
 
 
 class PreVoteReply(_Message, frozen=True, tag=1):
-    """``term`` is the requested term if granted, and the sender's own if not."""
+    """The answer to :class:`PreVote`. ``term`` is the requested term if granted, else the sender's own."""
 
     granted: bool
     commit: int
@@ -104,7 +104,7 @@ class Vote(_Message, frozen=True, tag=2):
     commit: int
     commit_term: int
     transfer: bool
-    """The leader itself requested this campaign, so hearing from it is no reason to refuse."""
+    """The leader itself requested this campaign (a transfer), so receivers grant it although they hear the leader."""
 
 
 class VoteReply(_Message, frozen=True, tag=3):
@@ -133,7 +133,7 @@ class AppendReply(_Message, frozen=True, tag=5):
     hint_index: int = 0
     """Refused: the highest index at which the sender's term is not above that of the leader's entry."""
     hint_term: int = 0
-    """Its term at ``hint_index``."""
+    """The sender's term at ``hint_index``."""
 
 
 class Heartbeat(_Message, frozen=True, tag=6):
@@ -142,7 +142,7 @@ class Heartbeat(_Message, frozen=True, tag=6):
     commit: int
     """Never above the index that the receiver is known to have."""
     round: int
-    """Number of the round of reads that an answer confirms: all of this and of lower rounds."""
+    """Round of reads that an answer confirms, together with all lower rounds."""
 
 
 class HeartbeatReply(_Message, frozen=True, tag=7):

@@ -4,7 +4,7 @@
 
     PROBE ──answer that fits──▶ REPLICATE ──refusal──▶ PROBE
       │                                                  ▲
-      └──what it needs is not kept──▶ SNAPSHOT ──installed, failed, or silent too long──┘
+      └──entries are compacted──────▶ SNAPSHOT ──installed, failed, or silent too long──┘
 
 PROBE sends one message and waits for its answer (or the next heartbeat's); REPLICATE sends ahead, up to its limits;
 SNAPSHOT sends nothing but heartbeats.
@@ -57,7 +57,7 @@ class Progress:
     def __init__(self, next_index: int, *, max_messages: int, max_bytes: int) -> None:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._sent: deque[tuple[int, int]] = deque()  # (last index, bytes) of each message on its way
+        self._sent: deque[tuple[int, int]] = deque()  # (last index, bytes) of each message in flight
         self._bytes = 0
         self.match = 0
         self.next = next_index
@@ -89,7 +89,7 @@ class Progress:
             self._bytes += size
 
     def accepted(self, index: int) -> bool:
-        """Record that it matches up to ``index``; return whether that is new."""
+        """Record that the member matches up to ``index``; return whether that is an advance."""
         while self._sent and self._sent[0][0] <= index:
             self._bytes -= self._sent.popleft()[1]
         news = index > self.match
@@ -103,7 +103,7 @@ class Progress:
         return news
 
     def refused(self, previous: int, hint: int) -> bool:
-        """Record that it refused entries behind ``previous`` and matches at most up to ``hint``; False: out of date."""
+        """Record that the member refused entries behind ``previous`` and matches at most ``hint``; False if stale."""
         if self.stage is Stage.SNAPSHOT or previous <= self.match:
             return False
         if self.stage is Stage.REPLICATE:

@@ -23,7 +23,7 @@ class _Round(NamedTuple):
 
 
 class Reads:
-    """The reads of one node: those that it must confirm as a leader, and its own answered ones.
+    """The reads that a node confirms as leader, and the answers to its own reads.
 
     Attributes:
         round: the newest round.
@@ -54,7 +54,7 @@ class Reads:
         return bool(self._answered or self._lost)
 
     def begin(self) -> None:
-        """Start to lead. Rounds start again: answers of another term are dropped before they reach this object."""
+        """Become leader. Rounds start again: answers of other terms are dropped before they reach this object."""
         self.round = 0
         self._rounds.clear()
 
@@ -81,7 +81,7 @@ class Reads:
         self._answered.append((token, index))
 
     def lose(self, own: NodeId) -> None:
-        """Give up all waiting reads: this node is no longer leader."""
+        """Fail all waiting reads: this node is no longer the leader."""
         waiting = [read for each in self._rounds for read in each.reads] + self._asking
         self._lost += [token for node, token in waiting if node == own]
         self._rounds.clear()
