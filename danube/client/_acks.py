@@ -8,10 +8,10 @@ breaks before, it is sent again on the next one, and messages that the broker re
         ^                   |                   |
         +---------------- lost() ---------------+
 
-To the broker, a cumulative acknowledgement covers all messages that it has delivered by then, which may be more than
-the client has received. A repeated one, perhaps to a restarted broker, must not cover messages that the application was
-never given (delayed ones, which others overtake). So it is repeated as the ranges that were handed out
-(:class:`HandedOut`).
+For the broker, a cumulative acknowledgement covers all messages that it has delivered so far, possibly more than the
+client has received. A repeated acknowledgement, possibly to a restarted broker, must not cover messages that were not
+handed to the application (such as delayed messages, which others overtake). So it is repeated as the ranges that were
+handed out (:class:`HandedOut`).
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class AckLedger:
         self._sent = RangeSet()
         self._awaiting = RangeSet()
         self._cumulative = -1
-        self._covered = RangeSet()  # by the collected cumulative acknowledgement
+        self._covered = RangeSet()  # covered by the collected cumulative acknowledgement
         self._token = 0
         self._next_token = 1
 
     def add(self, start: int, end: int) -> bool:
-        """Acknowledge ``[start, end)``. Return True if nothing was collected before: the sender has to be woken."""
+        """Acknowledge ``[start, end)``. Return True if nothing was collected before: then wake the sender."""
         if start == self._end:
             self._end = end
             return False

@@ -28,8 +28,8 @@ T = TypeVar("T")
 class Admin:
     """Manages topics, namespaces, subscriptions and policies; it is :attr:`Client.admin`.
 
-    ``timeout_s`` of a method bounds the call: DeadlineExceededError is raised then, and the broker stops, too. None
-    waits for as long as the connection lives.
+    ``timeout_s`` of a method bounds the call: after it the call raises DeadlineExceededError, and the broker stops its
+    work. None waits as long as the connection exists.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -231,7 +231,7 @@ class Admin:
         return await Retry(self._connection.options).repeat(partial(self._change, path, request, kind))
 
     async def _long(self, path: str, request: Any, kind: type[T], timeout_s: float | None) -> T:
-        """Make a call of no fixed duration: no deadline fits writing all of a topic to a storage."""
+        """Make a call without a default deadline, because writing a whole topic to a storage may take any time."""
         limit_s = None if timeout_s is None else check_seconds("timeout_s", timeout_s)
         return await self._connection.unary(path, request, kind, timeout_s=limit_s)
 

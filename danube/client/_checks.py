@@ -43,7 +43,7 @@ LONGEST_S: Final = 1e9
 """The longest time of all arguments, in seconds: 31 years."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_shown = reprlib.repr  # of a value of any type and size
+_shown = reprlib.repr  # shortens values of any type and size
 
 
 def check_count(name: str, value: object, least: int = 0, most: int = LARGEST) -> int:
@@ -103,7 +103,7 @@ def check_mapping(name: str, value: object, of: str) -> dict[Any, Any]:
 
 
 def plain(name: str, value: object) -> Any:
-    """Return a value that consists of plain ones (numbers, texts, lists and mappings), which can be sent."""
+    """Convert a value to numbers, texts, lists and mappings, which can be sent."""
     try:
         found = msgspec.to_builtins(value)
         _encode(found)

@@ -2,11 +2,11 @@
 
 All producers, consumers and calls of a client share one connection. They await :meth:`Connection.channel` and, after a
 loss, await it again; addresses and delays are known only here. When the broker stays unreachable for longer than
-``reconnect_timeout_s``, all waiting callers get :class:`ConnectionLostError`, and the supervisor rests until the next
+``reconnect_timeout_s``, all waiting callers get :class:`ConnectionLostError`, and the supervisor pauses until the next
 call.
 
 A connection may also be *retired*: a proxy has sent GOAWAY after so many calls or so much time, or the stream ids are
-used up. Open streams then continue on it until they end by themselves, and new ones use a replacement connection.
+used up. Open streams then continue on it until they end, and new ones use a replacement connection.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Connection:
                 try:
                     channel = await self._connect_any(tasks)
                 except ConnectionLostError as error:
-                    failure = error  # taken out of the group
+                    failure = error  # raised without its exception group
                 else:
                     task_status.started()
                     await self._keep_connected(channel, tasks)
@@ -173,7 +173,7 @@ class Connection:
         )
 
     async def _hold(self, address: Address, *, task_status: TaskStatus[Channel | str]) -> None:
-        """Open a connection and hold it until it is unusable; ``started()`` gets it, or the reason for a failure."""
+        """Open a connection and keep it open until it is unusable; ``started()`` gets the connection, or the error."""
         connect = self.options.environment.connect
         opened = False
         try:

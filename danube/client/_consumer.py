@@ -37,10 +37,11 @@ class Consumer(Receiver[Feed]):
     def __init__(self, topic: str, subscription: str, name: str, kind: SubscriptionType, max_batch_bytes: int) -> None:
         super().__init__("consumer", topic, name, max_batch_bytes)
         self.subscription = subscription
-        self._lets_go = kind is not SubscriptionType.EXCLUSIVE  # others could take its waiting messages
+        self._lets_go = kind is not SubscriptionType.EXCLUSIVE  # other consumers could take its waiting messages
         self._renewals = RenewalClock()
         self._gave_back = False
-        """Whether the application was stuck, and has not asked for messages since."""
+        """Whether messages were given back because the application was stuck, and it has not asked for messages
+        since."""
 
     @property
     def active(self) -> bool:
@@ -72,9 +73,8 @@ class Consumer(Receiver[Feed]):
     async def flush_acks(self) -> None:
         """Wait until every acknowledgement given so far is durable at the broker.
 
-        In a key-shared subscription acknowledgements take effect in the order of their key: one that is given before
-        that of an earlier message of the same key becomes durable together with the earlier one, which this does not
-        wait for.
+        In a key-shared subscription acknowledgements take effect in the order of their key: one that precedes the
+        acknowledgement of an earlier message of its key becomes durable together with that, and is not waited for here.
 
         Raises:
             DanubeError: the subscription has ended, so the acknowledgements will never arrive.
@@ -104,7 +104,7 @@ class Consumer(Receiver[Feed]):
     # --- Leases ------------------------------------------------------------------------------------------------------
 
     def _next_duty_s(self) -> float:
-        # An acknowledgement may be the last one, so confirmation is requested after a while without any.
+        # Request a confirmation after a while without acknowledgements, since the last one may have been sent.
         confirm_s = 1.0 if any(feed.unconfirmed for feed in self._feeds) else math.inf
         return confirm_s if self._renewals.idle else min(confirm_s, self._renewals.next_s - anyio.current_time())
 

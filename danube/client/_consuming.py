@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 READ_AHEAD = 200_000
-"""Read-ahead of one ordered reader of a topic, in messages."""
+"""Default read-ahead in messages of a consumer or reader that is alone in reading a topic in order."""
 CREDIT_MESSAGES = {
     SubscriptionType.EXCLUSIVE: READ_AHEAD,
     SubscriptionType.FAILOVER: READ_AHEAD,
@@ -55,7 +55,7 @@ async def open_consumer(
     credit_messages: int,
     credit_bytes: int,
 ) -> AsyncIterator[Consumer]:
-    """Open a consumer for ``request.topic``, which consists of ``topics``."""
+    """Open a consumer for ``request.topic``; ``topics`` are the topic itself or its partitions."""
     close_timeout_s = connection.options.close_timeout_s
     consumer = Consumer(
         request.topic,
@@ -118,7 +118,7 @@ async def open_reader(
     credit_messages: int,
     credit_bytes: int,
 ) -> AsyncIterator[Reader]:
-    """Open a reader of a topic, which consists of ``topics``, each from its position (and time) on."""
+    """Open a reader of a topic; ``topics`` are the topic or its partitions, read from their positions (or times)."""
     reader = Reader(topic, name, connection.options.limits.max_batch_bytes)
     feeds = [
         ReaderFeed(
@@ -177,5 +177,5 @@ def policy_fields(policy: SubscriptionPolicy | Mapping[str, Any] | None) -> dict
     if not isinstance(policy, SubscriptionPolicy):
         policy = check_mapping("policy", policy, "fields of a SubscriptionPolicy")
     fields: dict[str, Any] = plain("policy", policy)
-    change_policy(SubscriptionPolicy(), fields)  # reports invalid fields without asking the broker
+    change_policy(SubscriptionPolicy(), fields)  # reports invalid fields without a request to the broker
     return fields

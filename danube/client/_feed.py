@@ -38,7 +38,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _CONFIRM_INTERVAL_S = 1.0
 _CONFIRM_RANGES = 1_000
 _MAX_KINDS = 100
-"""Number of different delays and reasons, or lengths of leases, that are collected before they are sent at once."""
+"""Maximum number of different delays and reasons, or lease lengths, that are collected; more are sent at once."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -77,7 +77,7 @@ class Feed(Inflow):
         self._extensions: dict[int, RangeSet] = {}
         self._handed = HandedOut(limits.max_in_flight_ranges)
         self._cumulates = open_message.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
-        self._waiting: RangeSet | None = None  # waiting messages of `queue`, computed on demand
+        self._waiting: RangeSet | None = None  # number of waiting messages in `queue`, computed on demand
         self._given_back: RangeSet | None = None
         self._owed_messages = 0  # credit of messages that were given back
         self._owed_bytes = 0
@@ -98,13 +98,13 @@ class Feed(Inflow):
         if batch.moves != self.moves:
             return
         handed_out = self._handed.take_below(offset + 1)
-        # The broker refuses this for a shared subscription.
+        # The broker refuses cumulative acknowledgements for a shared subscription.
         if not self._cumulates:
-            self.ledger.add_cumulative(offset, handed_out)  # the broker's error explains the refusal
+            self.ledger.add_cumulative(offset, handed_out)  # let the broker return the error
             self._wake()
             return
-        # Always as ranges. The broker would cover all that it has delivered, which may be more than the application has
-        # seen: messages lost with a connection, waiting messages, and messages delivered since this one.
+        # Always sent as ranges. A cumulative request would cover all delivered messages, including those that the
+        # application has not seen: lost with a connection, waiting here, or delivered after this one.
         self.ack(offset, offset + 1, self.moves)
         for start, end in handed_out:
             self.ack(start, end, self.moves)
@@ -182,7 +182,7 @@ class Feed(Inflow):
         super().drop_waiting()
 
     def give_back(self) -> None:
-        """Give the waiting messages back to the broker: the application is stuck, and others may process them.
+        """Give the waiting messages back to the broker for other consumers, because the application is stuck.
 
         Their credit is withheld until :meth:`resume_credit`.
         """
@@ -236,7 +236,7 @@ class Feed(Inflow):
         left = []
         for opened in self.open_batches:
             if not self._keeps and opened.renewed_from is not None:
-                # Otherwise it was taken since the last renewal, and is recorded as a whole.
+                # Otherwise the batch was taken since the last renewal, and is recorded as a whole.
                 found += clip(opened.batch.ranges, opened.renewed_from)
             if opened.next_offset is not None:
                 opened.renewed_from = opened.next_offset
@@ -316,7 +316,7 @@ class Feed(Inflow):
         self.ledger.lost()
 
     def _moved(self) -> None:
-        """Void all messages and requests of the application: the subscription was moved, or is another one."""
+        """Invalidate earlier deliveries and requests of the application: the subscription was moved or replaced."""
         self.moves += 1
         self.ledger.forget()
         self._handed.clear()
@@ -326,7 +326,7 @@ class Feed(Inflow):
         self._given_back = None
 
     def _sought(self, generation: int) -> None:
-        """Start from the position of a seek, which is that of the next delivery."""
+        """Reset the state after a seek; the new position is that of the next delivery."""
         assert self._place is not None
         self._place = (*self._place[:2], generation)
         for delivery in self._deliveries():
@@ -387,11 +387,11 @@ class Feed(Inflow):
         self.confirmed = anyio.Event()
 
     def _without_known(self, delivery: api.Delivery) -> api.Delivery | None:
-        """Return a redelivery without messages that were acknowledged here or still wait here; None if none are left.
+        """Return a redelivery without the messages that were acknowledged or still wait here; None if nothing remains.
 
         Acknowledged messages are acknowledged again: their redelivery may mean that the broker has lost the
-        acknowledgement. A slice is passed on whole unless all of it is known: its records cannot be separated without
-        opening it.
+        acknowledgement. A slice is passed on whole unless all its messages are known, because its records cannot be
+        separated without opening it.
         """
         ranges = live_ranges(delivery)
         left = RangeSet(self.ledger.unacknowledged(_pairs(ranges)))

@@ -1,6 +1,6 @@
 """One consume stream: receives deliveries and grants credit. Shared base of consumers and readers.
 
-An inflow lives as long as its consumer or reader; its streams are replaced after a loss. Deliveries wait in ``queue``
+An inflow exists as long as its consumer or reader; its streams are replaced after a loss. Deliveries wait in ``queue``
 until the application takes them. Credit is granted ahead, for messages and bytes, and returned as the application takes
 deliveries, so a slow application stops only its own deliveries. Subclasses define the start of a new stream and the
 treatment of deliveries from the old one: :class:`~danube.client._feed.Feed` for a subscription,
@@ -53,7 +53,7 @@ class OpenBatch(Generic[M_co]):
         self._offsets = iter(batch.offsets)
         self.messages: Iterator[M_co] = batch.build(kind, self._offsets)
         self.renewed_from: int | None = None
-        """Messages from this offset on were handed out since the last renewal of leases; None if there are none."""
+        """First offset handed out since the last renewal of leases; None if none was handed out."""
 
     @property
     def next_offset(self) -> int | None:
@@ -156,7 +156,7 @@ class Inflow:
         return opened
 
     def _finished(self, opened: OpenBatch[BareMessage]) -> None:
-        """Handle that all messages of an opened batch were handed out."""
+        """Called when all messages of an opened batch were handed out."""
 
     def drop_waiting(self) -> None:
         """Drop all messages that have arrived and were not handed out yet."""
@@ -170,14 +170,14 @@ class Inflow:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether requests were sent whose confirmation has to be requested later."""
+        """Whether sent requests need a confirmation that was not requested yet."""
         return False
 
     def send_gathered(self, now_s: float) -> None:
         """Send the collected requests, if there is a stream."""
         stream = self._stream
         if stream is None or stream.over:
-            # Important requests stay collected; _attach() sends them on the next stream.
+            # Requests that must not be lost stay collected; _attach() sends them on the next stream.
             return
         self._send_sayings(stream, now_s)
         if self._returned_messages or self._returned_bytes:
@@ -233,7 +233,7 @@ class Inflow:
                     self._take(reply)
 
     def _check_owner(self, answer: api.ConsumeOpened) -> None:
-        """Refuse a former owner, which lacks its successor's deliveries, and would deliver other messages again."""
+        """Refuse a former owner of the topic: it lacks its successor's cursor, and would deliver messages again."""
         topic_id, epoch = self._owner
         if answer.topic_id == topic_id and answer.owner_epoch < epoch:
             raise UnavailableError(
@@ -252,15 +252,15 @@ class Inflow:
         self._returned_messages = self._credit_messages - sum(map(message_count, waiting))
         self._returned_bytes = self._credit_bytes - sum(delivery.charged_bytes for delivery in waiting)
         self.send_gathered(anyio.current_time())
-        self._wake()  # the sender also has to request, later, the confirmation of the requests just repeated
+        self._wake()  # wake the sender, which later requests the confirmation of the repeated requests
         self._arrived(self)
 
     def _resume(self, answer: api.ConsumeOpened) -> None:
-        """Decide which deliveries of the last stream remain valid, now that the broker has opened the next one."""
+        """Decide which deliveries of the last stream remain valid after the broker has opened the next one."""
         raise NotImplementedError
 
     def _ended(self) -> None:
-        """Handle that there will be no further stream."""
+        """Called when no further stream will be opened."""
 
     def _take(self, reply: api.ConsumeReply) -> None:
         if isinstance(reply, api.Delivery | api.CaughtUp):

@@ -1,6 +1,6 @@
-"""A lane: one publish stream; the shell that sends an :class:`~danube.client._outbox.Outbox` over the connection.
+"""A lane sends the batches of one :class:`~danube.client._outbox.Outbox` over a publish stream.
 
-A lane lives as long as its producer; its streams are replaced. After a loss it opens the next one with its present
+A lane exists as long as its producer; its streams are replaced. After a loss it opens the next stream with the same
 epoch, and the outbox sends all unanswered batches again.
 """
 
@@ -49,7 +49,7 @@ def frame_batch(part: bytes) -> tuple[bytes, bytes]:
 
 
 class Lane:
-    """A topic (or one partition), its outbox, and the stream that carries it at present."""
+    """A topic (or one partition) with its outbox and its current stream."""
 
     def __init__(
         self,
@@ -88,7 +88,8 @@ class Lane:
         now_us = self._clock_us()
         while (part := self.outbox.next_part(now_us)) is not None:
             if not stream.send_nowait(frame_batch(part)):
-                # The stream is gone; run() gets the reason from receive() and sends the batch again on the next one.
+                # The stream has ended; run() gets the reason from receive(), and the batch is sent again on the next
+                # stream.
                 self._detach()
                 return
 
@@ -143,10 +144,10 @@ class Lane:
             retry.succeeded()
 
             def take_now(message: Message) -> bool:
-                """Settle acknowledgements as they arrive; leave all other replies to the task."""
+                """Process acknowledgements as they arrive; leave all other replies to the task."""
                 reply = decode_reply(message.data, _decode, self.topic)
                 if not isinstance(reply, api.PublishAcks) or self.outbox.refuses:
-                    return False  # the last reply to a series with refusals may ask for a pause
+                    return False  # the last reply of a series with refusals may require a pause
                 message.release()
                 self._acked(reply)
                 retry.accepted()

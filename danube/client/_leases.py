@@ -9,7 +9,7 @@ counts from the hand-out (and is up to a third longer)::
        |---- waits ----|---- ack_timeout_s ... + 1/3 ----|
            ^      ^      ^  renewals
 
-A stuck application must not keep the messages that wait here from others: when it has given no sign of life (taken,
+A stuck application must not withhold waiting messages from other consumers: when it has given no sign of life (taken,
 acknowledged, refused or extended a message) for the duration of the timeout, waiting messages are given back to the
 broker, without having failed. With ``keep`` (``renew_leases=True``) messages that were handed out and not settled are
 renewed, too, without a time limit.
@@ -48,7 +48,7 @@ class RenewalClock:
     def arm(self, now_s: float, timeout_s: float) -> None:
         """Schedule a renewal in time for a message that arrives now."""
         if self.idle:
-            self._alive_s = now_s  # no message waited, so the application is not suspected
+            self._alive_s = now_s  # no message was waiting, so the application is not stuck
         self.next_s = min(self.next_s, now_s + timeout_s / 3)
 
     def stuck(self, now_s: float, timeout_s: float) -> bool:
@@ -59,7 +59,7 @@ class RenewalClock:
         return now_s - self._alive_s >= timeout_s
 
     def rest(self) -> None:
-        """Stop the clock: there is nothing to renew until a message arrives."""
+        """Stop the clock until a message arrives."""
         self.next_s = math.inf
 
 
@@ -101,7 +101,7 @@ class Leases:
     def lost(self) -> None:
         """Remove messages handed out since the last renewal: their stream is gone, and all are delivered again.
 
-        Messages that are kept until settled remain: when redelivered, they wait here behind a handler that still runs.
+        Messages that are renewed until settled remain: their redelivery waits here while a handler may still run.
         """
         self._fresh = []
 

@@ -139,12 +139,12 @@ class LogReading:
             self._stream.send_nowait(_encode(api.Credit(max(0, messages), size_bytes)))
 
     def _move_to(self, offset: int) -> None:
-        """Record that all messages below an offset have arrived, or are gone."""
+        """Record that all messages below an offset have arrived or were removed."""
         self._next = max(self._next, offset)
 
     def _take(self, reply: api.ConsumeReply) -> None:
         if isinstance(reply, api.CaughtUp):
-            # All messages up to there were delivered, or are gone.
+            # All messages below it were delivered or removed.
             self._move_to(reply.end_offset)
         elif isinstance(reply, api.Delivery) and reply.base_offset < self._end:
             part = reply.part
@@ -164,4 +164,4 @@ class LogReading:
                 charged, self._charged = self._charged, 0
                 self._grant(charged)
         elif isinstance(reply, api.Delivery):
-            self._move_to(reply.base_offset)  # requested messages are gone: this batch is after them
+            self._move_to(reply.base_offset)  # the requested messages were removed; this batch is behind them

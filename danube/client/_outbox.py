@@ -5,12 +5,12 @@ acknowledgement settles ten thousand messages by writing one field. The life cyc
 
     open --full, or a slot is free--> queued --next_part()--> in flight --acked()/refused()--> settled
 
-* **No timers.** A batch is sent as soon as fewer than ``max_in_flight`` are unanswered; later messages are collected
-  in the next one. Load itself makes batches large.
+* **No timers.** A batch is sent as soon as fewer than ``max_in_flight`` are unanswered; later messages are collected in
+  the next one. So batches grow with the load.
 * **A delayed batch is due as a whole.** The time is in its header, so messages that are due at different times are
   sent in different batches. Such a batch is never the open one: it is queued at once, and joined while it is last.
-* **A retry has the same bytes.** The encoded part of a batch is kept until it is settled. On a new stream all of them
-  are sent again, in order; the broker replies to those it knows with their first offsets.
+* **A retry has the same bytes.** The encoded part of a batch is kept until the batch is settled. On a new stream all
+  such batches are sent again, in order; the broker answers stored ones with their original offsets.
 * **A refused batch stops the series.** Batches after it are refused as gaps. When each one sent has its reply, the
   first refusal decides: retry all later, or fail its messages, close the gap in the sequence and send the others.
 """
@@ -55,7 +55,7 @@ UNKNOWN_OFFSET = -1
 
 
 def record_size(size: int, key: bytes | None, attributes: dict[str, str] | None) -> int:
-    """Return about how many bytes a message with ``size`` payload bytes takes in a batch (never less for ASCII)."""
+    """Return an estimate of the bytes that a message takes in a batch (an upper bound for ASCII text)."""
     size += RECORD_OVERHEAD
     if key is not None:
         size += len(key) + RECORD_OVERHEAD
@@ -107,7 +107,7 @@ class OutBatch:
     def __init__(self, outbox: Outbox, deliver_at_us: int = 0) -> None:
         self.outbox = outbox
         self.deliver_at_us = deliver_at_us
-        """When its messages are due, in microseconds since the epoch; 0: at once."""
+        """Delivery time of its messages, in microseconds since the epoch; 0: at once."""
         self.items: list[bytes | Record] = []
         self.plain = True
         self.size = 0
@@ -152,7 +152,7 @@ class Outbox:
         self.queued: deque[OutBatch] = deque()
         self.flight: deque[OutBatch] = deque()
         self.unreported: DanubeError | None = None
-        """The first failure that no caller was waiting for."""
+        """The first failure of a message that no caller was waiting for."""
         self.max_bytes = batch_max_bytes
         self.max_messages = batch_max_messages
         self.max_in_flight = max_in_flight
@@ -163,8 +163,8 @@ class Outbox:
         self.epoch = 0
         self._max_part_bytes = batch_max_bytes
         self._codec = codec
-        self._sent = 0  # how many batches at the head of `flight` were sent on the current stream
-        self._refused = 0  # how many of those were refused
+        self._sent = 0  # number of batches at the head of `flight` that were sent on the current stream
+        self._refused = 0  # number of those that were refused
         self._paused = True  # not connected, or waiting for resume()
 
     # --- Collecting --------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Outbox:
 
     @property
     def refuses(self) -> bool:
-        """Whether a batch was refused, and others that were sent have no reply yet."""
+        """Whether a batch was refused while other sent batches have no reply yet."""
         return self._refused > 0
 
     @property
@@ -318,7 +318,7 @@ class Outbox:
             )
             return False
         batch.part = part
-        batch.items, batch.body = [], b""  # the part holds them now
+        batch.items, batch.body = [], b""  # they are in the part now
         batch.base_sequence = self.next_sequence
         self.next_sequence += batch.count
         return True

@@ -32,17 +32,17 @@ __all__ = [
 
 BytesLike = bytes | bytearray | memoryview
 Key = str | bytes
-"""A key as applications give it: a text stands for its UTF-8 bytes (:mod:`danube.model.keys`)."""
+"""A key as given by applications: bytes, or text for its UTF-8 encoding (:mod:`danube.model.keys`)."""
 
 _DUE_STEP_US = 1_000
 """Delays are rounded up to this, so that messages sent at about the same time share a batch."""
 
 
 def check_payloads(payloads: Sequence[bytes]) -> list[bytes]:
-    """Return the payloads as a list of bytes: one pass in C over all of them (bytes-like ones are converted)."""
+    """Return the payloads as a list of bytes, checked in one pass in C; bytes-like payloads are converted."""
     try:
         return msgspec.convert(payloads, list[bytes], builtin_types=(bytes, bytearray, memoryview))
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second for a lone surrogate
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # UnicodeEncodeError is raised for a lone surrogate
         raise InvalidArgumentError(
             f"send_many takes a sequence of bytes ({error}); encode each payload first, for example text.encode()"
         ) from None
@@ -66,7 +66,7 @@ def encoded_key(key: Any) -> bytes:
     """Return a key as bytes.
 
     Raises:
-        InvalidArgumentError: it is neither text nor bytes, or no Unicode text.
+        InvalidArgumentError: the key is neither bytes nor valid Unicode text.
     """
     if type(key) is bytes:
         return key

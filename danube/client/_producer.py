@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Producer"]
 
 _ENCODE_AT_ONCE = 1_000
-"""A ``send_many`` of more bare payloads makes batches of its own; smaller ones join the open batch."""
+"""A ``send_many`` of more bare payloads than this makes batches of its own; smaller ones join the open batch."""
 
 
 class Producer:
@@ -198,7 +198,7 @@ class Producer:
             size = record_size(size, key, attributes)
         before = outbox.open
         if before is None:
-            # Only the first message of a batch can find the lane closed, and has to start the sending.
+            # Only the first message of a batch must check whether the lane is closed, and start sending.
             self._check_usable(lane)
         batch, index = outbox.add(item, size)
         pending = Pending(batch, index, lane.topic, lane.partition)
@@ -211,7 +211,7 @@ class Producer:
     def _accept_delayed(
         self, payload: BytesLike, given: str | bytes | None, attributes: dict[str, str] | None, deliver_at_us: int
     ) -> Pending:
-        """Accept a message with a delivery time (or 0), separately from the hot path, so as not to slow it down."""
+        """Accept a message with a delivery time (or 0); a separate method, to keep the hot path fast."""
         payload = to_bytes(payload)
         key = None if given is None else encoded_key(given)
         lane = self._lane_for(key)
@@ -314,7 +314,7 @@ class Producer:
             self._check_usable(lane)
             batch = lane.outbox.add_encoded(body, len(piece), deliver_at_us)
             segments.append((lane, batch, 0, len(piece)))
-            self._sticky_batch = batch  # it is never the open one, so the next piece goes to the next partition
+            self._sticky_batch = batch  # it is not the open batch: the next piece goes to the next partition
             lane.kick()
 
     async def _extend(
@@ -446,7 +446,7 @@ class Producer:
                 lane.pump()
 
     def _opened(self) -> None:
-        """Handle that all lanes are open."""
+        """Called when all lanes are open."""
         self._single = self._lanes[0] if len(self._lanes) == 1 else None
         self._router = Router(len(self._lanes))
 

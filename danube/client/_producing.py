@@ -48,7 +48,7 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True):
 async def open_producer(
     connection: Connection, request: api.PublishOpen, topics: Sequence[str], batching: Batching
 ) -> AsyncIterator[Producer]:
-    """Open a producer for ``request.topic``, which consists of ``topics``."""
+    """Open a producer for ``request.topic``; ``topics`` are the topic itself or its partitions."""
     options = connection.options
     topic, base_name = request.topic, request.producer_name
     partitioned = topics != [topic]

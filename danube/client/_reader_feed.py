@@ -32,8 +32,8 @@ class ReaderFeed(Inflow):
     """Whether a seek was requested and no stream has started there yet."""
     _next_offset = 0  # after the deliveries that have arrived
     _scope: anyio.CancelScope | None = None
-    _seeks = 0  # number of requested seeks
-    _asked = 0  # that number when the stream was opened
+    _seeks = 0  # the number of requested seeks
+    _asked = 0  # the same number when the stream was opened
 
     @property
     def position(self) -> int:
@@ -54,7 +54,7 @@ class ReaderFeed(Inflow):
         self._seeks += 1
         self.caught_up = False
         self._open_message.start, self._open_message.start_time_us = start, time_us
-        self._stream = None  # later deliveries of the old one are ignored
+        self._stream = None  # later deliveries of the old stream are ignored
         if self._scope is not None:
             self._scope.cancel()
 
@@ -85,8 +85,8 @@ class ReaderFeed(Inflow):
             self._scope = None
 
     def _attach(self, stream: ClientStream, answer: api.ConsumeOpened) -> None:
-        # The reply to a request from before a seek may arrive in the same turn as the seek. The stream is cancelled
-        # then, and nothing of it is valid, in particular not its start.
+        # The reply to a request from before a seek may arrive in the same turn as the seek. The stream is then
+        # cancelled, and nothing that it has sent is valid, in particular its start offset.
         if self._asked == self._seeks:
             super()._attach(stream, answer)
 

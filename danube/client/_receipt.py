@@ -28,7 +28,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class OffsetRange(msgspec.Struct, frozen=True):
-    """``count`` messages stored one after the other, in the order in which they were given."""
+    """``count`` messages stored at consecutive offsets, in the order in which they were passed."""
 
     topic: str
     start: int
@@ -38,7 +38,7 @@ class OffsetRange(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """Offset after the last one; -1 if the broker no longer knows where they are."""
+        """Offset behind the last one; -1 if the broker no longer knows the offsets."""
         return self.start + self.count if self.start >= 0 else self.start
 
 

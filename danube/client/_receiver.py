@@ -203,7 +203,7 @@ class Receiver(Generic[F]):
         self._changed = anyio.Event()
 
     def _restarted(self, feed: Inflow) -> None:
-        """Forget waiting messages: the broker delivers them again, or others."""
+        """Forget waiting messages, because the broker delivers from another position or again."""
         if feed.listed:
             feed.listed = False
             self._ready.remove(self._feeds[feed.partition])

@@ -7,8 +7,8 @@
         +-- reader, selects its own key -- {topic}-replies <-- x-correlation-id, perhaps x-error ------+
 
 Requests are as durable as their topic; a responder acknowledges one when its reply is published, so that a request may
-be handled twice, and its second reply is dropped. The replies' topic has durability ``none``: a reply whose requester
-has stopped waiting or is just reconnecting is lost, and in the latter case the request runs into its deadline.
+be handled twice, and its second reply is dropped. The replies' topic has durability ``none``: a reply is lost if its
+requester has stopped waiting or is reconnecting; in the latter case the request exceeds its deadline.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Responder:
             while True:
                 await self._answer(await self._consumer.receive())
         except DanubeError as error:
-            if self._error is None:  # the first failing task reports for all
+            if self._error is None:  # only the first failing task is reported
                 self._error = error
                 raise
 
@@ -215,10 +215,10 @@ class Responder:
         except Exception as error:  # noqa: BLE001 - every exception is reported to the requester
             self.failed += 1
             payload, attributes[ERROR] = b"", _error_text(error)
-        if given.get(REPLY_TO) == self._producer.topic:  # a requester must not choose the topic that we write to
+        if given.get(REPLY_TO) == self._producer.topic:  # a requester must not be able to choose the topic of the reply
             try:
                 await self._producer.send(payload, key=given.get(REPLY_KEY), attributes=attributes)
-            except InvalidArgumentError as error:  # a reply that is too large, for example, will not become smaller
+            except InvalidArgumentError as error:  # retrying does not help, for example if the reply is too large
                 self.failed += 1
                 await self._refuse(error, given)
         await request.ack()
@@ -269,7 +269,7 @@ async def open_responder(
             type=SubscriptionType.SHARED,
             credit_messages=concurrency,
             renew_leases=True,
-            policy={"max_redelivery_count": -1},  # the requester's timeout ends it, not the number of attempts
+            policy={"max_redelivery_count": -1},  # the requester's timeout bounds the attempts
         ) as consumer,
         background_tasks() as group,
     ):
@@ -292,5 +292,5 @@ def replies_topic(topic: str) -> str:
 
 def _error_text(error: Exception) -> str:
     text = error.message if isinstance(error, DanubeError) else str(error)
-    text = text.encode("utf-8", "replace").decode()  # it may repeat lone surrogates of the request
+    text = text.encode("utf-8", "replace").decode()  # the text may contain lone surrogates of the request
     return f"{type(error).__name__}: {text}"[:_MAX_ERROR_CHARS]

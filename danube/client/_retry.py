@@ -56,9 +56,9 @@ class Retry:
         self._backoff.reset()
 
     async def wait(self, error: DanubeError) -> bool:
-        """Wait before the next attempt; return False if the caller is to give up.
+        """Wait before the next attempt; return False if the caller must give up.
 
-        A limit or policy that refuses the first opening is raised at once: waiting would hide the reason.
+        An error by a limit or policy at the first opening is raised at once, because waiting would hide the reason.
         """
         if (
             not self.succeeded_once
@@ -86,7 +86,7 @@ class Retry:
                     raise
 
     def refused_delay_s(self) -> float:
-        """Return how long to wait after a batch was refused for the time being."""
+        """Return how long to wait after a batch was refused temporarily."""
         return self._refused_backoff.next_delay_s()
 
     def accepted(self) -> None:
@@ -98,8 +98,8 @@ class Retry:
 async def ask(channel: Channel, path: str) -> AsyncIterator[ClientStream]:
     """Open a stream; at the end close it and wait until the broker has closed it, too.
 
-    A reset would do, too, but the broker counts resets as a sign of abuse. And a client that closes an exclusive
-    consumer and opens the next one must not find the subscription busy.
+    A reset is avoided because the broker counts resets as a sign of abuse. Waiting ensures that a client that closes an
+    exclusive consumer and opens another one does not find the subscription busy.
     """
     stream = channel.open_stream(path)
     try:

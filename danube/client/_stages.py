@@ -59,14 +59,14 @@ T = TypeVar("T")
 
 
 class Stage:
-    """Messages being written to the broker's disk, not visible yet; made by :meth:`Stages.open`."""
+    """Messages being written to the broker's disk, invisible until they are committed; made by :meth:`Stages.open`."""
 
     topic: str
     """The topic or partition."""
     stage_id: int
     """Number by which the broker knows it."""
     committed: bool
-    """Whether this batch was committed before: then nothing is sent, and another commit has no effect."""
+    """Whether this batch was committed before. Then nothing is sent, and committing it again has no effect."""
     records: int
     """Number of added records."""
     size_bytes: int
@@ -173,7 +173,7 @@ class Stage:
 
 
 class Stages:
-    """Stages messages, and commits them all at once; it is :attr:`Client.stages`."""
+    """Stages messages, and commits stages atomically; it is :attr:`Client.stages`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -310,7 +310,7 @@ class Stages:
         return await self._stage_call(StageMethod.LIST, stage_api.ListStages(producer), stage_api.StageList)
 
     async def _stage_call(self, path: str, request: Any, kind: type[T], *, patient: bool = False) -> T:
-        """Make a call that may be repeated, as all of these may. A patient one has no deadline of its own."""
+        """Make a call that is repeated after a connection loss. With ``patient`` it has no deadline."""
         retry = Retry(self._options)
         retry.succeeded_once = True  # there was a connection: it may take reconnect_timeout_s to be restored
         limit_s = None if patient else self._options.request_timeout_s

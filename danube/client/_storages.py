@@ -1,8 +1,8 @@
 """Storages of a broker, which hold the sealed history of its topics: ``client.storages``.
 
-Most of these calls have no fixed duration: no deadline fits reading a whole storage. They end when the broker replies,
-when the connection breaks (both sides check that), or when they are cancelled, which stops the broker's work, too.
-None of them is repeated automatically.
+Most of these calls have no default deadline, because reading a whole storage may take any time. They end when the
+broker replies, when the connection breaks (both sides check it), or when they are cancelled, which also stops the
+broker's work. None of them is repeated automatically.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Storages:
     """Reports on the storages of a broker, checks and repairs them, and restores topics; it is :attr:`Client.storages`.
 
-    ``timeout_s`` of a method bounds the call: DeadlineExceededError is raised then, and the broker stops, too. None
-    waits for as long as the connection lives.
+    ``timeout_s`` of a method bounds the call: after it the call raises DeadlineExceededError, and the broker stops its
+    work. None waits as long as the connection exists.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -1,7 +1,7 @@
 """A task group that raises only the application's own exceptions.
 
-A plain task group wraps exceptions of its body in an ``ExceptionGroup``. Here the body's own exception is raised
-unwrapped, and background tasks report through the calls of the application instead of crashing its block.
+A plain task group wraps exceptions of its body in an ``ExceptionGroup``. Here the body's exception is raised unwrapped,
+and failures of background tasks are raised by calls of the application instead of ending its block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["background_tasks", "copy_error", "start_all"]
 
 @asynccontextmanager
 async def background_tasks() -> AsyncIterator[TaskGroup]:
-    """Open a task group for background tasks; they are cancelled when the body ends, however it ends.
+    """Open a task group for background tasks, which are cancelled when the body ends or fails.
 
     The body's exception is raised unwrapped. An exception of a background task (only a bug lets one escape) ends the
     body and is raised as it is if it is the only one.

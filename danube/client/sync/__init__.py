@@ -15,9 +15,9 @@ The asynchronous client runs in an event loop in a thread of its own; every call
 rules about order, errors and reconnects are those of :mod:`danube.client`. All objects may be used from several
 threads. Acknowledgements do not wait: they are collected here and passed on together.
 
-``_facade`` is generated from the asynchronous classes. Written by hand is only what differs: the thread with the loop
-(``_loop``), taking several messages at a time (``_receiver``, ``_reading``), collecting acknowledgements
-(``_consumer``), handlers in threads (``_handlers``).
+``_facade`` is generated from the asynchronous classes. Only the differences are written by hand: the thread with the
+loop (``_loop``), taking several messages at a time (``_receiver``, ``_reading``), collecting acknowledgements
+(``_consumer``), and handlers in threads (``_handlers``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The core of the blocking consumer: collects acknowledgements of any thread, and passes them on together."""
+"""The core of the blocking consumer: collects acknowledgements from all threads, and passes them on together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ConsumerCore"]
 
 
 class _SafeFeed(LoopSource):
-    """The feed of messages and batches, for acknowledging from any thread."""
+    """A thread-safe receiver of the acknowledgements of one feed."""
 
     __slots__ = ("_consumer", "ledger", "ledger_moves")
 
@@ -28,7 +28,8 @@ class _SafeFeed(LoopSource):
         super().__init__(feed, loop)
         self.ledger = AckLedger()
         self.ledger_moves = 0
-        """Number of seeks before the delivery of the messages in the ledger; others' acknowledgements are void."""
+        """Number of seeks before the messages in the ledger were delivered; acknowledgements of older messages are
+        void."""
         self._consumer = consumer
 
     def ack(self, start: int, end: int, moves: int) -> None:
@@ -58,9 +59,8 @@ class ConsumerCore(ReceiverCore[Consumer]):
     def flush_acks(self) -> None:
         """Wait until every acknowledgement given so far is durable at the broker.
 
-        In a key-shared subscription acknowledgements take effect in the order of their key: one that is given before
-        that of an earlier message of the same key becomes durable together with the earlier one, which this does not
-        wait for.
+        In a key-shared subscription acknowledgements take effect in the order of their key: one that precedes the
+        acknowledgement of an earlier message of its key becomes durable together with that, and is not waited for here.
 
         Raises:
             DanubeError: the subscription has ended, so the acknowledgements will never arrive.

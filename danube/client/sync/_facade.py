@@ -395,8 +395,8 @@ class Responder(Handle[_requests.Responder]):
 class Admin(Handle[_admin.Admin]):
     """Manages topics, namespaces, subscriptions and policies; it is :attr:`Client.admin`.
 
-    ``timeout_s`` of a method bounds the call: DeadlineExceededError is raised then, and the broker stops, too. None
-    waits for as long as the connection lives.
+    ``timeout_s`` of a method bounds the call: after it the call raises DeadlineExceededError, and the broker stops its
+    work. None waits as long as the connection exists.
     """
 
     def info(self) -> api.BrokerInfo:
@@ -571,8 +571,8 @@ class Admin(Handle[_admin.Admin]):
 class Storages(Handle[_storages.Storages]):
     """Reports on the storages of a broker, checks and repairs them, and restores topics; it is :attr:`Client.storages`.
 
-    ``timeout_s`` of a method bounds the call: DeadlineExceededError is raised then, and the broker stops, too. None
-    waits for as long as the connection lives.
+    ``timeout_s`` of a method bounds the call: after it the call raises DeadlineExceededError, and the broker stops its
+    work. None waits as long as the connection exists.
     """
 
     def status(self) -> history_api.StoragesStatus:
@@ -741,7 +741,7 @@ class Logs(Handle[_logs.Logs]):
 
 
 class Stage(Handle[_stages.Stage]):
-    """Messages being written to the broker's disk, not visible yet; made by :meth:`Stages.open`."""
+    """Messages being written to the broker's disk, invisible until they are committed; made by :meth:`Stages.open`."""
 
     @property
     def topic(self) -> str:
@@ -755,7 +755,7 @@ class Stage(Handle[_stages.Stage]):
 
     @property
     def committed(self) -> bool:
-        """Whether this batch was committed before: then nothing is sent, and another commit has no effect."""
+        """Whether this batch was committed before. Then nothing is sent, and committing it again has no effect."""
         return self._inner.committed
 
     @property
@@ -795,7 +795,7 @@ class Stage(Handle[_stages.Stage]):
 
 
 class Stages(Handle[_stages.Stages]):
-    """Stages messages, and commits them all at once; it is :attr:`Client.stages`."""
+    """Stages messages, and commits stages atomically; it is :attr:`Client.stages`."""
 
     def open(
         self,

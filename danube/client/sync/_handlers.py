@@ -1,4 +1,4 @@
-"""Handlers of requests that are plain functions: they run in threads, beside the event loop."""
+"""Runs request handlers that are plain functions in threads."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def in_thread(handler: Handler, loop: Loop) -> _requests.Handler:
     Python cannot stop a thread: a call that is cancelled ends when the handler has returned.
 
     Raises:
-        InvalidArgumentError: it is no function.
+        InvalidArgumentError: ``handler`` is not a function.
     """
     if not callable(handler):
         raise InvalidArgumentError(f"handler is a function, not {type(handler).__name__}")
 
     async def handle(request: _message.Message) -> BytesLike:
-        # The responder limits how many run at a time.
+        # The responder limits the number of concurrent handlers.
         unlimited = anyio.CapacityLimiter(1)
         return await anyio.to_thread.run_sync(handler, message_of(request, loop), limiter=unlimited)
 

@@ -1,4 +1,4 @@
-"""What the blocking classes have in common: each wraps an asynchronous object and the loop in which that lives."""
+"""The base of the blocking classes, each of which wraps an asynchronous object and its event loop."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Handle(Generic[T]):
         self._loop = loop
 
     def _leave(self) -> None:
-        """Hand over everything that is collected here; called before the block of this object is left."""
+        """Pass collected data to the loop; called before the block of this object is left."""
 
 
 @contextmanager
 def opened(loop: Loop, block: AbstractAsyncContextManager[T], kind: Callable[[T, Loop], H]) -> Iterator[H]:
-    """Run an asynchronous ``with`` block, with the blocking form of what it opens."""
+    """Run an asynchronous ``with`` block, and yield the blocking form of the opened object."""
     with loop.enter(block) as inner:
         handle = kind(inner, loop)
         try:

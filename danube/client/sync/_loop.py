@@ -23,11 +23,11 @@ __all__ = ["Loop", "run_block"]
 T = TypeVar("T")
 
 EXIT_LINGER_S = 5.0
-"""How long a thread that waits for the loop keeps waiting when the process ends, before it gets an error.
+"""How long a thread that waits for the loop keeps waiting at the end of the process, before it gets an error.
 
-Only daemon threads are left by then. A thread that got the error at once would still be handling it when the
-interpreter ends, and Python aborts a process whose daemon prints at that moment. A thread that never got it would
-block the exit if it is joined (by an ``atexit`` handler older than the connection).
+Only daemon threads remain at that point. If a thread got the error at once, it could still be handling it when the
+interpreter finalizes, and Python aborts a process in which a daemon thread prints at that moment. If it never got the
+error, an ``atexit`` handler that joins the thread would block the exit.
 """
 
 
@@ -35,13 +35,13 @@ block the exit if it is joined (by an ``atexit`` handler older than the connecti
 def run_block(block: AbstractAsyncContextManager[T], backend: Literal["asyncio", "trio"]) -> Iterator[tuple[T, Loop]]:
     """Run an asynchronous ``with`` block in an event loop in a thread of its own.
 
-    A process may end without having left the block: what entered it was never closed, or a signal has ended the main
-    thread. The loop is then cancelled before the interpreter takes itself apart. Later nobody could: its thread, a
-    daemon, is stopped by then, and to leave the block would wait for it for ever. A process that was forked has no such
-    thread at all: there nothing is left, and every call is refused.
+    A process may end without leaving the block, because the client was never closed or a signal has ended the main
+    thread. The loop is then cancelled by an exit handler, before the interpreter stops its daemon thread; leaving the
+    block later would wait for that thread indefinitely. A forked process does not have the thread, so it refuses all
+    calls.
 
     Raises:
-        ConfigurationError: there is no such backend; what else entering the block raises.
+        ConfigurationError: the backend is unknown. Exceptions of entering the block are raised as they are.
     """
     if backend not in ("asyncio", "trio"):
         raise ConfigurationError(f"backend {reprlib.repr(backend)} is not asyncio or trio")
@@ -61,11 +61,11 @@ def run_block(block: AbstractAsyncContextManager[T], backend: Literal["asyncio",
 
 
 class Loop:
-    """An event loop in a thread, started on creation; to be stopped."""
+    """An event loop in a thread of its own, started on creation. Call :meth:`stop` to end it."""
 
     def __init__(self, backend: Literal["asyncio", "trio"]) -> None:
         started: Future[BlockingPortal] = Future()
-        # A daemon: otherwise the interpreter would wait for it before calling the exit handlers that could end it.
+        # A daemon, because the interpreter waits for other threads before it calls the exit handlers that end this one.
         self._thread = threading.Thread(target=self._run, args=(backend, started), name="danube-client", daemon=True)
         self._thread.start()
         self._portal = started.result()
@@ -76,7 +76,7 @@ class Loop:
 
     @property
     def over(self) -> bool:
-        """Whether the loop has ended with the process, or belongs to the parent of a forked process."""
+        """Whether the loop has ended because the process is ending, or belongs to the parent of a forked process."""
         return self._forked or self._ended_by is not None
 
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], /, *args: object, **options: object) -> T:
@@ -126,7 +126,7 @@ class Loop:
 
     def stop(self, *, cancel: bool) -> None:
         """End the loop and its thread, when all its tasks have ended or, with ``cancel``, were cancelled."""
-        with suppress(RuntimeError):  # it has ended by itself, and its thread has reported why
+        with suppress(RuntimeError):  # it has failed, and its thread has reported the reason
             self._portal.call(self._portal.stop, cancel)
         self._thread.join()
 
@@ -162,11 +162,11 @@ class Loop:
             )
         try:
             yield
-        except (CancelledError, RuntimeError) as error:  # cancelled with the loop, or too late for it
+        except (CancelledError, RuntimeError) as error:  # the loop was cancelled, or has ended
             if not self.over:
                 raise
             if self._ended_by != threading.get_ident():
-                time.sleep(EXIT_LINGER_S)  # most never wake: the interpreter stops them here
+                time.sleep(EXIT_LINGER_S)  # most threads never wake: the interpreter stops them here
             raise ClosedError("the process is ending, and its connections with it") from error
 
 

@@ -1,4 +1,4 @@
-"""The core of the blocking form of a range of a log being read: batches that have arrived are fetched together."""
+"""The core of the blocking form of :class:`LogReading`: fetches batches that have arrived together."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class ReceiverCore(Handle[R]):
         """Return the next message; wait for one if necessary.
 
         Raises:
-            DeadlineExceededError: none came within ``timeout_s`` seconds.
-            InvalidArgumentError: ``timeout_s`` is no number of seconds.
+            DeadlineExceededError: no message arrived within ``timeout_s`` seconds.
+            InvalidArgumentError: ``timeout_s`` is not a number of seconds.
             DataLossError, DanubeError: as :meth:`danube.client.Consumer.receive`.
         """
         with self._open_lock:
@@ -51,8 +51,8 @@ class ReceiverCore(Handle[R]):
                 message = None if self._open is None else next(self._open.messages, None)
                 if message is not None:
                     return message
-                # Batches handed out one by one are opened at the inflow, which keeps the other messages from timing
-                # out.
+                # Batches handed out one by one are opened at the inflow, which renews the leases of their waiting
+                # messages.
                 self._open = self._take(lambda feed, batch: feed.open(batch, Message), timeout_s=timeout_s)
 
     def receive_batch(self, timeout_s: float | None = None) -> Batch:
