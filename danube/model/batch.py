@@ -268,7 +268,7 @@ def header_at(data: bytes, position: int) -> BatchHeader:
 
 
 def count_records(part: bytes) -> int:
-    """Return the number of records that a part's header says; the part was checked before."""
+    """Return the number of records in the header of a part, which was checked before."""
     return int.from_bytes(part[8:12], "little")
 
 
@@ -284,7 +284,7 @@ def check_part(part: bytes) -> BatchHeader:
 
 
 def seal_part(header: BatchHeader, rest: bytes) -> bytes:
-    """Join the header and what follows it to a producer's part, and append its checksum.
+    """Build a producer's part from its header and the bytes behind it, and append the checksum.
 
     Args:
         header: the known fields.
@@ -382,7 +382,7 @@ def encode_composite(
 
 
 def encode_records(records: Sequence[bytes] | Sequence[Record]) -> bytes:
-    """Encode only the records array, for :func:`pack_part`; the caller ensures that all are of one kind."""
+    """Encode only the records array, for :func:`pack_part`; all records must be of one kind."""
     return _ENCODER.encode(records)
 
 
@@ -400,7 +400,7 @@ def pack_part(
     schema_version: int = 0,
     deliver_at_us: int = 0,
 ) -> bytes:
-    """Build a producer's part from an encoded records array; ``plain`` says that it holds bare payloads."""
+    """Build a producer's part from an encoded records array; ``plain``: it contains bare payloads."""
     unpacked_size = len(body)
     if codec:
         body = _pack(codec, body)

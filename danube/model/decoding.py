@@ -9,5 +9,5 @@ import msgspec
 __all__ = ["UNDECODABLE"]
 
 UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""Exceptions of msgspec for invalid input: the second for text that is not UTF-8, the third for
-arrays and maps nested too deeply, even where it only skips them."""
+"""Exceptions of msgspec for invalid input. The second is raised for text that is not UTF-8, the third for arrays and
+maps nested too deeply, even in skipped parts."""

@@ -1,4 +1,4 @@
-"""Recognizes errors that mean that no file descriptor is left: they are errors of no disk, network or file."""
+"""Recognizes the errors of running out of file descriptors, which are not errors of a disk, network or file."""
 
 from __future__ import annotations
 

@@ -158,25 +158,25 @@ class UnsupportedBatchError(CorruptBatchError):
 
 
 class InvalidSchemaError(InvalidArgumentError):
-    """A text is not a schema of its type, or names a reference that it does not have."""
+    """A text is not a valid schema of its type, or a reference is missing."""
 
     code = "invalid-schema"
 
 
 class SchemaTooLargeError(InvalidArgumentError):
-    """A schema, or what belongs to it, is larger, deeper or more than a named limit."""
+    """A schema, its references or its notes exceed a named limit."""
 
     code = "schema-too-large"
 
 
 class SchemaPayloadError(InvalidArgumentError):
-    """A payload is not what its schema, or the framing of its topic, says."""
+    """A payload does not conform to its schema, or to the framing of its topic."""
 
     code = "schema-payload"
 
 
 class InvalidSchemaNumberError(InvalidArgumentError):
-    """A schema that is imported brings a number or a version that is taken, or out of range."""
+    """The given number or version of a schema is taken or out of range."""
 
     code = "invalid-schema-number"
 
@@ -230,13 +230,13 @@ class SchemaVersionDeletedError(SchemaVersionNotFoundError):
 
 
 class SchemaNotFoundError(NotFoundError):
-    """There is no schema of this number, or a subject has no version with this content."""
+    """There is no schema with this number, or no version of the subject has this content."""
 
     code = "schema-not-found"
 
 
 class SchemaSettingNotFoundError(NotFoundError):
-    """The subject has no compatibility level, or no mode, of its own."""
+    """The subject, or the registry, has no such setting of its own."""
 
     code = "schema-setting-not-found"
 
@@ -292,7 +292,7 @@ class ProducerFencedError(FailedPreconditionError):
 class OwnerFencedError(FailedPreconditionError):
     """Another broker has taken over the data that this one owned; its later changes have no effect.
 
-    Retryable: the present owner can do what this one cannot, and knows what has become of changes that were in flight.
+    Retryable: the present owner can execute the request, and knows the outcome of changes that were in flight.
     """
 
     code, retryable = "owner-fenced", True
@@ -305,19 +305,19 @@ class SequenceGapError(FailedPreconditionError):
 
 
 class IncompatibleSchemaError(FailedPreconditionError):
-    """A schema does not go with those that its subject has. The message gives every reason."""
+    """A schema is not compatible with existing versions of its subject. The message contains all reasons."""
 
     code = "incompatible-schema"
 
 
 class SchemaNotDeletedError(FailedPreconditionError):
-    """A subject or version is to be deleted permanently and was not deleted before."""
+    """A subject or version cannot be deleted permanently, because it was not deleted before."""
 
     code = "schema-not-deleted"
 
 
 class SchemaReferencedError(FailedPreconditionError):
-    """Other schemas refer to what is to be deleted. The message names some of them."""
+    """A version or schema cannot be deleted, because other schemas refer to it. The message names some of them."""
 
     code = "schema-referenced"
 
@@ -359,7 +359,7 @@ class JournalFullError(LimitExceededError):
 
 
 class OutOfDescriptorsError(LimitExceededError):
-    """The process, or the machine, has no file descriptor left. No disk is at fault, and nothing is lost."""
+    """The process, or the machine, has no file descriptor left. This is not a disk error, and no data is lost."""
 
     code = "out-of-descriptors"
 
@@ -511,7 +511,7 @@ def _tree(root: type[DanubeError]) -> dict[str, type[DanubeError]]:
 
 _BY_CODE = _tree(DanubeError)
 
-# The nearest class for a status without one of our codes (from a proxy, for example).
+# The class for a status without a Danube code, for example from a proxy.
 _BY_STATUS: dict[Status, type[DanubeError]] = {
     Status.CANCELLED: CallCancelledError,
     Status.UNKNOWN: DanubeError,
@@ -548,7 +548,7 @@ _EXIT_BY_STATUS: dict[Status, int] = {
 
 
 def to_wire(error: BaseException) -> tuple[Status, str, str]:
-    """Return ``(status, code, message)`` for an exception; any foreign one becomes INTERNAL without its details."""
+    """Return ``(status, code, message)`` for an exception; foreign exceptions become INTERNAL without details."""
     if isinstance(error, DanubeError):
         return error.status, error.code, error.message
     return Status.INTERNAL, InternalError.code, f"internal error in the broker: {type(error).__name__}; see its log"

@@ -212,7 +212,7 @@ class RepairStorage(_Message):
 
     storage: str
     adopt: bool = False
-    """First adopt the place for this storage, even if its marker is missing or another storage's."""
+    """First adopt the location for this storage, even if its marker is missing or belongs to another storage."""
 
 
 class StorageFindings(_Message, kw_only=True):
@@ -308,4 +308,4 @@ class RestoreReport(_Message, kw_only=True):
     unused: int
     """Number of objects that are not needed: replaced, expired, or unusable; the broker removes them later."""
     unused_objects: list[str]
-    """Those of them that may be missed, each with the reason why it was left out."""
+    """Those of them whose data may be wanted, each with the reason why it was left out."""

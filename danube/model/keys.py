@@ -1,8 +1,8 @@
-r"""Keys of messages: bytes in every format, and text for people and for interfaces that have only text.
+r"""Converts message keys between bytes, as in all formats, and text, for people and for text-only interfaces.
 
-A key is any bytes. Nearly all are UTF-8, so the clients take and give text as well. Text and bytes are converted into
-each other without loss, in the way of Python's file names (PEP 383): a byte that is not part of valid UTF-8 is a lone
-surrogate in the text. So ``b"\xffid"`` is ``"\udcffid"``, and a key that was received as text can be published again.
+A key may be any bytes. Nearly all keys are UTF-8, so clients accept and return text as well. The conversion is lossless
+and works as for Python's file names (PEP 383): a byte that is not part of valid UTF-8 becomes a lone surrogate. So
+``b"\xffid"`` is ``"\udcffid"``, and a key that was received as text can be published again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["key_from_text", "key_to_text", "show_key"]
 
 
 def key_from_text(text: str) -> bytes:
-    """Return the bytes of a key that is given as text.
+    """Return a key given as text as bytes.
 
     Raises:
         InvalidArgumentError: the text is neither Unicode nor made by :func:`key_to_text`.
@@ -33,7 +33,7 @@ def key_to_text(key: bytes) -> str:
 
 
 def show_key(key: bytes) -> str:
-    """Return a key for a sentence: a text in quotes, or bytes (``b'...'``) if it is not UTF-8."""
+    """Format a key for a message to people: as text in quotes, or as bytes (``b'...'``) if it is not UTF-8."""
     try:
         return repr(key.decode())
     except UnicodeDecodeError:

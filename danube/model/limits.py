@@ -57,8 +57,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     # Connections and streams
     max_connections: int = 10_000
-    """Open client connections; fewer if the process may not open that many files. The admin port has a sixteenth of
-    that in addition."""
+    """Open client connections; fewer if the process may not open that many files. The admin port may have a sixteenth
+    of that in addition."""
     max_streams_per_connection: int = 1_024
     """Concurrent streams of one connection; a stream's slot is free only when its work has ended."""
     max_pending_bytes_per_connection: int = 32 * MIB
@@ -68,8 +68,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_send_buffer_bytes: int = 1 * MIB
     """Bytes queued for one stream of a peer that reads too slowly; beyond it the sender waits."""
     max_send_buffer_bytes_per_connection: int = 16 * MIB
-    """The same for all streams of a connection. A connection that stays beyond it and accepts nothing for
-    ``write_timeout_s`` is closed, one that holds four times as much is closed at once."""
+    """The same for all streams of a connection. A connection that exceeds it and accepts no bytes for
+    ``write_timeout_s`` is closed; one with four times as much is closed at once."""
     max_send_buffer_bytes_in_all: int = 256 * MIB
     """The same for all connections: beyond it, a connection gets no more data while any is queued for it."""
     max_header_bytes: int = 16 * KIB
@@ -126,7 +126,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     # Consumers of official clients
     max_compat_consumers: int = 100_000
-    """Consumers with an id; beyond it, those disconnected for longest lose theirs."""
+    """Durable consumer ids; beyond it, the ids of the least recently used consumers are removed."""
     compat_consumer_expiry_s: float = 7 * 24 * 3600.0
     """How long the broker remembers the id of a disconnected consumer."""
     compat_prefetch_messages: int = 100
@@ -168,7 +168,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A segment object is closed when it has reached this size; the last batch may exceed it. At most 48
     MiB, so that no object is larger than 64 MiB."""
     segment_max_age_s: float = 600.0
-    """Batches that have been in the journal for this long are sealed, however few they are."""
+    """Batches that have been in the journal for this long are sealed, even if they do not fill a segment."""
     segment_journal_ratio: float = 0.5
     """When the journal uses this share of ``journal_max_bytes``, the oldest of its files are sealed."""
     segment_cache_bytes: int = 64 * MIB

@@ -4,7 +4,7 @@ A topic is ``/namespace/topic``. A partitioned topic ``/ns/t`` with N partitions
 ``/ns/t-part-0`` ... ``/ns/t-part-{N-1}``; its base name holds no messages. Because the suffix is reserved, a plain
 topic may not end in ``-part-<number>`` (upstream mistakes such topics for partitions).
 
-Two names that look the same are the same name:
+Different names never look the same:
 
 * namespaces, topics, clusters and storages are written in ASCII. A Cyrillic "o" or a full-width "a" would otherwise
   create a second topic that looks the same in lists, object keys and metrics;

@@ -31,7 +31,7 @@ __all__ = [
 
 
 class _Choice(enum.StrEnum):
-    """A choice of several words is written with ``_``; ``-`` is accepted as well."""
+    """An enumeration whose values are written with ``_``, and accepted with ``-`` as well."""
 
     @classmethod
     def _missing_(cls, value: object) -> _Choice | None:
@@ -42,7 +42,8 @@ class Durability(enum.StrEnum):
     """When a publish is acknowledged, fixed for the life of a topic."""
 
     NONE = "none"
-    """Passed to the subscriptions in memory. Survives nothing; slow consumers lose messages."""
+    """Passed to the subscriptions in memory only. Messages do not survive a restart, and slow consumers lose
+    messages."""
     OS = "os"
     """Written to the journal file. Survives ``kill -9`` of the broker."""
     DISK = "disk"

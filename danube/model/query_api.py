@@ -7,8 +7,8 @@ which it reads from the storage directly; data behind ``sealed_offset`` is read 
     start_offset            sealed_offset            end_offset
          | parts in a storage     | the broker's journal |
 
-``State`` with a wait is a long poll: the broker answers when a log has grown or a topic was created, and is idle until
-then. Matching topics against a pattern is done by the client, so that no pattern can load the broker.
+``State`` with a wait is a long poll: the broker answers when a log has grown or a topic was created, and does no work
+until then. Matching topics against a pattern is done by the client, so that no pattern can load the broker.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A distributed job writes with many tasks and commits in one place. Its tasks *stage*: each opens a stream, sends batches
 for one topic or partition, and gets a :class:`StagedBatch`, a small value that it passes to the committing process.
-That process *commits* the stages of one batch: all of them become messages of their topics, or none does, once for each
-(producer, batch id), however often it is repeated. A stage that is never committed is invisible, and expires.
+That process *commits* the stages of one batch: all or none of them become messages of their topics, once for each
+(producer, batch id), even if the commit is repeated. A stage that is never committed stays invisible and expires.
 
 Like :mod:`danube.model.api`: msgspec Structs, encoded as msgpack arrays, new fields at the
 end with a default. Streams carry tagged unions.
@@ -131,7 +131,7 @@ class StageOpened(_Tagged, tag=0):
 
     stage_id: int
     committed: bool
-    """The batch was committed before. The client need not send anything, and the stream ends."""
+    """The batch was committed before. The stream ends, and the client need not send anything."""
     broker: str
     max_batch_bytes: int
     max_message_bytes: int
@@ -164,7 +164,7 @@ class StageCommit(_Value, frozen=True):
     """Outcome of a commit."""
 
     committed: bool
-    """Whether this call has committed the batch; False if it, or a later one, was committed before."""
+    """Whether this call has committed the batch; False if this batch, or a later one, was committed before."""
     offsets: dict[str, tuple[int, int]]
     """For each topic or partition ``(start, end)``: no message of the batch is before ``start``, and the last one is
     right before ``end``. Messages of other producers may be among them. Known for the latest batch of a producer; empty

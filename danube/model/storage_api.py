@@ -8,8 +8,8 @@ without an envelope, in pieces of at most :data:`PIECE_BYTES`: the gRPC frame gi
     client: PutObject               PutObject, then pieces of size_bytes in all
     server: Done                    Admitted, then Done        Admitted: there is memory for it, send
 
-No bytes of a large object are sent before the server has room for it: bytes waiting for room would fill the window of
-the connection, which the puts ahead in the queue need.
+A client sends no bytes of a large object before the server has memory for it. Otherwise waiting bytes would fill the
+window of the connection, which earlier puts need to finish.
 
 ``Get`` (one request, stream)::
 
