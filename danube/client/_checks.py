@@ -83,7 +83,7 @@ def check_text(name: str, value: object) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgumentError(
-            f"{name} is {_shown(value)}, which is no Unicode text: it has half a character at index {error.start}"
+            f"{name} is {_shown(value)}, which is not valid Unicode: it has a lone surrogate at index {error.start}"
         ) from None
     return value
 

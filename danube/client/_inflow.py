@@ -237,8 +237,8 @@ class Inflow:
         topic_id, epoch = self._owner
         if answer.topic_id == topic_id and answer.owner_epoch < epoch:
             raise UnavailableError(
-                f"{self.topic}: the broker owned this topic in epoch {answer.owner_epoch}, and another one has it,"
-                f" in epoch {epoch}; it is tried again"
+                f"{self.topic}: the broker owned this topic in epoch {answer.owner_epoch}, but another one has taken it"
+                f" over in epoch {epoch}; retrying"
             )
         self._owner = answer.topic_id, answer.owner_epoch
 

@@ -112,7 +112,7 @@ class LogReading:
             )
         if answer.topic_id != (self._topic_id or answer.topic_id):
             raise FailedPreconditionError(
-                f"topic {self._topic!r} was deleted and created again: what was to be read is gone; plan the query anew"
+                f"topic {self._topic!r} was deleted and created again, so its messages are gone; plan the query again"
             )
         self._topic_id = answer.topic_id
         if answer.end_offset < self._end:

@@ -108,7 +108,9 @@ class Requester:
         given = checked_attributes(attributes) or {}
         reserved = sorted(_RESERVED.intersection(given))
         if reserved:
-            raise InvalidArgumentError(f"the attribute {reserved[0]} is the helper's own; choose another name")
+            raise InvalidArgumentError(
+                f"attribute {reserved[0]} is reserved for request and reply; choose another name"
+            )
         limit_s = self._timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s)
         with anyio.move_on_after(limit_s):
             async with self._slots:
@@ -230,7 +232,11 @@ class Responder:
         try:
             await self._producer.send(b"", key=given.get(REPLY_KEY), attributes=attributes)
         except InvalidArgumentError as again:
-            _log.warning("a request of topic %r cannot be answered at all: %s", self._producer.topic, again.message)
+            _log.warning(
+                "a request of topic %r cannot be answered, not even with an error: %s",
+                self._producer.topic,
+                again.message,
+            )
 
 
 @asynccontextmanager

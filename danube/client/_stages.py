@@ -152,7 +152,7 @@ class Stage:
         await self._stream.send(_encode(stage_api.StageFinish()))
         reply = await receive_reply(self._stream, _decode, self.topic)
         if not isinstance(reply, stage_api.Staged) or reply.stage.records != self.records:
-            raise ProtocolError(f"{self.topic}: the broker has not staged what was sent; stage again")
+            raise ProtocolError(f"{self.topic}: the broker did not confirm the stage; stage again")
         return reply.stage
 
     async def _send(self) -> None:
@@ -258,8 +258,8 @@ class Stages:
             last = await self.last_batch(producer)
             if last is None or last < batch_id:
                 raise FailedPreconditionError(
-                    f"producer {producer!r}: a stage of batch {batch_id} found it committed, but the last batch that"
-                    f" was is {last}: the broker has lost or forgotten it; stage again"
+                    f"producer {producer!r}: a stage reported batch {batch_id} as committed, but the last commit is"
+                    f" that of batch {last}: the broker has lost or forgotten the commit; stage again"
                 )
         request = stage_api.CommitStages(
             producer, batch_id, [stage.stage_id for stage in stages if stage.stage_id], label

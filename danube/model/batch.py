@@ -238,7 +238,7 @@ def read_header(part: bytes) -> BatchHeader:
     size = fields[2]
     if fields[6] != len(part) - size - 4 or size < PART_HEADER_SIZE:
         raise CorruptBatchError(
-            f"batch header says {size} bytes of header and {fields[6]} of records, but there are {len(part) - 4} bytes"
+            f"batch header gives {size} bytes of header and {fields[6]} of records, but the batch has {len(part) - 4}"
         )
     if not fields[4]:
         raise CorruptBatchError("batch without records; send at least one message in a batch")
@@ -486,7 +486,7 @@ def _decode(decoder: Any, part: bytes, header: BatchHeader, max_unpacked_bytes: 
     except UNDECODABLE as error:
         raise CorruptBatchError(f"batch records do not decode: {error}") from error
     if len(records) != header.record_count:
-        raise CorruptBatchError(f"batch header says {header.record_count} records, but {len(records)} are there")
+        raise CorruptBatchError(f"batch header gives {header.record_count} records, but the batch has {len(records)}")
     return records
 
 

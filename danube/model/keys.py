@@ -22,7 +22,7 @@ def key_from_text(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise InvalidArgumentError(
-            f"a key is {text[:40]!r}, which is no Unicode text: it has half a character at index {error.start};"
+            f"a key is {text[:40]!r}, which is not valid Unicode: it has a lone surrogate at index {error.start};"
             " give the key as bytes"
         ) from None
 
