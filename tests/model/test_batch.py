@@ -113,7 +113,7 @@ def test_a_lie_about_the_unpacked_size_is_found(codec: Codec) -> None:
 def test_a_wrong_record_count_is_found() -> None:
     part = encode([b"a", b"b"])
     lie = b.seal_part(b.check_part(part)._replace(record_count=3), part[b.PART_HEADER_SIZE : -4])
-    with pytest.raises(CorruptBatchError, match="says 3 records, but 2"):
+    with pytest.raises(CorruptBatchError, match="gives 3 records, but the batch has 2"):
         b.open_records(lie, b.check_part(lie), MAX)
 
 
@@ -177,7 +177,7 @@ def test_a_feature_that_must_be_understood_is_refused(bit: int) -> None:
 def test_a_header_size_that_does_not_fit_is_corrupt(size: int) -> None:
     part = encode([b"a"])
     header = b.check_part(part)._replace(header_size=size)
-    with pytest.raises(CorruptBatchError, match=f"says {size} bytes of header"):
+    with pytest.raises(CorruptBatchError, match=f"gives {size} bytes of header"):
         b.check_part(b.seal_part(header, part[b.PART_HEADER_SIZE : -4]))
 
 
