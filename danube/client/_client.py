@@ -170,7 +170,7 @@ class Client:
         check_count("partitions", partitions)
         request = api.PublishOpen(
             topic,
-            name or self._connection.options.environment.made_up_name("producer"),
+            name or self._connection.options.environment.random_name("producer"),
             anonymous=name is None,
             access=choice(ProducerAccess, "access", access),
             durability=as_durability(durability),
@@ -232,7 +232,7 @@ class Client:
             validate_name("consumer", name)
         filters = checked_filters(key_filters, kind, options.limits)
         fields = policy_fields(policy)
-        name = name or options.environment.made_up_name("consumer")
+        name = name or options.environment.random_name("consumer")
         request = api.ConsumeOpen(topic, subscription, name, kind, position, time_us, filters, fields)
         topics = await self._topics(topic, 0)
         async with open_consumer(

@@ -37,7 +37,7 @@ class Consumer(Receiver[Feed]):
     def __init__(self, topic: str, subscription: str, name: str, kind: SubscriptionType, max_batch_bytes: int) -> None:
         super().__init__("consumer", topic, name, max_batch_bytes)
         self.subscription = subscription
-        self._lets_go = kind is not SubscriptionType.EXCLUSIVE  # other consumers could take its waiting messages
+        self._gives_back = kind is not SubscriptionType.EXCLUSIVE  # other consumers could take its waiting messages
         self._renewals = RenewalClock()
         self._gave_back = False
         """Whether messages were given back because the application was stuck, and it has not asked for messages
@@ -119,7 +119,7 @@ class Consumer(Receiver[Feed]):
         waits = any(feed.waits for feed in feeds)
         if not waits or any(feed.moved() for feed in feeds):
             clock.alive = True
-        if waits and clock.stuck(now_s, timeout_s) and self._lets_go:
+        if waits and clock.stuck(now_s, timeout_s) and self._gives_back:
             self._gave_back = True
             for feed in feeds:
                 feed.give_back()

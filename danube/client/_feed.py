@@ -257,7 +257,7 @@ class Feed(Inflow):
         """Whether sent acknowledgements still need a token to be confirmed."""
         return self.ledger.unconfirmed and not self.ledger.token_pending
 
-    def _send_sayings(self, stream: ClientStream, now_s: float) -> None:
+    def _send_requests(self, stream: ClientStream, now_s: float) -> None:
         ledger = self.ledger
         place = self._place
         generation = place[2] if place is not None else 0

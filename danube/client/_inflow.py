@@ -179,12 +179,12 @@ class Inflow:
         if stream is None or stream.over:
             # Requests that must not be lost stay collected; _attach() sends them on the next stream.
             return
-        self._send_sayings(stream, now_s)
+        self._send_requests(stream, now_s)
         if self._returned_messages or self._returned_bytes:
             stream.send_nowait(_encode(api.Credit(self._returned_messages, self._returned_bytes)))
             self._returned_messages = self._returned_bytes = 0
 
-    def _send_sayings(self, stream: ClientStream, now_s: float) -> None:
+    def _send_requests(self, stream: ClientStream, now_s: float) -> None:
         """Send the requests other than credit."""
 
     # --- The stream --------------------------------------------------------------------------------------------------

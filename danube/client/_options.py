@@ -34,7 +34,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     random: _random.Random = msgspec.field(default_factory=_random.SystemRandom)
     """For generated names and jitter."""
 
-    def made_up_name(self, kind: str) -> str:
+    def random_name(self, kind: str) -> str:
         """Return a unique name, such as ``producer-1f0c...`` (64 random bits)."""
         return f"{kind}-{self.random.getrandbits(64):016x}"
 

@@ -33,7 +33,7 @@ class ReaderFeed(Inflow):
     _next_offset = 0  # after the deliveries that have arrived
     _scope: anyio.CancelScope | None = None
     _seeks = 0  # the number of requested seeks
-    _asked = 0  # the same number when the stream was opened
+    _opened_for = 0  # the same number when the stream was opened
 
     @property
     def position(self) -> int:
@@ -77,7 +77,7 @@ class ReaderFeed(Inflow):
         )
 
     async def _session(self, channel: Channel, retry: Retry, task_status: TaskStatus[None]) -> None:
-        self._asked = self._seeks
+        self._opened_for = self._seeks
         try:
             with anyio.CancelScope() as self._scope:
                 await super()._session(channel, retry, task_status)
@@ -87,7 +87,7 @@ class ReaderFeed(Inflow):
     def _attach(self, stream: ClientStream, answer: api.ConsumeOpened) -> None:
         # The reply to a request from before a seek may arrive in the same turn as the seek. The stream is then
         # cancelled, and nothing that it has sent is valid, in particular its start offset.
-        if self._asked == self._seeks:
+        if self._opened_for == self._seeks:
             super()._attach(stream, answer)
 
     def _resume(self, answer: api.ConsumeOpened) -> None:

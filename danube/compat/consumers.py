@@ -58,7 +58,7 @@ _EXPECTED_S: Final = 5.0
 """How long the place of a consumer is reserved between subscribing and opening its stream."""
 _PAUSE_S: Final = 0.25
 """Delay before a stream is refused: the Python client retries without a pause."""
-_SHORT_S: Final = 1.0
+_MIN_STREAM_S: Final = 1.0
 """A stream displaced sooner than this indicates two clients with one name that displace each other."""
 _SWEEP_S: Final = 60.0
 """Interval of the sweeps for ids whose subscription was deleted."""
@@ -235,7 +235,7 @@ class Consumers:
             raise UnavailableError(
                 f"consumer id {consumer_id} is unknown, or its subscription was deleted; subscribe again"
             )
-        if consumer.stream is not None and consumer.stream.began > trio.current_time() - _SHORT_S:
+        if consumer.stream is not None and consumer.stream.began > trio.current_time() - _MIN_STREAM_S:
             await trio.sleep(_PAUSE_S)
         record = consumer.record
         topic = self._broker.directory.find(record.topic)

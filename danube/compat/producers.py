@@ -135,9 +135,9 @@ class Producers:
             )
         topic = await broker.directory.ensure(request.topic_name, durability_of(broker, reliable))
         if reliable is topic.lossy:
-            kept = "does not keep its messages" if reliable else "keeps its messages"
+            storing = "does not store messages" if reliable else "stores messages"
             raise DurabilityMismatchError(
-                f"topic {topic.name!r} {kept} (durability {topic.durability.value!r}), and producer {name!r} asks for"
+                f"topic {topic.name!r} {storing} (durability {topic.durability.value!r}); producer {name!r} requests"
                 f" dispatch strategy {'Reliable' if reliable else 'NonReliable'}; this is fixed when a topic is created"
             )
         producer_id = await topic.intake.register(name)
@@ -161,7 +161,7 @@ class Producers:
         topic = self.topics.get(producer_id)
         name = topic.intake.seen(producer_id) if topic is not None else ""
         if topic is None or not name or topic.name != msg_id.topic_name or topic.gone:
-            topic, name = self._look_again(producer_id, msg_id.topic_name)
+            topic, name = self._find_topic(producer_id, msg_id.topic_name)
         payload = request.payload
         attributes = dict(request.attributes)
         key = None
@@ -194,7 +194,7 @@ class Producers:
             schema,
         )
 
-    def _look_again(self, producer_id: int, topic_name: str) -> tuple[Topic, str]:
+    def _find_topic(self, producer_id: int, topic_name: str) -> tuple[Topic, str]:
         """Find the topic of an id that is not in the index: the topic was loaded late, or does not exist."""
         try:
             topic = self._broker.directory.find(topic_name)

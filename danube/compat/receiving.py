@@ -56,7 +56,7 @@ def for_receivers(error: DanubeError) -> DanubeError:
     return for_clients(error)
 
 
-class _Parcel(NamedTuple):
+class _Unsent(NamedTuple):
     """A delivery that is not completely sent."""
 
     messages: Iterator[tuple[int, bytes]]
@@ -118,7 +118,7 @@ class CompatConsumer:
         self._url = url
         self._limits = limits
         self._max_bytes = limits.compat_max_message_bytes
-        self._parcels: deque[_Parcel] = deque()
+        self._parcels: deque[_Unsent] = deque()
         self._blocked = trio.Event()
         """Set when the send buffer is full, to wake the task that waits for room."""
         self._earned_messages = self._earned_bytes = 0
@@ -188,7 +188,7 @@ class CompatConsumer:
                     sent[-1][1] = ranges[index + 1]
                 else:
                     sent.append([ranges[index], ranges[index + 1]])
-        self._parcels.append(_Parcel(messages, delivery.messages, delivery.size_bytes))
+        self._parcels.append(_Unsent(messages, delivery.messages, delivery.size_bytes))
         if not self._blocked.is_set():
             self._pass_on()
             self._subscription.machine.credit(self.consumer_id, *self._take_earned())  # called from within the pump

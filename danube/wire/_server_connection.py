@@ -160,7 +160,7 @@ class ServerConnection:
     async def _read(self) -> None:
         poller, transport = self.server.poller, self._transport
         if poller is not None and isinstance(transport, SocketTransport):
-            await self._be_polled(poller, transport)
+            await self._read_by_poller(poller, transport)
             return
         receive = transport.receive
         while True:
@@ -171,7 +171,7 @@ class ServerConnection:
             if not data or not self._take(data):
                 return
 
-    async def _be_polled(self, poller: Poller, transport: SocketTransport) -> None:
+    async def _read_by_poller(self, poller: Poller, transport: SocketTransport) -> None:
         """Let the server's poller read, until the end of the data."""
         fd, over = transport.fd, trio.Event()
         failure: list[Exception] = []
@@ -333,7 +333,7 @@ class ServerConnection:
             return 0
         return self._counted
 
-    def _check_taking(self, now: float) -> None:
+    def _check_progress(self, now: float) -> None:
         """Disconnect a peer whose queued bytes exceed the limit and that has accepted none for ``write_timeout_s``."""
         waiting = self.waiting_bytes
         self._count(waiting)
@@ -361,7 +361,7 @@ class ServerConnection:
         """Enforce every timeout of the connection; the server calls this about once a second."""
         limits = self.limits
         if self._counted or self._waiters:
-            self._check_taking(now)
+            self._check_progress(now)
         for call in [call for call in self._calls.values() if call.deadline <= now]:
             call.expire()
         if now - self._write_began > (CLOSING_TIMEOUT_S if self._closing else limits.write_timeout_s):

@@ -59,9 +59,9 @@ def test_options_are_checked() -> None:
 
 
 def test_names_come_from_the_environment() -> None:
-    first, second = (Environment(random=random.Random(7)).made_up_name("producer") for _ in range(2))
+    first, second = (Environment(random=random.Random(7)).random_name("producer") for _ in range(2))
     assert first == second
-    assert Environment().made_up_name("x") != Environment().made_up_name("x")
+    assert Environment().random_name("x") != Environment().random_name("x")
 
 
 @settings(deadline=None, max_examples=50)

@@ -254,9 +254,9 @@ async def test_a_producer_asks_for_what_its_topic_is() -> None:
     assert (answer.request_id, answer.producer_id, answer.producer_name) == (5, 100, "ann")
     assert world.producers.topics[100] is kept  # type: ignore[comparison-overlap]
     await create(none.name, pb.NonReliable)
-    with pytest.raises(DurabilityMismatchError, match=r"'/default/kept' keeps its messages.*strategy NonReliable"):
+    with pytest.raises(DurabilityMismatchError, match=r"'/default/kept' stores messages.*strategy NonReliable"):
         await create(kept.name, pb.NonReliable)
-    with pytest.raises(DurabilityMismatchError, match=r"'/default/none' does not keep its messages.*strategy Reliable"):
+    with pytest.raises(DurabilityMismatchError, match=r"'/default/none' does not store messages.*strategy Reliable"):
         await create(none.name, pb.Reliable)
     with pytest.raises(InvalidArgumentError, match="dispatch strategy 7"):
         await create(kept.name, 7)

@@ -90,7 +90,7 @@ class Loop:
         async def call() -> T:
             return await function(*args, **options)
 
-        with self._until_it_is_over():
+        with self._calling():
             future = self._portal.start_task_soon(call)
             try:
                 return future.result()
@@ -104,12 +104,12 @@ class Loop:
         async def call() -> T:
             return function(*args, **options)
 
-        with self._until_it_is_over():
+        with self._calling():
             return self._portal.start_task_soon(call).result()
 
     def soon(self, function: Callable[[], object]) -> None:
         """Schedule a plain function in the loop, without waiting for it."""
-        with self._until_it_is_over():
+        with self._calling():
             self._portal.start_task_soon(function)
 
     @contextmanager
@@ -117,7 +117,7 @@ class Loop:
         """Run an asynchronous ``with`` block. When the loop is over, the block has been left already."""
         with ExitStack() as stack:
             try:
-                with self._until_it_is_over():
+                with self._calling():
                     entered = stack.enter_context(self._portal.wrap_async_context_manager(block))
                 yield entered
             finally:
@@ -155,7 +155,7 @@ class Loop:
             started.set_exception(error)
 
     @contextmanager
-    def _until_it_is_over(self) -> Iterator[None]:
+    def _calling(self) -> Iterator[None]:
         if self._forked:
             raise ClosedError(
                 "the connection belongs to the process that this one was forked from; open one in this process"
