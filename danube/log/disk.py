@@ -9,9 +9,10 @@ called, also while a slow sync of an earlier one is still running. So the return
 every earlier write to the same file are durable, and the return of a plain write means that it and every earlier one
 survive the death of the process.
 
-The real disk has two dedicated threads, one for writes with a sync and one for writes without. A hop to such a
-thread and back costs 22 us (measured; 36 us through Trio's thread pool). A ticket per write keeps the order between
-the two.
+The real disk has two dedicated threads, one for writes with a sync and one for writes without. A ticket per write
+keeps the order between the two. A thread reports the end of a write through an eventfd, for which the writing task
+itself waits: one write, one read and one pass of the scheduler. ``TrioToken.run_sync_soon`` costs a read and a pass
+more, because it wakes a task of Trio, which empties a socket and then wakes the writing task.
 
 It also keeps some file descriptors in reserve. A process that has run out of them (because of connections, say) still
 gets its next files; when the reserve is used up as well, a creation fails with ``EMFILE``, which is no disk error.
@@ -22,10 +23,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -45,6 +47,8 @@ _FILL_CHUNK: Final = bytes(4 * MIB)
 _IOV_MAX: Final = 1024
 _READERS: Final = 4
 _RESERVED_DESCRIPTORS: Final = 16
+_ONE: Final = (1).to_bytes(8, sys.byteorder)
+"""The bytes that wake through an eventfd, which requires eight, or through a pipe."""
 
 
 class Disk(Protocol):
@@ -92,7 +96,7 @@ class Disk(Protocol):
 class _Request:
     """One write on its way through a writer thread."""
 
-    __slots__ = ("buffers", "fd", "position", "sync", "task", "ticket")
+    __slots__ = ("buffers", "fd", "position", "result", "sync", "ticket")
 
     def __init__(self, ticket: int, fd: int, position: int, buffers: Sequence[bytes], sync: bool) -> None:
         self.ticket = ticket
@@ -100,7 +104,52 @@ class _Request:
         self.position = position
         self.buffers = buffers
         self.sync = sync
-        self.task = trio.lowlevel.current_task()
+        self.result: outcome.Maybe[None] | None = None
+        """Set by the thread, before it wakes the task."""
+
+
+class _Wakeup:
+    """Wakes one task of the event loop from a thread: an eventfd, or a pipe on systems that have no eventfd.
+
+    Raises:
+        OSError: (on creation) no file descriptor is left. Nothing stays open.
+    """
+
+    __slots__ = ("_read_fd", "_write_fd")
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self._read_fd = self._write_fd = os.eventfd(0)
+        else:
+            self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+
+    def wake(self) -> None:
+        """Let :meth:`wait` return. Called by the thread."""
+        os.write(self._write_fd, _ONE)
+
+    async def wait(self) -> None:
+        """Return after :meth:`wake`, at once if that was called before. One task at a time; cancellation is safe."""
+        while True:
+            await trio.lowlevel.wait_readable(self._read_fd)
+            with suppress(BlockingIOError):
+                os.read(self._read_fd, len(_ONE))
+                return
+
+    def close(self) -> None:
+        """Close the descriptors. The thread has ended."""
+        for fd in {self._read_fd, self._write_fd}:
+            os.close(fd)
+
+
+class _Lane:
+    """A writer thread's queue, which holds at most one write, and the wake-up of the task that waits for it."""
+
+    __slots__ = ("ended", "queue")
+
+    def __init__(self, ended: _Wakeup) -> None:
+        self.queue: SimpleQueue[_Request | None] = SimpleQueue()
+        self.ended = ended
 
 
 class RealDisk:
@@ -125,7 +174,7 @@ class RealDisk:
         self._lock_fd = -1
         self._directory_fd = -1
         self._limiter = trio.CapacityLimiter(_READERS)
-        self._lanes: dict[bool, SimpleQueue[_Request | None]] = {False: SimpleQueue(), True: SimpleQueue()}
+        self._lanes: dict[bool, _Lane] = {}
         self._threads: list[threading.Thread] = []
         self._tickets = 0
         self._written = 0
@@ -134,10 +183,9 @@ class RealDisk:
 
     async def __aenter__(self) -> RealDisk:
         await trio.to_thread.run_sync(self._open_directory)
-        token = trio.lowlevel.current_trio_token()
         for sync, lane in self._lanes.items():
             thread = threading.Thread(
-                target=self._work, args=(token, lane), name=f"danube-{'sync' if sync else 'write'}", daemon=True
+                target=self._work, args=(lane,), name=f"danube-{'sync' if sync else 'write'}", daemon=True
             )
             thread.start()
             self._threads.append(thread)
@@ -147,46 +195,51 @@ class RealDisk:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for lane in self._lanes.values():
-            lane.put(None)
+            lane.queue.put(None)
         with trio.CancelScope(shield=True):  # bounded: the lanes hold at most their last write
             await trio.to_thread.run_sync(self._close)
 
     def _open_directory(self) -> None:
         directory = self.directory
-        opened: list[int] = []
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            opened.append(os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
-            opened.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        except OSError as error:
-            for fd in opened:
-                os.close(fd)
-            if is_out_of_descriptors(error):
-                raise out_of_descriptors(f"data directory {directory}", error) from error
-            raise DataDirectoryError(
-                f"data directory {directory}: cannot write there ({error.strerror}); "
-                "make it writable for the broker's user, or choose another one with --data-dir"
-            ) from error
-        lock_fd, directory_fd = opened
-        try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            for fd in opened:
-                os.close(fd)
-            raise DataDirectoryError(
-                f"data directory {directory} is in use by another broker (process {holder}); "
-                "stop that one, or choose another directory with --data-dir"
-            ) from error
-        os.ftruncate(lock_fd, 0)
-        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+        with ExitStack() as opened:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                lock_fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                opened.callback(os.close, lock_fd)
+                directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                opened.callback(os.close, directory_fd)
+                lanes: dict[bool, _Lane] = {}
+                for sync in (False, True):
+                    lanes[sync] = _Lane(_Wakeup())
+                    opened.callback(lanes[sync].ended.close)
+            except OSError as error:
+                if is_out_of_descriptors(error):
+                    raise out_of_descriptors(f"data directory {directory}", error) from error
+                raise DataDirectoryError(
+                    f"data directory {directory}: cannot write there ({error.strerror}); "
+                    "make it writable for the broker's user, or choose another one with --data-dir"
+                ) from error
+            try:
+                fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                raise DataDirectoryError(
+                    f"data directory {directory} is in use by another broker (process {holder}); "
+                    "stop that one, or choose another directory with --data-dir"
+                ) from error
+            os.ftruncate(lock_fd, 0)
+            os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+            opened.pop_all()
         self._lock_fd = lock_fd
         self._directory_fd = directory_fd
+        self._lanes = lanes
         self._fill_reserve()
 
     def _close(self) -> None:
         for thread in self._threads:
             thread.join()
+        for lane in self._lanes.values():
+            lane.ended.close()
         for fd in (*self._fds.values(), *self._reserve, self._directory_fd, self._lock_fd):
             os.close(fd)
         self._fds.clear()
@@ -225,16 +278,21 @@ class RealDisk:
         """See :meth:`Disk.write`."""
         fd = self._fd(name)  # before the ticket: later writes would wait for ever for one that was never used
         self._tickets += 1
-        self._lanes[sync].put(_Request(self._tickets, fd, position, buffers, sync))
-        await trio.lowlevel.wait_task_rescheduled(_not_cancellable)
+        request = _Request(self._tickets, fd, position, buffers, sync)
+        lane = self._lanes[sync]
+        lane.queue.put(request)
+        result: outcome.Maybe[None] | None = None
+        with trio.CancelScope(shield=True):  # bounded: by the write
+            while result is None:  # once, unless Ctrl-C has interrupted the wait for an earlier write
+                await lane.ended.wait()
+                result = request.result
+            result.unwrap()
 
-    def _work(self, token: trio.lowlevel.TrioToken, lane: SimpleQueue[_Request | None]) -> None:
+    def _work(self, lane: _Lane) -> None:
         """Body of a writer thread."""
-        while (request := lane.get()) is not None:
-            result: outcome.Maybe[None] = outcome.capture(self._write, request)
-            # The loop is gone only if the process is being torn down; then no task waits for the result.
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(trio.lowlevel.reschedule, request.task, result)
+        while (request := lane.queue.get()) is not None:
+            request.result = outcome.capture(self._write, request)
+            lane.ended.wake()
 
     def _write(self, request: _Request) -> None:
         ticket = request.ticket
@@ -314,10 +372,6 @@ class RealDisk:
         """See :meth:`Disk.free_bytes`."""
         stats = await trio.to_thread.run_sync(os.fstatvfs, self._directory_fd)
         return stats.f_bavail * stats.f_frsize
-
-
-def _not_cancellable(_: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.FAILED
 
 
 def write_all(fd: int, position: int, buffers: Sequence[bytes]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from danube.log import BatchCache, Entry, EntryType, Journal, RealDisk, TopicLog
 from danube.log.disk import write_all
 from danube.model import DanubeError, Durability, Limits
 from danube.model.batch import check_part
-from danube.model.errors import DataDirectoryError, InternalError, JournalFullError
+from danube.model.errors import DataDirectoryError, InternalError, JournalFullError, OutOfDescriptorsError
 
 
 async def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -307,3 +309,119 @@ async def test_short_reads_are_continued_to_the_end_of_the_file(
         assert await disk.read("a", 1, 15) == b"123456789012345"
         assert await disk.read("a", 15, 50) == b"56789"
         assert await disk.read("a", 20, 5) == b""
+
+
+@pytest.fixture(params=["eventfd", "pipe"])
+def _wakeup(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the writer threads use what Linux has, and what other systems have."""
+    if request.param == "pipe":
+        monkeypatch.delattr(os, "eventfd")
+
+
+@pytest.mark.usefixtures("_wakeup")
+async def test_both_lanes_report_each_of_many_writes(tmp_path: Path) -> None:
+    opened = len(os.listdir("/proc/self/fd"))
+    async with RealDisk(tmp_path) as disk:
+        await disk.create("a", 4096)
+
+        async def fill(start: int, sync: bool) -> None:
+            for number in range(start, 200, 2):
+                await disk.write("a", number, [bytes((number,))], sync=sync)
+                assert await disk.read("a", number, 1) == bytes((number,))
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fill, 0, False)
+                nursery.start_soon(fill, 1, True)
+        assert await disk.read("a", 0, 200) == bytes(range(200))
+    assert len(os.listdir("/proc/self/fd")) == opened
+
+
+@pytest.mark.usefixtures("_wakeup")
+async def test_a_write_that_is_cancelled_is_done_and_the_next_one_waits_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    real, done = os.fdatasync, []
+
+    def slow(fd: int) -> None:
+        begun.set()
+        go_on.wait(10)
+        real(fd)
+        done.append(fd)
+
+    async with RealDisk(tmp_path) as disk:
+        await disk.create("a", 4096)
+        monkeypatch.setattr(os, "fdatasync", slow)
+        for written in (1, 2):
+            begun.clear()
+            go_on.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(disk.write, "a", 0, [b"%d" % written], sync=True))
+                await trio.to_thread.run_sync(begun.wait, 10)
+                nursery.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await trio.testing.wait_all_tasks_blocked()
+                assert len(done) == written - 1
+                assert nursery.child_tasks, "the write is not abandoned"
+                go_on.set()
+            assert len(done) == written
+        assert await disk.read("a", 0, 1) == b"2"
+
+
+async def test_a_write_wakes_no_task_but_its_own(tmp_path: Path) -> None:
+    """Each task that takes part would be one more pass of the scheduler, with a system call, for each commit."""
+    woken: list[trio.lowlevel.Task] = []
+
+    class Passes(trio.abc.Instrument):
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            woken.append(task)
+
+    async with RealDisk(tmp_path) as disk:
+        await disk.create("a", 4096)
+        await trio.testing.wait_all_tasks_blocked()
+        passes = Passes()
+        trio.lowlevel.add_instrument(passes)
+        for sync in (True, False):
+            await disk.write("a", 0, [b"x"], sync=sync)
+        trio.lowlevel.remove_instrument(passes)
+    assert woken == 2 * [trio.lowlevel.current_task()]
+
+
+async def test_nothing_stays_open_if_there_is_no_descriptor_for_a_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = os.eventfd, []
+
+    def scarce(initial: int) -> int:
+        calls.append(initial)
+        if len(calls) == 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(initial)
+
+    await trio.to_thread.run_sync(lambda: None)
+    opened = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "eventfd", scarce)
+    with pytest.raises(OutOfDescriptorsError, match="data directory"):
+        async with RealDisk(tmp_path):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == opened
+    async with RealDisk(tmp_path):
+        pass
+
+
+async def test_a_wait_that_was_interrupted_does_not_end_the_next_write_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(os, "fdatasync", lambda fd: go_on.wait(10))
+    async with RealDisk(tmp_path) as disk:
+        go_on.set()
+        await disk.create("a", 4096)
+        go_on.clear()
+        disk._lanes[True].ended.wake()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(disk.write, "a", 0, [b"x"], sync=True))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert nursery.child_tasks
+            go_on.set()
