@@ -146,7 +146,7 @@ async def _measure(mode: str, latency_s: float, seconds: float) -> Measured:
             cluster="benchmark",
             owner="benchmark",
             wall_clock_us=system_wall_clock_us,
-            told=lambda: True,
+            manifests_current=lambda: True,
         )
         await journal.recover()
         async with trio.open_nursery() as nursery:

@@ -8,7 +8,7 @@ are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest`.
 from __future__ import annotations
 
 from danube.history.catalogue import HistoryCatalogue
-from danube.history.history import History, Keepable, Told
+from danube.history.history import History, ManagedTopic, RecordSource
 from danube.history.janitor import StorageReport
 from danube.history.manifest import Bucket, Subscriptions, read_bucket
 from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory, to_log_part
@@ -34,7 +34,7 @@ __all__ = [
     "Chain",
     "History",
     "HistoryCatalogue",
-    "Keepable",
+    "ManagedTopic",
     "ObjectRecord",
     "ObjectRef",
     "PartRecord",
@@ -52,7 +52,7 @@ __all__ = [
     "SubscriptionStored",
     "Subscriptions",
     "Survey",
-    "Told",
+    "RecordSource",
     "TopicDeleted",
     "TopicHistory",
     "TopicStored",

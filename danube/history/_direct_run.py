@@ -75,7 +75,7 @@ class Piece(NamedTuple):
     """Position of the first byte in the object."""
     data: bytes
     is_last: bool
-    """Whether it is the last piece of its span."""
+    """Whether this is the last piece of its span."""
     producers: dict[int, str]
     """Names of producers by id, from the object's footer; empty if not requested."""
 
@@ -89,7 +89,7 @@ class _Fetch(Generic[T]):
         self._work = work
         self._done = trio.Event()
         self._result: T
-        self._error: Exception = ClosedError("the storage was closed while it was read; open it again")
+        self._error: Exception = ClosedError("the storage was closed during a read; open it again")
 
     async def run(self) -> None:
         try:
@@ -147,9 +147,9 @@ class DirectRun:
         storage: the storage with the objects.
         footers: the footer cache of this storage.
         spans: the ranges to read.
-        skip_to: position in the first span's object to start at; 0: at its first batch in the range.
+        skip_to: position in the first span's object to start from; 0: the first batch of the range.
         producers: whether to read names of producers.
-        careful: read the index of small parts, too.
+        careful: read only the needed bytes even of small parts, with the help of their index.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class DirectRun:
             item = await self._receive.receive()
         except trio.EndOfChannel:
             if not self._complete:
-                raise ClosedError("the storage was closed while it was read; open it again") from None
+                raise ClosedError("the storage was closed during a read; open it again") from None
             return None
         data = await item.data.wait()
         names = await item.names.wait() if item.names is not None else {}
@@ -235,7 +235,7 @@ class DirectRun:
                 break
             except DataLossError:
                 if not again:
-                    raise  # the damage is not from the transfer
+                    raise  # damaged twice: the stored index is damaged, not the transfer
         first, _ = index.find(span.start)
         _, behind = index.find(span.end - 1)
         return part.start + first, part.start + behind if behind >= 0 else part.end

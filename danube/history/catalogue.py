@@ -5,7 +5,7 @@ Keys::
     /owner                                  OwnerRecord: the broker that may change the keys below
     /segments/{topic id}/{base offset}      PartRecord: (object, byte range, offsets, checksum)
     /objects/{storage}/{object}             ObjectRecord: how many parts point to it
-    /starts/{topic id}                      first offset that retention has left
+    /starts/{topic id}                      start offset set by retention
     /writers/history                        guard of the owner's changes
 
 Every change is a transaction that is conditional on ``/owner``: a broker that starts takes a higher epoch and
@@ -13,10 +13,10 @@ writes that key, and from then on every change of a former owner fails (:class:`
 bounded, so a large change takes several; each of them is consistent in itself: an object's reference count is changed
 together with the parts that refer to it.
 
-The dictionaries here are a copy that serves all reads, in the order of offsets and not that of keys, so they are not
-:class:`~danube.metadata.Table` objects; but a :class:`~danube.metadata.TableWriter` makes the changes. So a change with
-an unknown outcome (its answer was lost, or it was cancelled) is settled before the next one, and is applied here as
-soon as it is certain. The epochs of owners are the lives of the guard.
+All reads are served from memory. The records are ordered by offset instead of by key, so they are not in
+:class:`~danube.metadata.Table` objects. Changes go through a :class:`~danube.metadata.TableWriter`: if the outcome of
+one is unknown (its answer was lost, or it was cancelled), it is settled before the next change, and applied to memory
+as soon as the outcome is certain. The owner's epoch is also the life of the writer's guard.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from danube.model.errors import MetadataConflictError, OwnerFencedError
 __all__ = ["HistoryCatalogue", "OwnerRecord"]
 
 _PARTS_PER_TRANSACTION: Final = 60
-"""Changes of one transaction are at most slightly more than twice this: below ``metadata_max_transaction_changes``."""
+"""Parts changed by one transaction. With their objects that makes slightly more than twice as many changes, which is
+below ``metadata_max_transaction_changes``."""
 _OWNER_KEY: Final = "/owner"
 _WRITER: Final = "/writers/history"
 
@@ -46,11 +47,11 @@ class OwnerRecord(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     """Incremented at each start of a broker on this metadata store."""
     incarnation: str
-    """Identifies this metadata store: a bucket written under another one belongs to another broker."""
+    """Identity of this metadata store. A bucket with another incarnation belongs to another broker."""
 
 
 OnChange = Callable[[Sequence[PartRecord], Sequence[PartRecord], Mapping[int, int]], None]
-"""``on_change(added, removed, starts)``: one change that was applied; added parts may replace removed ones."""
+"""``on_change(added, removed, starts)``: called for one applied change; added parts may replace removed ones."""
 
 _encode = msgspec.msgpack.encode
 _OWNER = msgspec.msgpack.Decoder(OwnerRecord)
@@ -71,7 +72,7 @@ def _start_key(topic_id: int) -> str:
 
 
 class HistoryCatalogue:
-    """The catalogue; see the module. Create it with :meth:`claim`.
+    """The sealed parts and objects of all topics, in memory and in the metadata store. Create it with :meth:`claim`.
 
     Attributes:
         epoch: epoch of this owner.
@@ -87,7 +88,7 @@ class HistoryCatalogue:
         self._store = store
         self._writer = writer
         self._owner_revision = owner_revision
-        self._on_their_way: set[ObjectRef] = set()
+        self._in_progress: set[ObjectRef] = set()
         self.epoch = owner.epoch
         self.incarnation = owner.incarnation
         self.topics: dict[int, TopicHistory] = {}
@@ -101,8 +102,8 @@ class HistoryCatalogue:
 
         Args:
             store: the metadata store.
-            incarnation: identity that a store without an owner gets.
-            at_least: the lowest acceptable epoch (a bucket may contain higher ones than a new metadata store).
+            incarnation: identity to record if the store has no owner yet.
+            at_least: the lowest acceptable epoch (a bucket may contain a higher epoch than a new metadata store).
         """
         while True:
             item = await store.get(_OWNER_KEY)
@@ -130,7 +131,7 @@ class HistoryCatalogue:
             self.topic(int(item.key.removeprefix("/starts/"), 16)).start_offset = int(item.value)
 
     async def raise_epoch(self, at_least: int) -> None:
-        """Continue under a higher epoch, because a bucket that is taken over contains one.
+        """Raise this owner's epoch to ``at_least``, the lowest one that a bucket to be taken over permits.
 
         Raises:
             OwnerFencedError: another broker owns the history now.
@@ -142,11 +143,11 @@ class HistoryCatalogue:
                 await self._apply(Change((), (operation,), lambda revision: self._own(at_least, revision)))
 
     def _own(self, epoch: int, revision: int) -> None:
-        """The owner's record has this epoch now."""
+        """Record the epoch that was written to the owner's record."""
         self.epoch, self._owner_revision = epoch, revision
 
     def topic(self, topic_id: int) -> TopicHistory:
-        """Return the history of a topic; create an empty one if nothing of it is sealed."""
+        """Return the history of a topic; create an empty one if the topic has no sealed data."""
         found = self.topics.get(topic_id)
         if found is None:
             found = self.topics[topic_id] = TopicHistory()
@@ -159,13 +160,13 @@ class HistoryCatalogue:
     # --- Objects in progress ---
 
     @contextmanager
-    def bringing(self, ref: ObjectRef) -> Iterator[None]:
-        """Mark an object as being stored and entered: until then, or until that is given up, it is not an orphan."""
-        self._on_their_way.add(ref)
+    def storing(self, ref: ObjectRef) -> Iterator[None]:
+        """Mark an object as in progress inside the block: it is stored and then entered, so it is not an orphan."""
+        self._in_progress.add(ref)
         try:
             yield
         finally:
-            self._on_their_way.discard(ref)
+            self._in_progress.discard(ref)
 
     async def settle(self) -> None:
         """Determine whether the last change was applied, if that is unknown.
@@ -177,15 +178,15 @@ class HistoryCatalogue:
         async with self._changing():
             return
 
-    def may_be_wanted(self, ref: ObjectRef) -> bool:
+    def may_be_needed(self, ref: ObjectRef) -> bool:
         """Whether an object is known or in progress. Exact only after :meth:`settle`."""
-        return ref in self.objects or ref in self._on_their_way
+        return ref in self.objects or ref in self._in_progress
 
     # --- Changes ---
 
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:
-        """Wait for other changes; all earlier ones are settled then."""
+        """Hold the lock for changes; inside the block all earlier changes are settled."""
         settled = False
         try:
             async with self._writer.changing():
@@ -241,7 +242,7 @@ class HistoryCatalogue:
             self.topic(part.topic_id).add(PartRecord(ref.storage, ref.key, part))
 
     def forget_commits(self, storage: str) -> None:
-        """Remove all commits in a storage: they are about to be read again."""
+        """Remove all commits in a storage, before they are read again."""
         for topic in self.topics.values():
             gone = [record for record in topic.parts if record.storage == storage and record.ref in self.commits]
             if gone:
@@ -286,7 +287,7 @@ class HistoryCatalogue:
             return True
 
     async def withdraw(self, topic_id: int, parts: Sequence[PartRecord], now_us: int) -> None:
-        """Remove some parts of a topic whose batches are stored elsewhere. Parts that do not exist are ignored.
+        """Remove parts of a topic whose batches are also stored elsewhere. Unknown parts are ignored.
 
         Raises:
             OwnerFencedError: another broker owns the history now.

@@ -63,7 +63,7 @@ def open_direct(
         limits: ``storage_*`` are used: deadlines, attempts and concurrency.
 
     Raises:
-        ConfigurationError: a wrong URL or option, or a plugin that is not installed; it shows no secrets.
+        ConfigurationError: the URL or an option is invalid, or the plugin is not installed; the message has no secrets.
         StorageNotFoundError: a ``disk://`` directory that does not exist.
         StorageError: the backend cannot be opened.
     """
@@ -114,8 +114,8 @@ class DirectStorage:
             self._denied(error)
         if not found.epoch:
             raise StorageNotFoundError(
-                f"{self.url} has no manifests of cluster {cluster!r}; see that URL and cluster name are those of the"
-                " broker, and that something was sealed"
+                f"{self.url} has no manifests of cluster {cluster!r}; check that URL and cluster name are those of the"
+                " broker, and that the broker has sealed data"
             )
         return DirectBucket(found, self.url)
 
@@ -128,17 +128,19 @@ class DirectStorage:
     def read_all(self, spans: Iterable[tuple[DirectPart, int, int]], *, producers: bool = True) -> Iterator[RawBatch]:
         """Yield the stored batches of parts, in order, that overlap the given ranges of offsets.
 
-        The first batch of a span may begin before its range, the last one end behind it. Following data is fetched
-        while a batch is being processed, also across parts.
+        The first batch of a span may begin before its range, and the last one may end after it. Data is fetched ahead
+        while the caller processes a batch, also across parts.
 
         Args:
             spans: part, start and end; a range is cut down to the offsets that the part holds.
             producers: whether to read names of producers; they cost another small read of each object.
 
         Raises (while it is iterated over):
-            DataLossError: a batch, an index or the object is damaged; it names object, topic, offset and remedy.
-            StorageNotFoundError: an object is gone: merged or expired in the meantime, or it is another storage.
-            StorageDeniedError: access is refused; it says what to grant.
+            DataLossError: a batch, an index or the object is damaged; the message names object, topic, offset and
+                remedy.
+            StorageNotFoundError: an object does not exist: it was merged or has expired since the parts were listed, or
+                this is another storage.
+            StorageDeniedError: access is refused; the message names the permissions to grant.
             StorageError: the storage cannot be read.
             ClosedError: the storage was closed.
         """
@@ -154,7 +156,7 @@ class DirectStorage:
             found: parts, as returned by a broker or a bucket.
             time_us: microseconds since the epoch.
 
-        Raises what :meth:`read_all` raises.
+        Raises the errors of :meth:`read_all`.
         """
         for part in direct_parts(found):
             if part.part.last_time_us < time_us:
@@ -179,8 +181,8 @@ class DirectStorage:
                 where = (place.number, place.position)
                 if where == damaged_at:
                     raise self._lost(spans[place.number], place, str(error)) from error
-                # Read once more: the transfer may have caused it. Damage before the requested range is ignored; such
-                # bytes are here only because a small part is read whole.
+                # Read again: the damage may be from the transfer. Damage before the requested range is ignored: these
+                # bytes were only fetched because small parts are read whole.
                 damaged_at, careful = where, True
                 if place.expected < spans[place.number].start:
                     place.position, place.expected = 0, -1
@@ -191,11 +193,11 @@ class DirectStorage:
                     " restore the object from a copy"
                 ) from error
             except StorageRangeError as error:
-                raise self._lost(spans[place.number], place, f"the object is cut off: {error.message}") from error
+                raise self._lost(spans[place.number], place, f"the object is truncated: {error.message}") from error
             except StorageNotFoundError as error:
                 raise StorageNotFoundError(
-                    f"{error.message}; it was merged or expired meanwhile (plan the query again), or this process does"
-                    " not reach the storage that the broker writes to"
+                    f"{error.message}; it was merged or has expired since (plan the query again), or this process reads"
+                    " another storage than the one that the broker writes to"
                 ) from error
             except StorageDeniedError as error:
                 self._denied(error)
@@ -203,7 +205,7 @@ class DirectStorage:
                 self._loop.stop(run)
 
     def _decode(self, run: DirectRun, spans: Sequence[Span], place: _Place) -> Iterator[RawBatch]:
-        """Cut batches out of the pieces of a run; ``place`` is updated, and tells where to continue after an error."""
+        """Cut batches out of the pieces of a run; update ``place``, where reading can continue after an error."""
         first = place.number
         rest = b""
         while (piece := self._loop.call(run.next)) is not None:
@@ -241,7 +243,7 @@ class DirectStorage:
             if piece.is_last:
                 if place.expected < span.end:
                     raise CorruptBatchError(
-                        "the last batch reaches beyond its part" if rest else "the part ends before its last offset"
+                        "the last batch extends beyond its part" if rest else "the part ends before its last offset"
                     )
                 rest = b""
                 place.number, place.position, place.expected = place.number + 1, 0, -1
@@ -278,11 +280,11 @@ class _Place:
         """Record a batch; return whether it is in the requested range.
 
         Raises:
-            CorruptBatchError: it is not the expected batch.
+            CorruptBatchError: its offset is not the expected one.
         """
         if batch.base_offset != self.expected and (self.expected >= 0 or batch.base_offset > span.start):
             expected = f"{self.expected}" if self.expected >= 0 else f"at most {span.start}"
-            raise CorruptBatchError(f"a batch of offset {batch.base_offset} is in the place of {expected}")
+            raise CorruptBatchError(f"the batch found here has offset {batch.base_offset} instead of {expected}")
         self.position += STAMP_SIZE + len(batch.part)
         self.expected = batch.end_offset
         return batch.end_offset > span.start and batch.base_offset < span.end
@@ -334,7 +336,7 @@ class _Loop:
         return self.call(start)
 
     def stop(self, run: DirectRun) -> None:
-        """End a run, from any thread, without waiting for it. It may have ended already."""
+        """End a run, from any thread, without waiting for it. No-op if it has ended."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(run.close)
 
@@ -365,7 +367,7 @@ class _Loop:
 
 
 def _check_disk(url: str) -> None:
-    """Refuse a directory that does not exist: opening would create it, and find nothing in it."""
+    """Refuse a directory that does not exist: opening it would create an empty storage."""
     parts = parse_url(url)
     if parts.scheme == "disk" and parts.path and not Path(parts.path).is_dir():
         raise StorageNotFoundError(

@@ -29,7 +29,7 @@ from danube.model.limits import Limits
 from danube.model.policies import Durability, Retention
 from danube.storage import Storage
 
-__all__ = ["History", "Keepable", "Told"]
+__all__ = ["History", "ManagedTopic", "RecordSource"]
 
 _log = logging.getLogger("danube.history")
 
@@ -39,8 +39,8 @@ garbage are met exactly."""
 _ORPHANS_INTERVAL_S: Final = 6 * 3600.0
 
 
-class Keepable(Sealable, Protocol):
-    """Interface of a topic for its history."""
+class ManagedTopic(Sealable, Protocol):
+    """A topic as seen by its history: what the sealer needs, retention rules, durability and cursor floors."""
 
     @property
     def retention(self) -> Retention:
@@ -57,8 +57,8 @@ class Keepable(Sealable, Protocol):
         ...
 
 
-class Told(Protocol):
-    """Interface of the broker for manifests: records of topics and subscriptions."""
+class RecordSource(Protocol):
+    """Provides the records of topics and subscriptions that manifests contain. Implemented by the broker."""
 
     def of_topics(self, names: Iterable[str]) -> tuple[dict[str, bytes], Subscriptions]:
         """Return the records of the topics that own these plain topics and partitions, by topic name.
@@ -78,13 +78,13 @@ class Told(Protocol):
 
 
 class History:
-    """The history of a broker; see the module.
+    """The sealed history of one broker: catalogue, sealers, reader, manifests, retention, merging and clean-up.
 
     Args:
         catalogue: the catalogue claimed by this broker.
         storages: by name; ``default`` is used for topics that name none.
-        journal: the journal that sealing relieves.
-        told: source of topic records.
+        journal: the journal whose batches are sealed, so that its files become free.
+        records: source of the records of topics and subscriptions.
         cluster: name of the cluster: the folder in each storage.
         limits, rng, wall_clock_us: configuration and seams.
     """
@@ -94,7 +94,7 @@ class History:
         catalogue: HistoryCatalogue,
         storages: Mapping[str, Storage],
         journal: Journal,
-        told: Told,
+        records: RecordSource,
         cluster: str,
         limits: Limits,
         rng: random.Random,
@@ -104,9 +104,9 @@ class History:
         self.storages = storages
         self.cluster = cluster
         self._limits = limits
-        self._told = told
+        self._records = records
         self._clock_us = wall_clock_us
-        self._topics: dict[int, Keepable] = {}
+        self._topics: dict[int, ManagedTopic] = {}
         self._wake = trio.Event()
         self._keeping = trio.Lock()
         self.manifests = {
@@ -132,7 +132,7 @@ class History:
                     limits,
                     rng,
                     wall_clock_us,
-                    told.of_topics,
+                    records.of_topics,
                     self._expire_before_sealing,
                 )
                 for name, storage in storages.items()
@@ -145,14 +145,14 @@ class History:
         # The previous process may have ended between a change of the catalogue and its manifest: begin with a snapshot.
         # Also without any objects left: manifests may still list topics that were deleted.
         for name in self.manifests:
-            if self._is_told(name) or storages[name].was_written:
+            if self._has_manifests(name) or storages[name].was_written:
                 self.manifests[name].note()
 
     def _snapshot_of(self, storage: str) -> Callable[[], Everything]:
         def everything() -> Everything:
             parts = [record for record in self.catalogue.all_parts() if record.storage == storage]
             starts = {number: topic.start_offset for number, topic in self.catalogue.topics.items()}
-            topics, subscriptions = self._told.everything(storage)
+            topics, subscriptions = self._records.everything(storage)
             return parts, {number: start for number, start in starts.items() if start}, topics, subscriptions
 
         return everything
@@ -169,19 +169,19 @@ class History:
             gone = [record for record in removed if record.storage == storage]
             self.manifests[storage].note(added=objects, removed=gone, starts=starts)
 
-    def _is_told(self, storage: str) -> bool:
-        """Whether a storage has manifests that may be outdated now."""
+    def _has_manifests(self, storage: str) -> bool:
+        """Whether a storage has manifests, or objects that its manifests must list."""
         return self.manifests[storage].written or any(ref.storage == storage for ref in self.catalogue.objects)
 
-    def tell(self, storage: str, records: Mapping[str, bytes], *, always: bool = False) -> None:
-        """Note new records of topics, namespaces or the broker for the manifests of a storage.
+    def note_records(self, storage: str, records: Mapping[str, bytes], *, always: bool = False) -> None:
+        """Add changed records of topics, namespaces or the broker to the next manifest of a storage.
 
         Args:
             storage: its name; ignored if it is not configured.
             records: by name, in the form used by manifests.
-            always: also if the storage has nothing yet that manifests would have to describe.
+            always: also if the storage has neither manifests nor objects yet.
         """
-        if storage in self.manifests and (always or self._is_told(storage)):
+        if storage in self.manifests and (always or self._has_manifests(storage)):
             self.manifests[storage].note(topics=records)
 
     # --- Topics ---
@@ -191,7 +191,7 @@ class History:
         found = self.storages.get(storage)
         return found is not None and found.capabilities.durable
 
-    def add_topic(self, topic: Keepable) -> None:
+    def add_topic(self, topic: ManagedTopic) -> None:
         """Manage a topic's history from now on."""
         self._topics[topic.topic_id] = topic
         if topic.durability is not Durability.REMOTE and self.can_seal(topic.storage):
@@ -213,9 +213,9 @@ class History:
             await self.catalogue.drop_topic(topic_id, self._clock_us())
         self._topics.pop(topic_id, None)
         for storage in storages & self.manifests.keys():
-            if self._is_told(storage):
-                # By now there may be another topic of that name.
-                self.manifests[storage].note(topics={name: self._told.record_of(name)})
+            if self._has_manifests(storage):
+                # A new topic may have this name by now: record_of() then returns its record.
+                self.manifests[storage].note(topics={name: self._records.record_of(name)})
         self._wake.set()
 
     async def sweep(self, alive: set[int]) -> None:
@@ -234,13 +234,13 @@ class History:
 
     # --- Retention ---
 
-    def plan(self, topic: Keepable, rules: Retention | None = None) -> RetentionPlan:
+    def plan(self, topic: ManagedTopic, rules: Retention | None = None) -> RetentionPlan:
         """Return the effect that retention would have on a topic now; with ``rules`` instead of its own, if given."""
         history = self.catalogue.find(topic.topic_id)
         rules = topic.retention if rules is None else rules
         return plan_retention(topic.name, rules, topic.log, history, topic.floors(), self._clock_us())
 
-    async def expire(self, topic: Keepable) -> RetentionPlan:
+    async def expire(self, topic: ManagedTopic) -> RetentionPlan:
         """Apply retention to a topic now.
 
         Raises:
@@ -294,7 +294,7 @@ class History:
                 raise
             except (DanubeError, OSError) as error:
                 if not failing:
-                    _log.error("merging or collecting failed, and is tried again: %s", error)
+                    _log.error("merging or garbage collection failed and will be retried: %s", error)
                 failing = True
 
     def _pause_s(self, begun_us: int) -> float:
@@ -313,7 +313,7 @@ class History:
             StorageError: a backend failed.
             OwnerFencedError: another broker owns the history now.
         """
-        async with self._keeping:  # two rounds at a time would merge the same parts twice
+        async with self._keeping:  # concurrent rounds would merge the same parts twice
             await self._keep_once()
 
     async def _keep_once(self) -> None:
@@ -343,21 +343,21 @@ class History:
                 nursery.start_soon(keep_storage, name)
         errors.sort(key=lambda error: not isinstance(error, OwnerFencedError))
         for error in errors[1:]:  # only one can be raised
-            _log.error("merging or collecting failed in another way, too: %s", error)
+            _log.error("merging or garbage collection also failed with: %s", error)
         for error in errors:
             raise error
 
-    async def seal_now(self, topics: Iterable[Keepable]) -> None:
+    async def seal_now(self, topics: Iterable[ManagedTopic]) -> None:
         """Seal all data of topics, including commits of durability ``remote``; return when that is done.
 
         Raises:
             StorageError: a backend failed.
             OwnerFencedError: another broker owns the history now.
         """
-        kept = [topic for topic in topics if topic.durability is not Durability.NONE]
-        await self.sealer.seal_now(topic for topic in kept if topic.durability is not Durability.REMOTE)
+        stored = [topic for topic in topics if topic.durability is not Durability.NONE]
+        await self.sealer.seal_now(topic for topic in stored if topic.durability is not Durability.REMOTE)
         remote: dict[str, set[int]] = {}
-        for topic in kept:
+        for topic in stored:
             if topic.durability is Durability.REMOTE:
                 remote.setdefault(topic.storage, set()).add(topic.topic_id)
         for storage, topic_ids in remote.items():
@@ -370,7 +370,7 @@ class History:
             report = await self.janitor.repair(name)
             if report.orphans or report.abandoned_uploads:
                 _log.warning(
-                    "storage %r: removed %d objects and %d interrupted uploads that nothing refers to",
+                    "storage %r: removed %d unreferenced objects and %d interrupted uploads",
                     name,
                     report.deleted,
                     report.abandoned_uploads,

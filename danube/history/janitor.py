@@ -4,15 +4,15 @@ Objects become garbage when their last part is merged away, expires, or belongs 
 ``segment_grace_s`` later, first in the backend and then in the catalogue, so that an interruption in between only
 repeats the deletion.
 
-*Orphans* are objects unknown to the catalogue: uploads whose broker died before they were entered. They
-are told from uploads in progress by the time in their names. *Missing* objects are the opposite, and the only
-problem here that cannot be repaired. :meth:`Janitor.check` finds both; :meth:`Janitor.repair` removes orphans and the
-remains of interrupted uploads.
+*Orphans* are objects unknown to the catalogue: uploads whose broker died before they were entered. The time in an
+object's name distinguishes them from uploads in progress. *Missing* objects are in the catalogue and not in the
+storage; only this problem cannot be repaired. :meth:`Janitor.check` finds both; :meth:`Janitor.repair` removes orphans
+and the remains of interrupted uploads.
 
 An object that is referenced, or may be, is never deleted: an object in progress is not an orphan, and a change of
 the catalogue whose answer was lost is settled first. Each deletion checks the reference count in the catalogue and then
-the parts themselves. Nothing is deleted where the manifests belong to another broker: a new broker that is
-given the bucket of a lost one knows none of the objects in it, and all of them would look like orphans. An owner that
+the parts themselves. Nothing is deleted where the manifests belong to another broker: to a new broker that is
+given the bucket of a lost one, all objects in it would look like orphans. An owner that
 was superseded without knowing it deletes nothing either (:meth:`danube.history.manifest.ManifestLog.confirm`).
 """
 
@@ -55,7 +55,7 @@ class StorageReport(msgspec.Struct, kw_only=True):
     orphans: list[str] = []
     """Unknown to the catalogue and older than the grace."""
     recent: int = 0
-    """Unknown and younger, or a later owner's: possibly uploads in progress."""
+    """Unknown and younger, or of a later owner: possibly uploads in progress."""
     missing: list[str] = []
     """Referenced, but absent or of another size."""
     damaged: list[str] = []
@@ -72,7 +72,7 @@ class StorageReport(msgspec.Struct, kw_only=True):
 
 
 class Janitor:
-    """The janitor of a broker; see the module."""
+    """Deletes garbage from the storages of one broker, and checks and repairs them."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Janitor:
             return True
         if any(record.ref == ref for record in self._catalogue.all_parts()):
             _log.error(
-                "object %s of storage %r has no references, but parts point to it; it stays", ref.key, ref.storage
+                "object %s of storage %r has no references, but parts are in it; not deleted", ref.key, ref.storage
             )
             return True
         return False
@@ -158,8 +158,8 @@ class Janitor:
                 report.size_bytes += item.size_bytes
                 record = known.get(item.key)
                 if record is None:
-                    # The name has the time and the epoch of its writer: an object of a later owner is not an orphan,
-                    # even if this former owner does not know it. Foreign names belong to the user.
+                    # The key contains time and epoch of the writer: a later owner's object is not an orphan, although
+                    # this owner does not know it. Other names belong to the user.
                     origin = object_origin(item.key)
                     if origin is not None and origin[0] < before_us and origin[1] <= self._catalogue.epoch:
                         report.orphans.append(item.key)
@@ -185,7 +185,7 @@ class Janitor:
         return report
 
     def _unwanted(self, name: str, keys: list[str]) -> list[str]:
-        return [key for key in keys if not self._catalogue.may_be_wanted(ObjectRef(name, key))]
+        return [key for key in keys if not self._catalogue.may_be_needed(ObjectRef(name, key))]
 
     async def _check_parts(self, storage: Storage, report: StorageReport) -> None:
         for record in sorted(self._catalogue.all_parts(), key=lambda record: (record.object, record.part.start)):

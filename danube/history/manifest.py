@@ -5,16 +5,16 @@ manifest is an object of its own, in a sequence under the epoch of the broker th
 
     manifests/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>
 
-The first of an epoch is a *snapshot* of everything; those behind it are *deltas*, each for one group of changes; from
+The first of an epoch is a *snapshot* of everything; those after it are *deltas*, each for one group of changes; from
 time to time a new snapshot is written. To read: take the highest epoch that has a snapshot, its newest snapshot, and
-the deltas behind it in order, without a gap. Manifests that a former owner still writes have a lower epoch and are
+the deltas after it in order, without a gap. Manifests that a former owner still writes have a lower epoch and are
 ignored.
 
 An owner that does not know yet that it has been superseded may still delete. So an object ever named in a manifest is
 deleted only after :meth:`ManifestLog.confirm` has written a manifest without it, and has *then* found no later owner in
-the bucket. A later owner leaves its mark there first (a claim, or a manifest) and reads the manifests afterwards. So
-either its mark is found, and nothing is deleted, or it does not read of the objects to be deleted, however late that
-is.
+the bucket. A later owner first writes to the bucket (a claim, or a manifest) and then reads the manifests. So either
+this write is found and nothing is deleted, or the later owner reads manifests that no longer list the objects, no
+matter when they are deleted.
 
 The bytes of a manifest (numbers little-endian)::
 
@@ -25,10 +25,10 @@ The bytes of a manifest (numbers little-endian)::
     +-------------+---------+------+----------+---------------+------+-------~~-------+
 
 The CRC32C is over everything else: the 20 bytes before it, and the body. Magic, version, length and CRC stay in place
-in all versions. A manifest larger than the backend's maximum object is stored in pieces (``<sequence>-<number>``), and
-the object under its own name has the kind PIECES and says how many; put together they are a manifest as drawn above.
-Sealing waits for its manifest before it releases local data, so after the loss of a machine the bucket lists
-everything that was sealed.
+in all versions. A manifest larger than the backend's maximum object is stored in pieces (``<sequence>-<number>``). The
+object under its own key then has the kind PIECES and contains their number; the joined pieces are a manifest as drawn
+above. Sealing waits for its manifest before it releases local data, so after the loss of a machine the bucket lists all
+sealed data.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _wrap(kind: int, body: bytes) -> bytes:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Decode a manifest that is not in pieces, or was joined; ``where`` names it in errors.
+    """Decode a whole manifest: one object, or joined pieces. ``where`` names it in errors.
 
     Raises:
         DataLossError: damaged.
@@ -155,7 +155,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     """
     kind, body = _unwrap(data, where)
     if kind == ManifestKind.PIECES:
-        raise DataLossError(f"{where}: the manifest is in pieces of which one is another such object")
+        raise DataLossError(f"{where}: a piece of the manifest is itself split into pieces")
     return _BODY.decode(body)
 
 
@@ -272,7 +272,7 @@ async def read_bucket(storage: Storage, cluster: str) -> Bucket:
             bucket.snapshot_key = manifests[0][0]
             return bucket
         await trio.sleep(0.1)  # a new snapshot has replaced the listed objects: list again
-    raise DataLossError(f"{storage.url}: manifests of cluster {cluster!r} are listed, but are not there when read")
+    raise DataLossError(f"{storage.url}: manifests of cluster {cluster!r} are listed, but do not exist when read")
 
 
 async def _list_epochs(storage: Storage, cluster: str) -> dict[int, list[tuple[int, str]]]:
@@ -311,8 +311,8 @@ Everything = tuple[Iterable[PartRecord], dict[int, int], dict[str, bytes], Subsc
 class ManifestLog:
     """Writes the manifests of one storage. Changes are collected until :meth:`flush` writes them as one object.
 
-    Whenever a write has failed, or its answer was lost, the next manifest is a snapshot under the next number: it
-    supersedes whatever was written of the failed one, so no change is lost.
+    After a write that failed, or whose answer was lost, the next manifest is a snapshot under the next number. It
+    supersedes the failed one even if that was stored, so no change is lost.
 
     Args:
         storage: the storage to write to.
@@ -344,16 +344,17 @@ class ManifestLog:
         self._until_snapshot = 0
         self._previous_snapshot = ""
         self._noted = 0
-        self._told = 0
+        self._flushed = 0
         self.check_owner: Callable[[], Awaitable[None]] | None = None
-        """Raises OwnerFencedError if another broker has claimed the bucket in a way that manifests do not show."""
+        """Optional further check: raises OwnerFencedError if another broker has claimed the bucket without writing a
+        manifest."""
         self._held: Callable[[], DanubeError | None] | None = None
         self._clear()
 
     @property
     def pending(self) -> bool:
-        """Whether there are noted changes that no manifest in the bucket contains yet."""
-        return self._told < self._noted
+        """Whether there are changes that no manifest in the bucket contains yet."""
+        return self._flushed < self._noted
 
     @property
     def written(self) -> bool:
@@ -376,11 +377,11 @@ class ManifestLog:
         topics: Mapping[str, bytes | None] | None = None,
         subscriptions: Subscriptions | None = None,
     ) -> None:
-        """Note a change of the catalogue."""
+        """Add a change of the catalogue to the next manifest."""
         self._noted += 1
         gone = {(record.part.topic_id, record.part.base_offset) for record in removed}
         if gone:
-            # Parts added since the last manifest, and removed again, are not mentioned.
+            # Parts that were added and removed since the last manifest are left out.
             for key, parts in self._added.items():
                 self._added[key] = [part for part in parts if (part.topic_id, part.base_offset) not in gone]
             self._removed += sorted(gone)
@@ -415,11 +416,11 @@ class ManifestLog:
         return self._checked
 
     async def check(self) -> None:
-        """Verify that no other cluster, and no later owner, has written manifests at this place.
+        """Verify that neither another cluster nor a later owner has written manifests under this prefix.
 
         Raises:
-            FailedPreconditionError: the place belongs to another cluster; it must not be written to.
-            OwnerFencedError: a later owner has written there.
+            FailedPreconditionError: the manifests belong to another metadata store; nothing may be written here.
+            OwnerFencedError: a later owner has written manifests.
             StorageUnavailableError: nothing may be written yet; see :meth:`hold`.
         """
         self._check_held()
@@ -428,14 +429,15 @@ class ManifestLog:
         try:
             bucket = await read_bucket(self._storage, self._cluster)
         except DataLossError as error:
-            bucket = await self._what_is_readable(error)
+            bucket = await self._read_damaged(error)
         self._check_held()
         if self._is_checked():
-            return  # another upload has verified it in the meantime; what was read may be our own manifest
+            return  # another upload has verified it in the meantime; the manifest just read may be our own
         if bucket.epoch and bucket.incarnation != self._incarnation:
             raise FailedPreconditionError(
-                f"{self._storage.url} holds the history of another life of cluster {self._cluster!r}; bring it back "
-                f"with: danube topics restore --from {self._storage.url} - or choose another prefix or cluster name"
+                f"{self._storage.url} holds history that cluster {self._cluster!r} has written with other metadata;"
+                f" restore it with: danube topics restore --from {self._storage.url} - or choose another prefix or"
+                " cluster name"
             )
         if bucket.epoch >= self._epoch:
             raise self._fenced(bucket, self._epoch)
@@ -456,25 +458,25 @@ class ManifestLog:
             " stops"
         )
 
-    async def _what_is_readable(self, error: DataLossError) -> Bucket:
-        """Return epoch and incarnation from a place with damaged manifests: our snapshot will replace them."""
+    async def _read_damaged(self, error: DataLossError) -> Bucket:
+        """Return epoch and incarnation of damaged manifests; the next snapshot will replace them."""
         for epoch, found in sorted((await _list_epochs(self._storage, self._cluster)).items(), reverse=True):
             for _, key in reversed(found):
                 try:
                     manifest = await load_manifest(self._storage, key)
                 except (DataLossError, StorageNotFoundError):
                     continue
-                _log.error("%s; what this broker knows of its history is written anew", error)
+                _log.error("%s; the manifests are replaced by a snapshot of this broker's catalogue", error)
                 bucket = Bucket()
                 bucket.epoch, bucket.incarnation = epoch, manifest.incarnation
                 return bucket
         raise error
 
     async def take_over(self, bucket: Bucket, epoch: int) -> None:
-        """Take ownership of the place from any former owner, or continue it under a higher epoch: write a snapshot.
+        """Take over the bucket from a former owner, or continue it under a higher epoch, by writing a snapshot.
 
-        The caller has entered everything that ``bucket`` lists. The former owner, if it returns, finds that the place
-        belongs to another owner; a manifest that it still writes has a lower epoch, and does not count.
+        The caller must have entered everything that ``bucket`` lists. A former owner that returns finds the new owner's
+        manifest and stops; manifests that it writes before that have a lower epoch and are ignored.
 
         Raises:
             OwnerFencedError: ``bucket`` has a later owner.
@@ -494,7 +496,7 @@ class ManifestLog:
         """Verify that objects removed before this call may be deleted; see the module.
 
         Raises:
-            FailedPreconditionError: the place belongs to another cluster.
+            FailedPreconditionError: the manifests belong to another metadata store.
             OwnerFencedError: there is a later owner.
             StorageError: the backend failed.
         """
@@ -505,14 +507,14 @@ class ManifestLog:
         later = [key for key in keys if _KEY.fullmatch(key.removeprefix(self._prefix))]
         if later:
             raise OwnerFencedError(
-                f"{self._storage.url}: a later broker owns this history, as {later[0]} tells; this one, of epoch"
+                f"{self._storage.url}: a later broker owns this history (it has written {later[0]}); this one, of epoch"
                 f" {self._epoch}, stops"
             )
         if self.check_owner is not None:
             await self.check_owner()
 
     async def flush(self) -> None:
-        """Write the collected changes, if any. A failed call may be repeated: nothing is lost.
+        """Write the collected changes, if any. A failed call loses none of them and may be repeated.
 
         Raises:
             FailedPreconditionError, OwnerFencedError, StorageUnavailableError: as :meth:`check`.
@@ -530,7 +532,7 @@ class ManifestLog:
             noted = self._noted
             self._clear()
             await self._write(key, encode_manifest(manifest))
-            self._told = noted
+            self._flushed = noted
             self._until_snapshot = _DELTAS_PER_SNAPSHOT if is_snapshot else left - 1
         if is_snapshot:
             await self._drop_older(key)

@@ -1,10 +1,10 @@
 """Merges small adjacent parts of a topic into one, and rewrites objects that hold data of deleted topics.
 
-A topic with little traffic gets a small part with each seal, in an object that many topics share. When it has collected
-``segment_merge_parts`` of them in a row (none larger than a quarter of ``segment_bytes``), they are rewritten, back
-to back, as one part. Topics that are due at the same time share the new objects, so merging keeps their number small,
-too. An object that holds data of a deleted topic is *tainted*: the parts in it that are still needed are moved out, and
-then it is deleted like every unreferenced object.
+A topic with little traffic gets a small part with each seal, in an object that many topics share. When a topic has
+``segment_merge_parts`` such parts in a row (none larger than a quarter of ``segment_bytes``), they are rewritten as one
+part. Topics that are due at the same time share the new objects, so that there are few of them. An object that holds
+data of a deleted topic is *tainted*: the parts in it that are still needed are moved out, and then it is deleted like
+every unreferenced object.
 
 Commits of durability ``remote`` are sealed here, too: when a topic has enough for a segment, or they are old enough.
 
@@ -68,7 +68,7 @@ def runs_to_merge(
 
 
 class Merger:
-    """Merges parts for all topics of a broker; see the module."""
+    """Merges small parts, seals commits of durability ``remote``, and rewrites tainted objects, for all topics."""
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class Merger:
 
         Args:
             storage: its name.
-            wanted: ids of topics whose commits of durability ``remote`` must all become segments, however young.
+            wanted: ids of topics whose commits of durability ``remote`` are all sealed, whatever their age.
 
-        A run that is damaged, or of which an object is missing, is logged and skipped; the others are merged.
+        Damaged runs, and runs with a missing object, are logged and skipped; the others are merged.
 
         Raises:
             FailedPreconditionError: the storage holds the history of another broker.
@@ -159,12 +159,12 @@ class Merger:
             except (DataLossError, StorageNotFoundError, StorageRangeError) as error:
                 # A missing or truncated object counts as damage, too: waiting would not restore it. The other runs
                 # continue: otherwise the next round would combine the same runs again.
-                _log.error("history that is to be merged is damaged, and stays where it is: %s", error)
+                _log.error("damaged history was not merged, and its objects are unchanged: %s", error)
                 builder.abandon()
         if not copied:
             return
         built = build(key, builder, created_us)
-        with self._catalogue.bringing(built.ref(storage)):
+        with self._catalogue.storing(built.ref(storage)):
             await upload(self._storages[storage], built)
             await self._enter(storage, built, copied)
 

@@ -29,7 +29,7 @@ __all__ = ["BuiltObject", "build", "load_footer", "object_name", "object_origin"
 _PIECE_BYTES: Final = 2 * MIB
 _FOOTER_GUESS_BYTES: Final = 64 * KIB
 _CRC_BYTES: Final = 256 * KIB
-"""Fits into a processor's cache; limits how long the checksum blocks the event loop."""
+"""Bytes that are checksummed at a time: fits into a processor's cache, and bounds the time per step."""
 _NAME = re.compile(r".*/([0-9a-f]{16})-([0-9a-f]+)-[0-9a-f]{16}\.seg")
 
 
@@ -54,7 +54,7 @@ def segment_prefix(cluster: str) -> str:
 
 
 def object_name(cluster: str, created_us: int, epoch: int, rng: random.Random) -> str:
-    """Return a key that was never used before; keys sort by time."""
+    """Return a unique new key; keys sort by time."""
     return f"{segment_prefix(cluster)}{created_us:016x}-{epoch:x}-{rng.getrandbits(64):016x}.seg"
 
 
@@ -93,7 +93,7 @@ async def verify(storage: Storage, key: str, size_bytes: int, crc: int) -> None:
     """Read an object back and compare its size and checksum.
 
     Raises:
-        StorageUnavailableError: it differs; write it again under another name.
+        StorageUnavailableError: it differs; store the data again under another key.
         StorageError: it could not be read.
     """
     found_bytes = (await storage.head(key)).size_bytes
@@ -103,8 +103,8 @@ async def verify(storage: Storage, key: str, size_bytes: int, crc: int) -> None:
             found = extend_crc(found, await storage.get(key, at, min(at + _PIECE_BYTES, size_bytes)))
     if found_bytes != size_bytes or found != crc:
         raise StorageUnavailableError(
-            f"{storage.url}/{key} came back different from what was written ({found_bytes} of {size_bytes} bytes,"
-            f" CRC32C {found:08x} instead of {crc:08x}); the local copy is kept, and it is tried again"
+            f"{storage.url}/{key} differs from the object that was written ({found_bytes} of {size_bytes} bytes,"
+            f" CRC32C {found:08x} instead of {crc:08x}); the local copy is kept, and the upload will be retried"
         )
 
 

@@ -56,9 +56,9 @@ class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
     """Total bytes of the referenced parts."""
     created_us: int
     garbage_since_us: int = 0
-    """Time of losing the last reference; it is deleted a grace period later. 0 while it is referenced."""
+    """When the last reference was removed; the object is deleted a grace period later. 0 while it is referenced."""
     tainted: bool = False
-    """It holds data of a deleted topic: the parts in it that are still needed are to be rewritten."""
+    """Whether it holds data of a deleted topic. The merger moves its other parts to a new object."""
 
 
 class TopicHistory:
@@ -76,7 +76,7 @@ class TopicHistory:
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the last sealed one; 0 if nothing is sealed."""
+        """Offset after the last sealed one; 0 if nothing is sealed."""
         return self.parts[-1].part.end_offset if self.parts else 0
 
     @property

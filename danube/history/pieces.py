@@ -26,7 +26,7 @@ def piece_bytes(storage: Storage) -> int:
 
 
 def piece_key(key: str, number: int) -> str:
-    """Return the key of a piece. Pieces sort behind ``key`` and before the next sequence number."""
+    """Return the key of a piece. Pieces sort after ``key`` and before the next sequence number."""
     return f"{key}-{number:08x}"
 
 

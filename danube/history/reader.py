@@ -108,12 +108,12 @@ class SegmentReader:
     # --- Interface of TopicLog ---
 
     def end_offset(self, topic_id: int) -> int:
-        """Return the offset behind the last sealed one."""
+        """Return the offset after the last sealed one."""
         topic = self._catalogue.find(topic_id)
         return topic.end_offset if topic is not None else 0
 
     async def read(self, topic_id: int, offset: int, max_bytes: int) -> list[StoredBatch]:
-        """Return sealed batches from the one that holds ``offset`` on (or the next behind it), about ``max_bytes``.
+        """Return sealed batches from the one that holds ``offset`` on (or the next one), about ``max_bytes``.
 
         All batches of one call come from one part. An empty list means that nothing from ``offset`` on is sealed.
 
@@ -129,7 +129,7 @@ class SegmentReader:
                 found, position = await self._read_part(place, offset, max_bytes)
             except (StorageNotFoundError, StorageRangeError) as error:
                 if self._lookup(topic_id, offset) is record:
-                    raise self._lost(record, offset, f"the object is gone, or cut off: {error}") from error
+                    raise self._lost(record, offset, f"the object is missing or truncated: {error}") from error
                 continue  # merged or expired in the meantime
             self._remember(topic_id, found[-1].end_offset, record, position, place.ahead)
             return found
@@ -153,7 +153,7 @@ class SegmentReader:
                 break
             except (StorageNotFoundError, StorageRangeError) as error:
                 if self._lookup(topic_id, base) is record:
-                    raise self._lost(record, base, f"the object is gone, or cut off: {error}") from error
+                    raise self._lost(record, base, f"the object is missing or truncated: {error}") from error
         while True:
             batches = await self.read(topic_id, base, self._first_bytes)
             if not batches:
@@ -202,7 +202,7 @@ class SegmentReader:
         part = record.part
         if part.size_bytes <= self._first_bytes:
             return part.start, self._first_bytes
-        # Up to the next entry: reads a large batch at once, and no more than needed.
+        # Read up to the next index entry: a large batch takes one read, and no more than needed is read.
         position, following = (await self._index(record)).find(offset)
         size = (following if following >= 0 else part.size_bytes) - position
         return part.start + position, max(size, self._first_bytes)
@@ -214,7 +214,7 @@ class SegmentReader:
             try:
                 index = await self._fetch_index(record)
             except DataLossError:
-                index = await self._fetch_index(record)  # as with batches: the transfer may have caused it
+                index = await self._fetch_index(record)  # as with batches: the damage may be from the transfer
             if key not in self._indexes:
                 self._indexes[key] = index
                 self._index_bytes += index.size_bytes
@@ -271,7 +271,7 @@ class SegmentReader:
                         found.append(batch)
                         size += len(batch.part)
         except CorruptBatchError as error:
-            # Batches before the damage are good; the next read meets it again.
+            # Return the batches before the damage; the next read reports it.
             if not found:
                 raise CorruptBatchError(f"at byte {position}: {error}") from error
         if not found:
@@ -287,7 +287,7 @@ class SegmentReader:
                 if batch is not None:
                     return batch, position + following
                 size = len(data) + missing
-        raise CorruptBatchError("the last batch reaches beyond the end of its part")
+        raise CorruptBatchError("the last batch extends beyond the end of its part")
 
     async def _first_read(self, record: PartRecord, start: int, end: int) -> bytes:
         """Read a small range. A seek by time and the reader after it request the same one: the last few are cached."""
@@ -328,7 +328,7 @@ class SegmentReader:
         data = await self._chunk(record, number)
         at, limit = position - start, min(len(data), part.end - start)
         if at >= limit:
-            raise CorruptBatchError("the object ends here")
+            raise CorruptBatchError("the object is truncated here")
         return data, at, limit
 
     # --- Chunks ---
@@ -370,7 +370,7 @@ class SegmentReader:
         key = (record.ref, number)
         try:
             start = number * self._chunk_bytes
-            # The size is known from the object's parts: nothing behind the last needed byte is requested.
+            # The size is known from the object's parts: nothing after the last needed byte is requested.
             found = self._catalogue.objects.get(record.ref) or self._catalogue.commits.get(record.ref)
             size = found.size_bytes if found is not None else record.part.end
             fetch.data = await self._storage(record).get(record.object, start, min(start + self._chunk_bytes, size))
@@ -380,7 +380,7 @@ class SegmentReader:
         except Exception as error:  # noqa: BLE001 - raised in the waiting readers; a read-ahead has none
             fetch.error = error
         except BaseException:
-            fetch.error = StorageUnavailableError("history is being closed; read again from its next owner")
+            fetch.error = StorageUnavailableError("the history is being closed; retry at its next owner")
             raise
         finally:
             del self._fetches[key]
@@ -422,5 +422,5 @@ class SegmentReader:
         return DataLossError(
             f"topic {part.topic_id:016x}: offsets [{max(offset, part.base_offset)}, {part.end_offset}) cannot be read"
             f" from {self._where(record)}, bytes [{part.start}, {part.end}): {why}; restore the object from a copy, or"
-            " move the subscription behind them"
+            " seek the subscription past them"
         )

@@ -1,9 +1,9 @@
 """Restores history from a bucket whose broker's metadata is lost: surveys it, and enters it into a catalogue.
 
 The manifests describe the contents (:func:`danube.history.manifest.read_bucket`). A survey checks two more things:
-whether all of it really exists (each object is listed, and its footer must describe the same parts), and whether
-there is more: an object may have been stored, and its owner died before the manifest was. Objects describe themselves,
-so a part that continues its topic without a gap is accepted, too::
+whether all of it exists (each object is listed, and its footer describes the same parts), and whether there are objects
+that no manifest lists, because their owner died before it wrote the manifest. Objects describe themselves, so such a
+part is accepted, too, if it continues its topic without a gap::
 
     manifests      [0 ... 400) [400 ... 700)
     footers        [0 ... 400) [400 ... 700) [700 ... 820)   [900 ... 950)
@@ -66,9 +66,9 @@ class Chain(NamedTuple):
     parts: list[tuple[str, SegmentPart]]
     """Keys and parts, in the order of their offsets."""
     unlisted: int
-    """Number of them that no manifest mentions."""
+    """Number of these parts that no manifest mentions."""
     gap: tuple[str, SegmentPart] | None
-    """The first part behind a gap; None if there is none."""
+    """The first part after a gap; None if there is none."""
 
 
 class Survey:
@@ -76,7 +76,7 @@ class Survey:
 
     Attributes:
         bucket: contents of the manifests.
-        objects: by key; those found intact, as far as they were checked.
+        objects: by key; those that have passed the checks made so far.
         damage: by topic id: data listed in the manifests and missing in the bucket.
         broken: objects that no manifest mentions and that are not valid segments: key and reason.
     """
@@ -148,7 +148,7 @@ async def survey_bucket(storage: Storage, cluster: str) -> Survey:
         StorageError: the backend cannot be read.
     """
     survey = Survey(await read_bucket(storage, cluster))
-    await _look_through(survey, storage, cluster, _promised(survey.bucket, survey.bucket.parts), unlisted=True)
+    await _survey_objects(survey, storage, cluster, _listed_parts(survey.bucket, survey.bucket.parts), unlisted=True)
     survey.broken.sort()
     survey.note_unlisted()
     return survey
@@ -161,31 +161,31 @@ async def survey_topics(storage: Storage, cluster: str, bucket: Bucket, topic_id
         StorageError: the backend cannot be read.
     """
     survey = Survey(bucket)
-    await _look_through(survey, storage, cluster, _promised(bucket, topic_ids), unlisted=False)
+    await _survey_objects(survey, storage, cluster, _listed_parts(bucket, topic_ids), unlisted=False)
     return survey
 
 
-def _promised(bucket: Bucket, topic_ids: Iterable[int]) -> dict[str, list[SegmentPart]]:
+def _listed_parts(bucket: Bucket, topic_ids: Iterable[int]) -> dict[str, list[SegmentPart]]:
     """Return the listed parts of topics by object."""
-    promised: dict[str, list[SegmentPart]] = {}
+    listed: dict[str, list[SegmentPart]] = {}
     for topic_id in topic_ids:
         for key, part in bucket.parts.get(topic_id, {}).values():
-            promised.setdefault(key, []).append(part)
-    return promised
+            listed.setdefault(key, []).append(part)
+    return listed
 
 
-async def _look_through(
-    survey: Survey, storage: Storage, cluster: str, promised: Mapping[str, list[SegmentPart]], *, unlisted: bool
+async def _survey_objects(
+    survey: Survey, storage: Storage, cluster: str, listed: Mapping[str, list[SegmentPart]], *, unlisted: bool
 ) -> None:
     """Read the footers of the listed objects, and of all others if ``unlisted``."""
-    if not promised and not unlisted:
+    if not listed and not unlisted:
         return
     sizes = {
         item.key: item.size_bytes async for page in storage.list_all(segment_prefix(cluster)) for item in page.objects
     }
 
     async def look(key: str) -> None:
-        wanted = promised.get(key, ())
+        wanted = listed.get(key, ())
         if key not in sizes:
             survey.note_damage(wanted, f"{storage.url}/{key} is missing")
             return
@@ -198,9 +198,9 @@ async def _look_through(
             return
         survey.objects[key] = FoundObject(key, sizes[key], footer)
         different = [part for part in wanted if part not in footer.parts]
-        survey.note_damage(different, f"{storage.url}/{key} holds something else")
+        survey.note_damage(different, f"{storage.url}/{key} has other contents")
 
-    await _for_each(sorted(promised.keys() | sizes.keys() if unlisted else promised), look)
+    await _for_each(sorted(listed.keys() | sizes.keys() if unlisted else listed), look)
 
 
 async def verify_chains(storage: Storage, survey: Survey, chains: Iterable[Chain], *, deep: bool) -> None:
@@ -277,14 +277,14 @@ async def enter(
 ) -> None:
     """Enter a survey's result into a catalogue, which then has exactly these parts of the wanted topics.
 
-    Other parts of these topics, from an interrupted attempt or an earlier ownership, are removed: the last
-    owner of the bucket has merged them, and may have deleted them.
+    Other parts of these topics, from an interrupted attempt or an earlier ownership, are removed, because the last
+    owner of the bucket has merged them and may have deleted their objects.
 
     Args:
         catalogue: of the new owner.
         storage: name of the storage with the bucket.
-        survey, chains: the survey, and its wanted parts. Objects that also hold data of other topics, which are
-            not wanted, are rewritten later.
+        survey, chains: the survey, and the parts to enter. Objects that also hold data of other topics are rewritten
+            later.
         now_us: wall clock.
 
     Raises:

@@ -1,12 +1,11 @@
-"""Retention rules: computes the offset from which on a topic's messages are kept. Pure.
+"""Computes the start offset of a topic from its retention rules. Pure.
 
-There are three independent rules: age, size, and "acknowledged by all subscriptions". They yield an offset; the topic
-starts there, and older data is removed, in the catalogue first and in the backends a grace period later.
+There are three independent rules: age, size, and "acknowledged by all subscriptions". Older messages are removed, in
+the catalogue first and in the backends a grace period later.
 
 Sealed history is removed by whole parts: a part is removed when all of it may be. Data in the journal is removed by
-offset for acknowledgements, and approximately, by the journal's sparse index, for age and size. The last offset is
-never
-lowered: a topic whose messages are all removed keeps counting.
+offset for acknowledgements, and approximately, by the journal's sparse index, for age and size. The end offset is never
+lowered: a topic whose messages are all removed continues to count.
 """
 
 from __future__ import annotations
@@ -55,18 +54,18 @@ def plan_retention(
     parts = [record.part for record in history.parts] if history is not None else []
     if policy.acknowledged and floors:
         floor = min(floors)
-        # In the journal an exact offset costs nothing; sealed parts are removed only as a whole.
+        # In the journal any offset is a possible start; sealed parts are removed only as a whole.
         border = max((part.end_offset for part in parts if part.end_offset <= floor), default=0)
         start = max(start, floor if floor >= log.journal_start else border)
     if policy.max_age_s > 0:
         before_us = now_us - int(policy.max_age_s * 1e6)
-        # Only from the front: if the clock stepped back, an old time does not make earlier batches old.
+        # Only from the front: after a step back of the clock, a part with an old time may follow newer ones.
         old = list(takewhile(lambda part: part.last_time_us < before_us, parts))
         start = max(start, old[-1].end_offset if old else 0)
         if start >= log.journal_start:
             start = max(start, log.index.before_time(before_us) or 0)
     if policy.max_bytes > 0:
-        # Bytes that may not exist must not evict existing ones: a restart knows unsealed bytes only to a region.
+        # After a restart the unsealed bytes are an estimate: the possible surplus must not remove existing data.
         unsealed_bytes = max(0, log.unsealed_bytes - log.unsealed_surplus_bytes)
         # Parts that are entered, and not released from the journal yet, count there: once, and not twice.
         sealed = [part for part in parts if part.end_offset <= log.journal_start]

@@ -1,4 +1,4 @@
-"""Seals batches: copies them from the journal into segment objects, and only then releases them from the journal.
+"""Seals batches: copies them from the journal into segment objects, then releases them from the journal.
 
 A topic is due when it has a segment's worth of batches (``segment_bytes``), when the oldest batch is old enough
 (``segment_max_age_s``; then every topic at least half as old is included, so that topics with little traffic share
@@ -8,10 +8,10 @@ Objects are built one after the other from the topics that are due. Then, for ea
 
     upload  ->  read back and compare  ->  catalogue (transaction, owner's epoch)  ->  manifest  ->  journal release
 
-Before the catalogue, the journal is synced up to there: batches of topics of durability ``os`` may not be synced yet,
-and history must not outlive the journal's record of its producers. Uploads overlap, the later steps keep the order.
-An interruption at any point loses nothing: before the catalogue the object is an orphan that the janitor finds, and
-after it the journal's copy is merely dropped later.
+Before the catalogue changes, the journal is synced as far as it was written: batches of topics of durability ``os`` may
+not be synced yet, and history must not outlive the journal's record of its producers. Uploads overlap, the later steps
+keep the order. An interruption at any point loses nothing: before the change of the catalogue the object is an orphan
+that the janitor removes, and after it the journal's copy is released later.
 
 A failing backend does not stop the broker: a failed round is repeated after a pause, the journal keeps unsealed
 batches, and its limit applies back-pressure when it is full.
@@ -95,8 +95,8 @@ class SealingStatus(msgspec.Struct, frozen=True):
     last_error: str
 
 
-class _Ask:
-    """A request to seal everything that some topics have now."""
+class _Request:
+    """A request to seal all present batches of some topics."""
 
     def __init__(self, topic_ids: Sequence[int]) -> None:
         self.topic_ids = topic_ids
@@ -113,7 +113,7 @@ class Sealer:
         cluster, limits: configuration.
         rng, wall_clock_us: seams.
         expire: applies a topic's retention: expired batches need not be sealed.
-        of_topics: returns records and subscriptions of topics, for manifests; see :class:`danube.history.Told`.
+        of_topics: returns records and subscriptions of topics, for manifests; see :class:`danube.history.RecordSource`.
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class Sealer:
         # Topics with unsealed batches, in the order in which they got them.
         self._unsealed: dict[int, None] = {}
         self._full: dict[int, None] = {}
-        # Topics that the last round could not seal, and whether they were to be sealed completely.
+        # Topics that the last round failed to seal; True: they must be sealed completely.
         self._left: dict[int, bool] = {}
-        self._asks: list[_Ask] = []
+        self._requests: list[_Request] = []
         # Buffers of stored objects, for reuse: allocating fresh pages would take time in the event loop.
         self._buffers: list[bytearray] = []
         self._wake = trio.Event()
@@ -189,12 +189,12 @@ class Sealer:
             StorageError: the backend failed.
         """
         ids = [topic.topic_id for topic in topics if topic.topic_id in self._topics]
-        ask = _Ask(ids)
-        self._asks.append(ask)
+        request = _Request(ids)
+        self._requests.append(request)
         self._wake.set()
-        await ask.done.wait()
-        if ask.error is not None:
-            raise StorageError(f"sealing failed, and is tried again: {ask.error}")
+        await request.done.wait()
+        if request.error is not None:
+            raise StorageError(f"sealing failed and will be retried: {request.error}")
 
     def status(self) -> SealingStatus:
         """Return the progress of sealing."""
@@ -223,8 +223,8 @@ class Sealer:
         pause_s = 0.0
         while True:
             self._wake = trio.Event()
-            asks, self._asks = self._asks, []
-            due, whole = self._due(asks)
+            requests, self._requests = self._requests, []
+            due, whole = self._due(requests)
             starts = [topic.log.journal_start for topic in due]
             error: BaseException | None = None
             fenced: BaseException | None = None
@@ -237,9 +237,9 @@ class Sealer:
                 error = _first(group)
             if fenced is not None:
                 raise fenced  # not above: Python before 3.11.4 wraps what except* raises in a group
-            for ask in asks:
-                ask.error = error
-                ask.done.set()
+            for request in requests:
+                request.error = error
+                request.done.set()
             if error is not None:
                 pause_s = min(max(_FIRST_RETRY_S, pause_s * 2), self._limits.segment_retry_max_s)
                 self._failed(error, pause_s)
@@ -251,8 +251,8 @@ class Sealer:
                 moved = any(
                     topic.gone or topic.log.journal_start > start for topic, start in zip(due, starts, strict=True)
                 )
-                # Data that a round could not seal is due again: it must not keep the loop busy.
-                await trio.sleep(0 if moved or asks else _FIRST_RETRY_S)
+                # Data that a round could not seal is due again: pause, to avoid a busy loop.
+                await trio.sleep(0 if moved or requests else _FIRST_RETRY_S)
             else:
                 with trio.move_on_after(self._next_age_s()):
                     await self._wake.wait()
@@ -262,7 +262,7 @@ class Sealer:
         if self._failing_since is None:
             self._failing_since = trio.current_time()
             _log.error(
-                "sealing fails, and is tried again from now on (next in %.1f s): %s. Publishing goes on until the"
+                "sealing fails and is retried from now on (next attempt in %.1f s): %s. Publishing continues until the"
                 " journal has reached limits.journal_max_bytes",
                 pause_s,
                 error,
@@ -290,9 +290,9 @@ class Sealer:
             del self._unsealed[topic_id]
         return None
 
-    def _due(self, asks: Sequence[_Ask]) -> tuple[list[Sealable], set[int]]:
+    def _due(self, requests: Sequence[_Request]) -> tuple[list[Sealable], set[int]]:
         """Return the topics that are due, and the ids of those to be sealed completely."""
-        ids: dict[int, None] = dict.fromkeys(topic_id for ask in asks for topic_id in ask.topic_ids)
+        ids: dict[int, None] = dict.fromkeys(topic_id for request in requests for topic_id in request.topic_ids)
         whole: set[int] = set(ids)
         left, self._left = self._left, {}
         ids |= dict.fromkeys(left)
@@ -300,7 +300,7 @@ class Sealer:
         usage = self._journal.used_bytes
         excess = usage - int(self._limits.journal_max_bytes * self._limits.segment_journal_ratio)
         if excess > 0:
-            # A topic may keep a file although all of it is sealed: sealing it again would free nothing.
+            # A topic without unsealed batches may still hold a file: sealing it again would not free the file.
             oldest_files = (self._topics.get(topic_id) for topic_id in self._journal.topics_of_oldest(excess))
             found = [topic.topic_id for topic in oldest_files if topic is not None and topic.log.unsealed_bytes]
             ids |= dict.fromkeys(found)
@@ -323,10 +323,10 @@ class Sealer:
     # --- One round ---
 
     async def _seal(self, due: Sequence[Sealable], whole: set[int]) -> None:
-        # Changes that an earlier round has entered, but could not finish.
+        # Changes of the catalogue whose manifest an earlier round has failed to write.
         await self._manifests.flush()
         for topic in due:
-            self._let_go(topic)
+            self._release_sealed(topic)
             await self._expire(topic)
         slots = trio.Semaphore(self._limits.segment_uploads)
         before = trio.Event()
@@ -340,7 +340,7 @@ class Sealer:
                 del built
                 await slots.acquire()
 
-    def _let_go(self, topic: Sealable) -> None:
+    def _release_sealed(self, topic: Sealable) -> None:
         if topic.topic_id not in self._topics:
             return  # deleted during a round: it must not be queued again
         history = self._catalogue.find(topic.topic_id)
@@ -348,7 +348,7 @@ class Sealer:
         if history is not None and history.end_offset > start:
             fresh = takewhile(lambda record: record.part.base_offset >= start, reversed(history.parts))
             topic.log.sealed_up_to(history.end_offset, sum(record.part.size_bytes for record in fresh))
-            # Its present batches are young: move it to the end of the queue.
+            # The remaining batches are young: move the topic to the end of the queue.
             self._unsealed.pop(topic.topic_id, None)
             if topic.log.unsealed_bytes:
                 self._unsealed[topic.topic_id] = None
@@ -413,13 +413,13 @@ class Sealer:
 
     async def _store(self, built: BuiltObject, before: trio.Event, done: trio.Event, slots: trio.Semaphore) -> None:
         await self._manifests.check()
-        with self._catalogue.bringing(built.ref(self._storage.name)):
-            await self._bring(built, before)
+        with self._catalogue.storing(built.ref(self._storage.name)):
+            await self._upload_and_enter(built, before)
         self._keep_buffer(built.data)
         done.set()
         slots.release()
 
-    async def _bring(self, built: BuiltObject, before: trio.Event) -> None:
+    async def _upload_and_enter(self, built: BuiltObject, before: trio.Event) -> None:
         written = self._journal.sequence
         await upload(self._storage, built)
         await self._journal.sync(written)
@@ -435,7 +435,7 @@ class Sealer:
             for part in parts:
                 topic = self._topics.get(part.topic_id)
                 if topic is not None:
-                    self._let_go(topic)
+                    self._release_sealed(topic)
             self._sealed_objects += 1
             self._sealed_bytes += len(built.data)
         else:
@@ -444,14 +444,15 @@ class Sealer:
     def _fits(self, part: SegmentPart) -> bool:
         """Return whether a part still continues its topic, which may have been deleted or expired during the upload.
 
-        Retention may start in the middle of it. A part that would leave out batches still in the journal never fits.
+        The topic's start may now be in the middle of the part. A part that would leave a gap after the sealed batches
+        does not fit.
         """
         topic = self._topics.get(part.topic_id)
         return topic is not None and not topic.gone and part.base_offset <= topic.log.journal_start < part.end_offset
 
 
 class _Packer:
-    """Fills one object: a part for each topic, and another one after each gap in its offsets."""
+    """Fills one object: a part for each topic, and a further part after each gap in the topic's offsets."""
 
     def __init__(self, cluster: str, epoch: int, created_us: int, rng: random.Random, buffer: bytearray) -> None:
         self._key = object_name(cluster, created_us, epoch, rng)

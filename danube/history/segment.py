@@ -19,7 +19,7 @@ Header, 32 bytes::
     +------------+---------+------+----------+-------------+----------+------+
 
 Index, 20 bytes an entry: base offset u64, highest append time of all batches before u64 (us; 0 for the first),
-position in the part u32. The first batch has an entry, then each batch that begins at least 4 KiB behind the last
+position in the part u32. The first batch has an entry, then each batch that begins at least 4 KiB after the last
 entry: small batches do not make large indexes.
 
 Trailer, 36 bytes, at the very end, so that a reader can start from here with only the object's key::
@@ -75,7 +75,7 @@ HEADER_SIZE: Final = 32
 TRAILER_SIZE: Final = 36
 INDEX_ENTRY_SIZE: Final = 20
 INDEX_STEP_BYTES: Final = 4096
-"""A batch gets an index entry if it begins at least this far behind the last indexed one."""
+"""A batch gets an index entry if it begins at least this far after the last indexed one."""
 
 _HEADER_MAGIC: Final = b"DNB-SEG\n"
 _TRAILER_MAGIC: Final = b"DNB-END\n"
@@ -175,7 +175,7 @@ class SegmentBuilder:
     """Builds an object. Call ``begin``, ``add`` …, ``end`` for each part; then ``control`` at most once; ``finish``.
 
     The bytes are collected in one buffer that is not copied again. If ``buffer`` is long enough, it is never moved
-    either: a buffer that grows in steps would leave holes of its former sizes in the heap. Its bytes are overwritten,
+    either: a buffer that grows in steps would fragment the heap. Its bytes are overwritten,
     so a used buffer may be passed, which avoids the cost of fresh pages.
     """
 
@@ -418,10 +418,10 @@ def read_index(data: bytes, part: SegmentPart, where: str) -> PartIndex:
 
 
 def cut_batches(data: bytes, at: int, size: int, topic_id: int) -> Iterator[tuple[StoredBatch | None, int, int]]:
-    """Cut checked batches out of ``data[at:size]``, a run of a part's bytes that begins with a batch.
+    """Cut batches out of ``data[at:size]``, bytes of a part that begin with a batch, and verify them.
 
     Yields ``(batch, next position, 0)`` for each whole batch, and last ``(None, position, missing)``: the end position,
-    and the number of bytes behind ``size`` that are needed to continue (0 if it ends between two batches).
+    and the number of bytes after ``size`` that are needed to continue (0 if it ends between two batches).
 
     Raises:
         CorruptBatchError: the bytes are damaged; batches yielded before are good.

@@ -131,9 +131,9 @@ async def test_the_former_owner_finds_that_the_bucket_is_not_its_own_any_more(tm
     before = objects_of(space, "segments/danube")
     async with running_broker(tmp_path / "lost", storage=url, limits=LIMITS) as first, first.client() as client:
         await publish(client, "/shop/orders", 10)
-        with pytest.raises(StorageError, match="history of another life"):
+        with pytest.raises(StorageError, match="has written with other metadata"):
             await client.admin.seal_topic("/shop/orders")
-        with pytest.raises(FailedPreconditionError, match="history of another life"):
+        with pytest.raises(FailedPreconditionError, match="has written with other metadata"):
             await client.storages.repair()
     assert objects_of(space, "segments/danube") == before
 
@@ -254,7 +254,7 @@ async def test_damage_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
         with pytest.raises(DataLossError, match=r"/shop/orders, offsets \[0, 300\): .*is missing. Nothing was changed"):
             await client.storages.restore_topics(url)
         space.store(orders, space.objects[parts][0], whole[1])
-        with pytest.raises(DataLossError, match="holds something else"):
+        with pytest.raises(DataLossError, match="has other contents"):
             await client.storages.restore_topics(url)
         assert await client.admin.list_topics() == []
         # What is whole can be restored without it, at a price that has to be named.
@@ -539,4 +539,4 @@ async def test_a_topic_of_the_same_name_is_not_forgotten_with_the_one_before(tmp
             released.set()
         await history.keep()
         bucket_now = await read_bucket(history.storages["default"], "danube")
-        assert bucket_now.topics["/default/t"] == history._told.record_of("/default/t")
+        assert bucket_now.topics["/default/t"] == history._records.record_of("/default/t")

@@ -172,7 +172,7 @@ class Life:
         self.errors: dict[Entry, DanubeError | None] = {}
         self.stalled: list[tuple[float, int, DanubeError]] = []
         self.settled: list[Entry] = []
-        self.told = True
+        self.manifests_current = True
         """Whether manifests tell of everything that is sealed."""
         self.recovered: RemoteRecovered
         self.catalogue: HistoryCatalogue
@@ -196,7 +196,7 @@ class Life:
             cluster=CLUSTER,
             owner=self.name,
             wall_clock_us=wall_clock_us,
-            told=lambda: self.told,
+            manifests_current=lambda: self.manifests_current,
         )
         self.recovered = recovered = await self.journal.recover()
         for name, (ids, _) in recovered.state.topics.items():

@@ -191,21 +191,21 @@ def test_a_batch_that_does_not_belong_here_is_refused() -> None:
     part = msgspec.structs.replace(one[1].parts[0], end=len(data), end_offset=6)
     b.loop.objects["o"] = data
     direct = DirectPart("/default/t", "default", "o", 0, part)
-    with pytest.raises(DataLossError, match="a batch of offset 5 is in the place of 1;"):
+    with pytest.raises(DataLossError, match="the batch found here has offset 5 instead of 1;"):
         list(b.storage.read(direct))
     b.loop.begin = lambda span: end
-    with pytest.raises(DataLossError, match="a batch of offset 5 is in the place of at most 3;"):
+    with pytest.raises(DataLossError, match="the batch found here has offset 5 instead of at most 3;"):
         list(b.storage.read(direct, 3, 6))
     assert [raw.base_offset for raw in b.storage.read(direct, 5, 6)] == [5]
     wrong = msgspec.structs.replace(one[1].parts[0], base_offset=0, end_offset=1)
     b.loop.objects["o"] = data[:start] + two[0][start : two[1].parts[0].end]
     b.loop.begin = lambda span: start
-    with pytest.raises(DataLossError, match="a batch of offset 5 is in the place of 0;"):
+    with pytest.raises(DataLossError, match="the batch found here has offset 5 instead of 0;"):
         list(b.storage.read(DirectPart("/default/t", "default", "o", 0, wrong)))
 
 
 def test_a_part_that_ends_too_early_is_damage() -> None:
-    for cut, why in ((0, "ends before its last offset"), (10, "reaches beyond its part")):
+    for cut, why in ((0, "ends before its last offset"), (10, "extends beyond its part")):
         b = Bench(9000)
         part = msgspec.structs.replace(b.parts[0].part, end=b.position(23) + cut)
         with pytest.raises(DataLossError, match=f"offset 23 cannot be read.*{why}"):
@@ -217,7 +217,7 @@ def test_errors_of_the_storage_say_what_to_do() -> None:
     for error, kind, text in (
         (StorageNotFoundError("o0 is not there"), StorageNotFoundError, "plan the query again"),
         (StorageDeniedError("no"), StorageDeniedError, "credentials that may read and list the objects below s3://box"),
-        (StorageRangeError("short"), DataLossError, "offset 5 cannot be read.*the object is cut off: short"),
+        (StorageRangeError("short"), DataLossError, "offset 5 cannot be read.*the object is truncated: short"),
         (DataLossError("its footer"), DataLossError, r"offsets \[5, 25\): its footer; restore the object"),
     ):
         b.loop.errors = [error]

@@ -239,13 +239,13 @@ def test_a_part_that_ends_too_early(bucket: Bucket) -> None:
     batches = make_batches(Random(6), 7, 30, sizes=(3000,))
     part = bucket.store(batches)
     fields = {name: getattr(part.part, name) for name in part.part.__struct_fields__}
-    for change, why in (({"end": part.part.end - 10}, "reaches beyond"), ({"end_offset": 99_999}, "ends before")):
+    for change, why in (({"end": part.part.end - 10}, "extends beyond"), ({"end_offset": 99_999}, "ends before")):
         wrong = DirectPart(TOPIC, "default", KEY, part.object_bytes, type(part.part)(**(fields | change)))
         with open_direct(bucket.url) as storage, pytest.raises(DataLossError, match=why):
             list(storage.read(wrong))
     data, _ = bucket.space.objects[KEY]
     bucket.space.store(KEY, data[: part.part.end - 10], 0)
-    with open_direct(bucket.url) as storage, pytest.raises(DataLossError, match="the object is cut off"):
+    with open_direct(bucket.url) as storage, pytest.raises(DataLossError, match="the object is truncated"):
         list(storage.read(part, producers=False))
 
 
@@ -263,7 +263,7 @@ def test_what_is_gone_or_forbidden_says_what_to_do(bucket: Bucket) -> None:
         with pytest.raises(StorageNotFoundError) as gone:
             list(storage.read(part))
         assert KEY in str(gone.value)
-        assert "merged or expired meanwhile" in str(gone.value)
+        assert "merged or has expired since" in str(gone.value)
 
 
 def test_a_storage_in_trouble_is_tried_again(bucket: Bucket) -> None:
@@ -410,7 +410,7 @@ def test_a_directory(tmp_path: Path) -> None:
         assert repr(storage) == f"<DirectStorage disk://{tmp_path}/store>"
         assert list(storage.read(part)) == expected(batches, 0, 1 << 60)
         path.unlink()
-        with pytest.raises(StorageNotFoundError, match="merged or expired"):
+        with pytest.raises(StorageNotFoundError, match="merged or has expired"):
             list(storage.read(part))
     with (
         pytest.raises(StorageNotFoundError, match="no such directory on this machine"),

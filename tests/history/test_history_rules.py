@@ -24,7 +24,7 @@ from danube.history.reader import SegmentReader
 from danube.history.remote import RemoteJournal, RemoteState
 from danube.history.remote.format import CommitKind
 from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
-from danube.history.sealer import Sealer, _Ask
+from danube.history.sealer import Sealer, _Request
 from danube.history.segment import TRAILER_SIZE, SegmentBuilder, SegmentKind, SegmentPart, read_trailer
 from danube.log import Entry, EntryType, StoredBatch
 from danube.log.index import TopicIndex
@@ -244,7 +244,7 @@ async def test_a_sealer_wakes_up_for_the_first_batch_and_for_whole_segments() ->
 
 
 def due(sealer: Sealer, *asks: Sequence[int]) -> tuple[list[int], set[int]]:
-    topics, whole = sealer._due([_Ask(ids) for ids in asks])
+    topics, whole = sealer._due([_Request(ids) for ids in asks])
     return [topic.topic_id for topic in topics], whole & {topic.topic_id for topic in topics}
 
 
@@ -508,24 +508,24 @@ async def test_what_is_in_the_catalogue_leaves_the_journal() -> None:
         topic, other = Topic(1, log), Topic(2, Log(2, 10, NOW_US))
         w.sealer.watch(topic)
         w.sealer.watch(other)
-        w.sealer._let_go(topic)
+        w.sealer._release_sealed(topic)
         assert log.sealed == []
         await w.store_object({1: batches(1, 0, 3)})
         await w.store_object({1: batches(1, 3, 2)})
         sizes = [record.part.size_bytes for record in w.catalogue.topic(1).parts]
         log.journal_start = 3
-        w.sealer._let_go(topic)
+        w.sealer._release_sealed(topic)
         assert log.sealed == [(5, sizes[1])], "what was sealed before was let go of before"
         assert list(w.sealer._unsealed) == [2, 1], "what it has now is young"
-        w.sealer._let_go(topic)
+        w.sealer._release_sealed(topic)
         assert len(log.sealed) == 1
         log.journal_start, log.unsealed_bytes = 0, 0
-        w.sealer._let_go(topic)
+        w.sealer._release_sealed(topic)
         assert log.sealed[1] == (5, sum(sizes))
         assert list(w.sealer._unsealed) == [2]
         log.journal_start = 0
         w.sealer.forget(1)
-        w.sealer._let_go(topic)
+        w.sealer._release_sealed(topic)
         assert len(log.sealed) == 2
 
 
@@ -570,26 +570,26 @@ async def test_changes_are_noted_for_the_storage_that_they_are_in() -> None:
 async def test_manifests_are_told_of_topics_where_there_are_some() -> None:
     async with world("default", "cold") as w:
         manifests = w.history.manifests
-        w.history.tell("elsewhere", {"/d/t": b"r"}, always=True)
-        w.history.tell("default", {"/d/t": b"r"})
+        w.history.note_records("elsewhere", {"/d/t": b"r"}, always=True)
+        w.history.note_records("default", {"/d/t": b"r"})
         assert not manifests["default"].pending, "nothing is there that they would have to tell of"
-        w.history.tell("default", {"/d/t": b"r"}, always=True)
+        w.history.note_records("default", {"/d/t": b"r"}, always=True)
         assert manifests["default"].pending
         assert not manifests["cold"].pending
         await manifests["default"].flush()
-        w.history.tell("default", {"/d/t": b"s"})
+        w.history.note_records("default", {"/d/t": b"s"})
         assert manifests["default"].pending, "there is a manifest"
         await w.store_object({1: batches(1, 0, 1)}, storage="cold")
         await manifests["cold"].flush()
         w.catalogue.objects.clear()
-        w.history.tell("cold", {"/d/u": b"u"})
+        w.history.note_records("cold", {"/d/u": b"u"})
         assert manifests["cold"].pending
         fresh = ManifestLog(w.storages["cold"], "c", "one", 9, lambda: ([], {}, {}, {}), clock_us)
         manifests["cold"] = fresh
-        w.history.tell("cold", {"/d/u": b"u"})
+        w.history.note_records("cold", {"/d/u": b"u"})
         assert not fresh.pending
         w.catalogue.objects[ObjectRef("cold", "k")] = ObjectRecord(1, 1, 1, 1)
-        w.history.tell("cold", {"/d/u": b"u"})
+        w.history.note_records("cold", {"/d/u": b"u"})
         assert fresh.pending, "there is an object"
 
 
@@ -743,7 +743,7 @@ async def test_the_keeper_goes_on_after_a_failure_and_looks_for_orphans_every_si
             nursery.start_soon(w.history._keep)
             await trio.sleep(95)
             assert [round(at - begun) for at in rounds] == [30, 60, 90]
-            assert sum("is tried again: away" in record.message for record in caplog.records) == 1
+            assert sum("will be retried: away" in record.message for record in caplog.records) == 1
             w.history.keep_now()
             await trio.sleep(1)
             assert len(rounds) == 4
@@ -751,7 +751,7 @@ async def test_the_keeper_goes_on_after_a_failure_and_looks_for_orphans_every_si
             await trio.sleep(60)
             trouble = OSError("the disk")
             await trio.sleep(60)
-            assert sum("is tried again: the disk" in record.message for record in caplog.records) == 1
+            assert sum("will be retried: the disk" in record.message for record in caplog.records) == 1
             trouble = None
             w.spaces["cold"].store(old, b"x", 0)
             await trio.sleep(6 * 3600 - (trio.current_time() - begun) - 31)
@@ -759,7 +759,13 @@ async def test_the_keeper_goes_on_after_a_failure_and_looks_for_orphans_every_si
             await trio.sleep(70)
             assert [name for name, _ in repairs] == ["default", "cold"]
             assert old not in w.spaces["cold"].objects
-            assert sum("removed 1 objects and 0 interrupted uploads" in each.message for each in caplog.records) == 1
+            assert (
+                sum(
+                    "removed 1 unreferenced objects and 0 interrupted uploads" in each.message
+                    for each in caplog.records
+                )
+                == 1
+            )
             await trio.sleep(3600)
             assert len(repairs) == 2
             nursery.cancel_scope.cancel()
@@ -791,7 +797,7 @@ async def test_trouble_in_one_storage_is_told_and_the_worst_of_it_first(
         with pytest.raises(OwnerFencedError):
             await w.history.keep()
         assert sorted(done) == ["a", "c"], "what is garbage in the third one is for the other broker to say"
-        assert "in another way, too: a is away" in caplog.text
+        assert "also failed with: a is away" in caplog.text
         del troubles["b"]
         with pytest.raises(StorageError, match="a is away"):
             await w.history.keep()
@@ -914,7 +920,7 @@ def remote(w: World, limits: Limits = LIMITS) -> RemoteJournal:
         cluster="c",
         owner="me",
         wall_clock_us=clock_us,
-        told=lambda: True,
+        manifests_current=lambda: True,
     )
 
 
@@ -1087,7 +1093,7 @@ async def test_garbage_goes_after_its_grace_and_only_from_its_storage(
         parts_of = w.catalogue.all_parts
         w.catalogue.all_parts = lambda: iter([PartRecord(*first, None)])  # type: ignore[method-assign, arg-type]
         assert await w.history.janitor.collect("default") == 0
-        assert "has no references, but parts point to it; it stays" in caplog.text
+        assert "has no references, but parts are in it; not deleted" in caplog.text
         w.catalogue.all_parts = parts_of  # type: ignore[method-assign]
         assert await w.history.janitor.collect("default") == 1
         assert first not in w.catalogue.objects
@@ -1248,7 +1254,7 @@ async def test_a_bucket_that_is_taken_over_is_told_of_by_a_snapshot() -> None:
             catalogue = await HistoryCatalogue.claim(store, "two", bucket.epoch + 1)
             heir = World(store, catalogue, w.spaces)
             heir.history.manifests["default"].note()
-            with pytest.raises(FailedPreconditionError, match="another life of cluster 'c'"):
+            with pytest.raises(FailedPreconditionError, match="cluster 'c' has written with other metadata"):
                 await heir.history.manifests["default"].flush()
             survey = await survey_bucket(heir.storages["default"], "c")
             await enter(catalogue, "default", survey, [survey.chain(1)], 5)
@@ -1293,7 +1299,7 @@ async def test_a_survey_finds_what_is_promised_and_what_is_not(autojump_clock: M
         texts = "\n".join(survey.damage[1])
         assert f"offsets [0, 10): memory://default/{refs[0].key} is missing" in texts
         assert "offsets [10, 20): " in texts
-        assert f"offsets [20, 30): memory://default/{refs[2].key} holds something else" in texts
+        assert f"offsets [20, 30): memory://default/{refs[2].key} has other contents" in texts
         assert [key for key, _ in survey.broken] == [segment_prefix("c") + "foreign.seg"]
         chain = survey.chain(1)
         assert (chain.unlisted, chain.end_offset, chain.parts[-1][0]) == (1, 45, segment_prefix("c") + "unlisted.seg")

@@ -267,7 +267,7 @@ async def test_a_journal_goes_on_with_what_a_claim_has_found() -> None:
             cluster=CLUSTER,
             owner="me",
             wall_clock_us=lambda: 9,
-            told=lambda: True,
+            manifests_current=lambda: True,
         )
         stale = SegmentPart(1, 7, 8, 1, 1, 1, 0, 10, 0, 0, 1, 0, 1)
         catalogue.add_commit(ObjectRef("default", "wal/main/of-an-attempt"), 10, 1, [stale])
@@ -369,7 +369,7 @@ async def test_an_object_under_the_key_of_a_commit_that_is_none_is_refused() -> 
     builder = SegmentBuilder(SegmentKind.SEGMENT, 1, 5)
     builder.control([head_entry(head)])
     b.space.store(commit_key(CLUSTER, Position(1, 2)), bytes(builder.finish()[0]), 1)
-    with pytest.raises(DataLossError, match="this is no commit"):
+    with pytest.raises(DataLossError, match="this is not a commit"):
         await b.claim(2)
 
 
@@ -380,7 +380,7 @@ async def test_a_commit_that_does_not_say_what_it_is_is_refused() -> None:
         builder = SegmentBuilder(SegmentKind.COMMIT, 1, 5)
         builder.control(entries)
         b.space.store(commit_key(CLUSTER, Position(1, 2)), bytes(builder.finish()[0]), 1)
-        with pytest.raises(DataLossError, match="does not say what it is"):
+        with pytest.raises(DataLossError, match="has no valid head"):
             await b.claim(2)
         b.space.remove(commit_key(CLUSTER, Position(2, 0)))
 

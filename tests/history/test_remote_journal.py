@@ -130,7 +130,7 @@ async def test_a_claim_with_an_epoch_that_is_taken_fails(autojump_clock) -> None
             cluster=CLUSTER,
             owner="rival",
             wall_clock_us=wall_clock_us,
-            told=lambda: True,
+            manifests_current=lambda: True,
         )
         with pytest.raises(OwnerFencedError, match="another broker"):
             await journal.recover()
@@ -151,7 +151,7 @@ async def claim_elsewhere(life: Life, topic: int, survivors: list[int]) -> None:
         cluster=CLUSTER,
         owner=life.name,
         wall_clock_us=wall_clock_us,
-        told=lambda: True,
+        manifests_current=lambda: True,
     )
     try:
         recovered = await journal.recover()
@@ -225,12 +225,12 @@ async def test_commits_stay_until_manifests_tell_of_what_has_taken_their_place(t
             for number in range(3):
                 await life.wait(life.publish(topic, [b"%d" % number]))
             commits = {record.object for record in life.journal.unsealed(topic)}
-            life.told = False
+            life.manifests_current = False
             assert await life.seal(topic) == 3
             await life.wait(life.publish(topic, [b"3"]))
             commits |= {record.object for record in life.journal.unsealed(topic)}
             assert await life.seal(topic) == 1  # before any snapshot has mentioned it
-            life.told = told
+            life.manifests_current = told
             for _ in range(5 * LIMITS.remote_snapshot_commits):
                 await life.wait(life.ack(1))
             assert len(commits & set(everything.commits())) == (0 if told else 4)
@@ -381,7 +381,7 @@ async def test_a_backend_that_cannot_carry_it_is_refused(autojump_clock) -> None
         life = Life(everything)
         storage = Storage(MemoryBackend(durable=False), random=Random(0), limits=LIMITS)
         catalogue = await HistoryCatalogue.claim(everything.store, "x")
-        with pytest.raises(ConfigurationError, match="keeps nothing for certain"):
+        with pytest.raises(ConfigurationError, match="is not durable"):
             RemoteJournal(
                 storage,
                 catalogue,
@@ -390,7 +390,7 @@ async def test_a_backend_that_cannot_carry_it_is_refused(autojump_clock) -> None
                 cluster=CLUSTER,
                 owner="a",
                 wall_clock_us=wall_clock_us,
-                told=lambda: True,
+                manifests_current=lambda: True,
             )
 
 

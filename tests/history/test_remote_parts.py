@@ -129,7 +129,7 @@ def test_only_a_snapshot_is_a_snapshot() -> None:
     data = encode_marker(head_of(CommitKind.SNAPSHOT, position), 5, [snapshot_entry(snapshot_body(body))])
     assert decode_snapshot(decode_commit(data, CLUSTER, position, "here"), "here") == body
     fence = encode_marker(head_of(CommitKind.FENCE, position), 5)
-    with pytest.raises(DataLossError, match="a snapshot is expected"):
+    with pytest.raises(DataLossError, match="is not a snapshot"):
         decode_snapshot(decode_commit(fence, CLUSTER, position, "here"), "here")
 
 
@@ -272,7 +272,7 @@ def test_offsets_that_are_missing_or_there_twice_are_named(offset: int) -> None:
     replay = Replay()
     apply(replay, Position(1, 1), {}, change(5, TopicStored("/default/a", [5], b"a")))
     apply(replay, Position(1, 2), {5: [0]})
-    with pytest.raises(DataLossError, match=f"goes on at offset {offset} instead of 1"):
+    with pytest.raises(DataLossError, match=f"continues at offset {offset} instead of 1"):
         apply(replay, Position(1, 3), {5: [offset]})
 
 

@@ -53,7 +53,7 @@ async def change_policies(directory: Directory, target: str, changes: Mapping[st
     record = await catalogue.change_topic_policies(target, changes)
     await _put_into_effect(directory, [(target, record)])
     # A bucket that holds parts of a topic also has a copy of its record.
-    directory.history.tell(record.storage, {target: catalogue.encode(record)})
+    directory.history.note_records(record.storage, {target: catalogue.encode(record)})
     await directory.level(record).changed(target, record)
 
 
@@ -89,4 +89,4 @@ def _tell_manifests_above(directory: Directory, topics: Sequence[tuple[str, Topi
         if directory.level(record).needs_manifests:
             always.add(record.storage)
     for storage, records in storages.items():
-        directory.history.tell(storage, records, always=storage in always)
+        directory.history.note_records(storage, records, always=storage in always)

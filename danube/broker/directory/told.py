@@ -16,7 +16,7 @@ __all__ = ["ToldOfTopics"]
 
 
 class ToldOfTopics:
-    """Implements :class:`danube.history.Told` on a directory."""
+    """Implements :class:`danube.history.RecordSource` on a directory."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory

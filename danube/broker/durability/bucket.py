@@ -283,7 +283,7 @@ class BucketLevel(Level):
             cluster=cluster,
             owner=f"{runtime.seams.random.getrandbits(64):016x}",
             wall_clock_us=runtime.clock_us,
-            told=lambda: not history.manifests[name].pending,
+            manifests_current=lambda: not history.manifests[name].pending,
         )
         history.manifests[name].check_owner = journal.check_owner
 
@@ -581,7 +581,7 @@ class BucketLevel(Level):
         above = (catalogue.namespace_policies(validate_topic(name).namespace), catalogue.broker_policies)
         if above != (TopicPolicies(), TopicPolicies()):
             # Commits contain only topics.
-            self.history.tell(storage, catalogue.records_above(name), always=True)
+            self.history.note_records(storage, catalogue.records_above(name), always=True)
         return record
 
     async def enlarge(self, name: str, record: TopicRecord, partitions: int) -> None:

@@ -1,6 +1,6 @@
-"""Durability ``remote``: commits written directly to the storage backend.
+"""Durability ``remote``: a journal whose commits are objects in a storage backend.
 
-:class:`RemoteJournal` takes entries as the local journal does; see :mod:`danube.history.remote.journal`.
+:class:`RemoteJournal` has the interface of the local journal; see :mod:`danube.history.remote.journal`.
 """
 
 from __future__ import annotations

@@ -4,27 +4,27 @@ The results go into a :class:`Replay`. A bucket has no locks, but a put with ``i
 listing includes every put that has returned. That is enough:
 
 1. **Claim.** The new owner puts commit 0 of its epoch. Then it lists. Of two owners that claim at the same time, at
-   least one sees the other in its listing, and the one with the lower epoch stops. Two owners of the same epoch want
-   the same key: one of them loses there.
+   least one sees the other in its listing, and the one with the lower epoch stops. Two owners of the same epoch put
+   the same key, and only one of them succeeds.
 2. **Read and fence**, epoch by epoch, in order. The commits of an epoch are read up to the first missing one,
    and a fence is put into that gap. If the put finds an object there, the former owner was faster: continue reading
-   behind it. Once the fence is stored, the former owner can still put later commits but not that one, and since it
+   after it. Once the fence is stored, the former owner can still put later commits but not that one, and since it
    acknowledges in order, it acknowledges nothing more.
 3. **Check the gap**, before and after. A living former owner also deletes old commits, and a deleted commit looks
-   like one that never existed. But every commit records how far the log had settled when it was built. If the
-   last object behind the gap records that the gap had settled, it was not the end: the procedure starts again from a
-   listing, which now leads to a newer snapshot. If it leads to the same gap again, a commit is lost, and that is
-   reported.
+   like one that never existed. But every commit records up to which sequence the log had settled when it was built. If
+   the last object after the gap records that the gap had settled, the gap is not the end of the log: the procedure
+   starts again from a listing, which now leads to a newer snapshot. If it leads to the same gap again, a commit is
+   lost, and that is reported.
 4. **Check for a newer snapshot.** Commits that were written after the listing may name a newer snapshot than the one
-   that the reading started from. The former owner may later delete the commits which that snapshot leaves out. So the
-   procedure starts again from there, once; behind the fences there can be no newer one.
+   that recovery started from. The former owner may delete the commits that the newer snapshot does not need. So the
+   procedure starts again from that snapshot, once; after the fences there can be no newer one.
 
 The starting point: every commit names the newest snapshot that had settled when it was built, and nothing that this
 snapshot needs is deleted before a commit that names it has settled. So the last commit leads to a snapshot from
 which on everything exists.
 
-A fence is never deleted, unless the owner wrote it itself when it closed: a former owner that was cut off for a month
-still finds its next number taken. It is one small object for each broker that crashed.
+A fence is never deleted, unless the owner wrote it itself when it closed: a former owner that was disconnected for a
+month still finds its next number taken. The cost is one small object for each broker that crashed.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ async def put_once(storage: Storage, key: str, data: bytes | bytearray) -> bool:
         except StorageExistsError:
             pass
         try:
-            # It may be our own, from an earlier call whose answer was lost. A read of unknown size has a deadline of
-            # more than a minute; if it hangs, all later commits wait for it.
+            # The object may be our own, from an earlier call whose answer was lost. A read of unknown size has a
+            # deadline of more than a minute, and all later commits would wait for it if it hangs.
             if (await storage.head(key)).size_bytes != len(data):
                 return False
             return await storage.get(key, 0, len(data)) == data
@@ -104,7 +104,7 @@ async def put_once(storage: Storage, key: str, data: bytes | bytearray) -> bool:
 
 
 class _MovedError(Exception):
-    """A living former owner has deleted objects that were about to be read."""
+    """An active former owner has deleted objects that were to be read; recovery must start again."""
 
     def __init__(self, position: Position) -> None:
         super().__init__(position)
@@ -268,7 +268,7 @@ class Claim:
                 sequence += 1
 
     async def _pass_fence(self, head: CommitHead) -> None:
-        """Ensure that there is a fence at the end of its epoch, and remove objects behind it."""
+        """Ensure that there is a fence at the end of its epoch, and remove objects after it."""
         if head.writer_epoch > self._epoch:
             raise self._fenced(head.writer_epoch)
         strays = await self._check_gap(head.position)
@@ -277,7 +277,7 @@ class Claim:
             self.stored.append(head.position)
 
     async def _check_gap(self, gap: Position) -> list[Position]:
-        """Ensure that nothing was ever acknowledged from ``gap`` on; return the positions behind it."""
+        """Ensure that nothing was ever acknowledged from ``gap`` on; return the positions after it."""
         prefix = f"{wal_prefix(self._cluster)}{gap.epoch:016x}/"
         behind = [
             parse_key(self._cluster, item.key)
@@ -334,5 +334,6 @@ class Claim:
 
     def _lost(self, position: Position) -> DataLossError:
         return DataLossError(
-            f"{self._where(position)}: this commit is missing, and others build on it; restore the object from a copy"
+            f"{self._where(position)}: this commit is missing, and later commits depend on it; restore the object from"
+            " a copy"
         )

@@ -10,9 +10,9 @@ PRODUCER, TOPIC), in the order of their submission; the batches are the parts. T
 
 * ``CLAIM``, sequence 0 of each epoch: marks the takeover by an owner.
 * ``ENTRIES``: the entries of topics.
-* ``SNAPSHOT``: the combined state of all commits that had settled before it, except the batches that are still
-  needed: their parts are listed with their objects.
-  One that is larger than the maximum object is stored first, in pieces, and the commit only tells how to read them::
+* ``SNAPSHOT``: the combined state of all commits that had settled before it. Batches that are still needed are not
+  copied: the snapshot lists their parts and objects. If it is larger than the maximum object, it is first stored in
+  pieces, and the commit contains only their number and a checksum::
 
       wal-pieces/<cluster>/<epoch, 16 hex digits>/<sequence, 16 hex digits>-<number, 8 hex digits>
 
@@ -109,7 +109,7 @@ def parse_key(cluster: str, key: str) -> Position:
         epoch, sequence = (int(piece, 16) for piece in pieces)
     except ValueError:
         raise DataLossError(
-            f"{key} is not the key of a commit; remove what does not belong to Danube from {wal_prefix(cluster)}"
+            f"{key} is not the key of a commit; remove objects that are not Danube's from {wal_prefix(cluster)}"
         ) from None
     return Position(epoch, sequence)
 
@@ -237,7 +237,7 @@ class RemoteState(msgspec.Struct, array_like=True):
 
 
 class SnapshotObject(msgspec.Struct, frozen=True, array_like=True):
-    """An older commit that still has parts that are needed."""
+    """An older commit some of whose parts are still needed."""
 
     epoch: int
     sequence: int
@@ -251,7 +251,7 @@ class SnapshotBody(msgspec.Struct, frozen=True, array_like=True):
 
     state: RemoteState
     next_offsets: dict[int, int]
-    """Topic id to the offset behind its last settled record."""
+    """Topic id to the offset after its last settled record."""
     objects: list[SnapshotObject]
 
 
@@ -292,12 +292,12 @@ def snapshot_body(body: SnapshotBody) -> bytes:
 
 
 def snapshot_entry(body: bytes) -> ControlEntry:
-    """Return the entry behind the head of a SNAPSHOT, for the result of :func:`snapshot_body`."""
+    """Return the entry after the head of a SNAPSHOT, for the result of :func:`snapshot_body`."""
     return ControlEntry(_SNAPSHOT_TYPE, 0, body)
 
 
 def pieces_entry(body: bytes, count: int) -> ControlEntry:
-    """Return the entry behind the head of a SNAPSHOT whose body is in pieces."""
+    """Return the entry after the head of a SNAPSHOT whose body is in pieces."""
     return ControlEntry(_PIECES_TYPE, 0, _encode(SnapshotPieces(count, crc32c(body))))
 
 
@@ -317,13 +317,13 @@ def decode_commit(data: bytes, cluster: str, position: Position, where: str) -> 
     kind, _ = read_header(data, where)
     trailer = read_trailer(data[-TRAILER_SIZE:], where)
     if kind is not SegmentKind.COMMIT or trailer.kind is not kind:
-        raise DataLossError(f"{where}: this is no commit of durability 'remote'; restore the object from a copy")
+        raise DataLossError(f"{where}: this is not a commit of durability 'remote'; restore the object from a copy")
     if crc32c(data[: trailer.footer_start]) != trailer.body_crc:
         raise DataLossError(f"{where}: the commit is damaged; restore the object from a copy")
     footer = read_footer(data[trailer.footer_start : -TRAILER_SIZE], trailer, where)
     entries = read_control(data[footer.control_start : footer.control_end], footer, where)
     if not entries or entries[0].type != _HEAD_TYPE:
-        raise DataLossError(f"{where}: the commit does not say what it is; restore the object from a copy")
+        raise DataLossError(f"{where}: the commit has no valid head; restore the object from a copy")
     head = _HEAD.decode(entries[0].payload)
     if head.cluster != cluster or head.position != position:
         raise DataLossError(
@@ -334,7 +334,7 @@ def decode_commit(data: bytes, cluster: str, position: Position, where: str) -> 
 
 
 def snapshot_pieces(commit: DecodedCommit) -> SnapshotPieces | None:
-    """Return how to read the pieces of a SNAPSHOT; None if it has none."""
+    """Return number and checksum of the pieces of a SNAPSHOT; None if it is not in pieces."""
     if [entry.type for entry in commit.entries] != [_PIECES_TYPE]:
         return None
     return _PIECES.decode(commit.entries[0].payload)
@@ -352,5 +352,5 @@ def decode_snapshot(commit: DecodedCommit, where: str, joined: bytes | None = No
             raise DataLossError(f"{where}: the pieces of the snapshot are damaged; restore them from a copy")
         return _BODY.decode(joined)
     if commit.head.kind != CommitKind.SNAPSHOT or [entry.type for entry in commit.entries] != [_SNAPSHOT_TYPE]:
-        raise DataLossError(f"{where}: a snapshot is expected here; restore the object from a copy")
+        raise DataLossError(f"{where}: this commit is not a snapshot; restore the object from a copy")
     return _BODY.decode(commit.entries[0].payload)

@@ -1,8 +1,8 @@
-"""Durability ``remote``: a journal that writes commits to the bucket, from which alone a broker can recover.
+"""The journal of durability ``remote``: writes each commit to a bucket as one object, and recovers from the bucket.
 
-Topics of this durability have no share of the local journal. Their batches, cursors, producers and metadata changes
-go to a :class:`RemoteJournal`, which takes entries as the journal does and writes each commit as one object
-for all of them. The object is put with ``if_absent`` under the owner's epoch and the next number, and never replaced.
+Topics of this durability do not use the local journal. Their batches, cursors, producers and metadata changes
+go to a :class:`RemoteJournal`, which has the interface of the local journal and writes one object per commit for all
+topics. The object is put with ``if_absent`` under the owner's epoch and the next number, and never replaced.
 Entries settle in the order of the numbers, each commit only after all commits before it: then its batches become
 visible in the history (:meth:`HistoryCatalogue.add_commit`, in memory only: the object describes itself), and then
 ``on_commit`` is called.
@@ -17,12 +17,12 @@ owners are notified with a retryable error (``on_stall``), while the entries sta
 that finds a foreign object under its key means that another owner has taken over: nothing more is acknowledged, and
 ``run`` ends with :class:`OwnerFencedError`.
 
-**Snapshots** keep recovery short. From time to time, and at its start and end, the owner writes a commit
-with all state that has settled so far. Commits before it are deleted, as soon as their batches are in ordinary segments
-(:meth:`HistoryCatalogue.replace`) *and the bucket's manifests list these segments*: the next snapshot does not
-mention them any more, a later commit that names this snapshot has settled, and only then they are deleted. So
-whatever the newest snapshot of a fenced epoch leaves out is in the manifests for an owner that reads them behind the
-fence; read before it, they may lack segments that the former owner sealed, listed and deleted commits for in between.
+**Snapshots** keep recovery short. From time to time, and at its start and end, the owner writes a commit with all
+settled state. An earlier commit is deleted in three steps: its batches are sealed in ordinary segments
+(:meth:`HistoryCatalogue.replace`) *and the bucket's manifests list these segments*; the next snapshot no longer
+mentions the commit; and a later commit that names this snapshot has settled. So a new owner must read the manifests
+after it has put the fence: then they list all batches that the newest snapshot of the fenced epoch leaves out. Read
+earlier, they may lack segments that the former owner sealed in between, and whose commits it has deleted.
 
 Use a :class:`Storage` of its own: otherwise commits would queue behind uploads of segments.
 """
@@ -83,25 +83,25 @@ _log = logging.getLogger("danube.remote")
 
 _FIRST_PAUSE_S: Final = 0.1
 _MARKS_PER_STALL: Final = 4
-"""Resolution of waiting times: a stall is reported after ``remote_stall_s`` and a quarter of it at most."""
+"""Resolution of waiting times: a stall is reported after at most 1.25 times ``remote_stall_s``."""
 
 
 class RemoteBroker(Protocol):
     """Interface of the broker for its remote journal."""
 
     def on_commit(self, entries: Sequence[Entry], error: DanubeError | None) -> None:
-        """Entries have settled, in the order of submission; with an error, they may or may not be durable."""
+        """Handle settled entries, in the order of submission. With an error, they may or may not be durable."""
         ...
 
     def on_stall(self, entries: Sequence[Entry], error: DanubeError) -> None:
-        """Entries have waited for ``remote_stall_s``, or a multiple of it. They stay pending, and settle later."""
+        """Handle entries that have waited for ``remote_stall_s``, or a multiple of it. They stay pending."""
         ...
 
     def remote_state(self) -> RemoteState:
         """Return the state of all topics of durability ``remote``.
 
-        It must include everything that has settled at this moment, and may include more: so a change is applied to it
-        before its entry is submitted, not when the owner is notified that it has settled.
+        It must include all settled changes, and may include later ones: so a change is applied to the state before its
+        entry is submitted, not when the entry has settled.
         """
         ...
 
@@ -115,11 +115,11 @@ class RemoteBroker(Protocol):
 
 
 async def _enter_nothing(recovered: RemoteRecovered) -> None:
-    """Default for a catalogue that knows the bucket already."""
+    """Default for ``recover``: the catalogue already has the contents of the bucket's manifests."""
 
 
 class RemoteJournal:
-    """The remote journal; see the module. Call ``recover``, then ``nursery.start(run)``, and finally ``aclose``.
+    """Writes entries to a bucket, one object per commit. Call ``recover``, ``nursery.start(run)``, finally ``aclose``.
 
     Args:
         storage: the backend; it must be durable and have conditional puts.
@@ -130,7 +130,7 @@ class RemoteJournal:
         cluster: name of the cluster, part of the keys.
         owner: a unique name of this broker process.
         wall_clock_us: microseconds since the epoch.
-        told: returns whether the bucket's manifests list everything that is in the catalogue at this moment.
+        manifests_current: returns whether the bucket's manifests list everything in the catalogue now.
 
     Raises:
         ConfigurationError: the backend is not durable, or has no conditional puts.
@@ -146,13 +146,13 @@ class RemoteJournal:
         cluster: str,
         owner: str,
         wall_clock_us: Callable[[], int],
-        told: Callable[[], bool],
+        manifests_current: Callable[[], bool],
     ) -> None:
         lacking = [
             text
             for there, text in (
-                (storage.capabilities.durable, "keeps nothing for certain"),
-                (storage.capabilities.conditional_put, "cannot put if absent"),
+                (storage.capabilities.durable, "is not durable"),
+                (storage.capabilities.conditional_put, "has no conditional puts"),
             )
             if not there
         ]
@@ -168,7 +168,7 @@ class RemoteJournal:
         self._cluster = cluster
         self._owner = owner
         self._clock_us = wall_clock_us
-        self._told = told
+        self._manifests_current = manifests_current
         self._epoch = catalogue.epoch
         self._admission = Admission(limits)
         # Names of topics and producers are added to the entries, many times their size if these are tiny.
@@ -199,14 +199,14 @@ class RemoteJournal:
     # --- Life ---
 
     async def recover(self, enter: Callable[[RemoteRecovered], Awaitable[None]] = _enter_nothing) -> RemoteRecovered:
-        """Claim the bucket, and return everything that was ever acknowledged there. To be called once.
+        """Claim the bucket, and return everything that was ever acknowledged there. Call it once.
 
-        The batches that are not in segments yet are visible in the catalogue when this returns.
+        When this returns, the catalogue includes the batches that are not in segments yet.
 
         Args:
-            enter: awaited behind the fences: from then on no commits of other owners are deleted, and the bucket's
-                manifests are sufficient. An owner whose catalogue does not know the bucket must now enter their
-                contents.
+            enter: awaited after the fences were put: from then on no commits of other owners are deleted, and the
+                bucket's manifests are complete. An owner whose catalogue lacks the contents of the manifests must enter
+                them here.
 
         Raises:
             OwnerFencedError: another owner has the bucket.
@@ -238,7 +238,7 @@ class RemoteJournal:
     def _is_needed(self, part: SegmentPart) -> bool:
         """Return whether a part of a commit is neither sealed nor expired.
 
-        Parts behind it may be sealed already: small adjacent parts are merged before larger ones are old enough.
+        Parts after it may be sealed already: small adjacent parts are merged before larger ones are old enough.
         """
         history = self._catalogue.topic(part.topic_id)
         found = history.find(part.base_offset)
@@ -278,9 +278,9 @@ class RemoteJournal:
             self._ended.set()
 
     async def aclose(self) -> None:
-        """Commit what is pending, end the epoch in the bucket, and end :meth:`run`.
+        """Commit pending entries, end the epoch in the bucket, and end :meth:`run`.
 
-        Waits for the backend without limit; if cancelled, the journal still ends by itself.
+        Waits for the backend without limit. If this is cancelled, closing continues in :meth:`run`.
         """
         self._closing = True
         self._wake()
@@ -348,7 +348,7 @@ class RemoteJournal:
         with trio.move_on_after(self._limits.journal_full_wait_s):
             await self._admission.admit(size)
             return
-        raise self._stalled(f"{self._admission.pending_bytes} bytes are waiting for it already")
+        raise self._stalled(f"{self._admission.pending_bytes} bytes are already pending")
 
     def _wake(self) -> None:
         if self._idle is not None:
@@ -452,10 +452,9 @@ class RemoteJournal:
                 ours = await self._put_pieces(commit) and await put_once(self._storage, key, commit.data)
                 break
             except StorageError as error:
-                # Errors that do not pass by themselves (credentials, a missing bucket) are fixed by an operator: keep
-                # trying.
+                # Permanent errors (credentials, a missing bucket) last until an operator fixes them: keep trying.
                 self._last_error = error
-                _log.warning("commit %d of the remote topics has to wait: %s", commit.sequence, error)
+                _log.warning("commit %d of the remote topics is delayed: %s", commit.sequence, error)
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, self._limits.storage_max_backoff_s)
         if not ours:
@@ -483,7 +482,7 @@ class RemoteJournal:
         )
 
     def _settle(self, landed: Commit) -> None:
-        """Report a stored commit, and those behind it that can settle now."""
+        """Report a stored commit, and those after it that can settle now."""
         for commit in self._queue.landed(landed):
             position = Position(self._epoch, commit.sequence)
             if commit.parts:
@@ -511,12 +510,12 @@ class RemoteJournal:
         state = self._broker.remote_state()
         ids = {topic_id for topic_ids, _ in state.topics.values() for topic_id in topic_ids}
         parts: dict[Position, list[SegmentPart]] = {}
-        if self._told():
+        if self._manifests_current():
             for topic_id in sorted(ids):
                 for record in self.unsealed(topic_id):
                     parts.setdefault(parse_key(self._cluster, record.object), []).append(record.part)
         else:
-            # Parts sealed since the last manifest are known only from commits, if this owner's metadata are lost.
+            # If this owner's metadata are lost, only commits have the parts sealed since the last manifest.
             for position, item in self._needed.items():
                 found = [part for part in item.parts if part.topic_id in ids]
                 if found:
@@ -545,7 +544,9 @@ class RemoteJournal:
                     await self._drop_pieces()
                 self._stored.deleted(gone)
             except DanubeError as error:
-                _log.warning("%d commits of the remote topics are to be deleted later: %s", len(gone), error)
+                _log.warning(
+                    "deleting %d commits of the remote topics failed and will be retried: %s", len(gone), error
+                )
 
     async def _drop_pieces(self) -> None:
         """Delete the pieces of snapshots that are no longer needed, including those never completed."""
@@ -570,7 +571,7 @@ class RemoteJournal:
     # --- Stalls ---
 
     async def _watch(self) -> None:
-        """Report entries that have waited too long, repeatedly. Marks of the submitted entries measure the time."""
+        """Report stalled entries, repeatedly. A mark records how many entries had been submitted at a step."""
         queue = self._queue
         while True:
             self._waits = trio.Event()
@@ -588,15 +589,15 @@ class RemoteJournal:
                 begin = queue.settled
                 for until, since in marks:
                     if (step - since) % _MARKS_PER_STALL == 0:
-                        self._tell(begin - queue.settled, until - queue.settled)
+                        self._report_stalled(begin - queue.settled, until - queue.settled)
                     begin = until
 
-    def _tell(self, begin: int, end: int) -> None:
+    def _report_stalled(self, begin: int, end: int) -> None:
         late = list(islice(self._queue.unsettled(), begin, end))
-        self._broker.on_stall(late, self._stalled("what was sent may still be stored"))
+        self._broker.on_stall(late, self._stalled("the messages may still be stored"))
 
     def _stalled(self, more: str) -> StorageUnavailableError:
-        why = self._last_error.message if self._last_error is not None else "it has not answered yet"
+        why = self._last_error.message if self._last_error is not None else "it does not answer"
         return StorageUnavailableError(
             f"{self._storage.url}: topics of durability 'remote' wait for this storage: {why}; {more}. Check the"
             " storage, and try again"

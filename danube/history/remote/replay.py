@@ -1,8 +1,8 @@
 """Replays commits read from a bucket into the recovered state of its topics. Pure.
 
-A replay starts with a snapshot, or empty, and applies every commit behind it. Where the two overlap (a snapshot
-has the broker's state when it was built, slightly more than had settled by then), applying a change
-twice is harmless: metadata has the value of the last change; cursors and producers are idempotent by design.
+A replay starts with a snapshot, or empty, and applies every commit after it. Where the two overlap (a snapshot
+has the broker's state when it was built, slightly more than had settled by then), applying a change twice has no
+effect: the last change of metadata wins, and changes of cursors and producers are idempotent.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class RemoteTopicState:
     """Recovered state of one topic.
 
     Attributes:
-        next_offset: offset behind its last record.
-        producers: producer id to its last batches, at most 64, oldest first; only of batches behind the snapshot.
+        next_offset: offset after its last record.
+        producers: producer id to its last batches, at most 64, oldest first; only of batches after the snapshot.
     """
 
     __slots__ = ("next_offset", "producers")
@@ -75,7 +75,7 @@ class RemoteRecovered:
         self.batches = 0
 
     def replay(self, visitor: Visitor) -> None:
-        """Pass the control entries behind the snapshot to a visitor, in the order of the log."""
+        """Pass the control entries after the snapshot to a visitor, in the order of the log."""
         for entry in self.control:
             visitor.control(entry.type, entry.topic_id, entry.payload, Durability.REMOTE)
 
@@ -140,8 +140,8 @@ class Replay:
                 state.topics[change.name] = (change.topic_ids, change.record)
                 self._known.update(change.topic_ids)
             case TopicDeleted():
-                # A later topic of the same name may exist already, from a snapshot that was ahead.
-                # Of the same one the first id is the same: it may have got more partitions that were never stored.
+                # The snapshot may be ahead and already have a new topic of this name: compare the first id. Further
+                # ids may differ: the deleted topic may have been enlarged without that being stored.
                 if change.name in state.topics and state.topics[change.name][0][0] == change.topic_ids[0]:
                     del state.topics[change.name]
                 for topic_id in change.topic_ids:
@@ -162,8 +162,8 @@ class Replay:
         if part.base_offset != topic.next_offset:
             low, high = sorted((part.base_offset, topic.next_offset))
             raise DataLossError(
-                f"{where}: topic {part.topic_id:016x} goes on at offset {part.base_offset} instead of"
-                f" {topic.next_offset}: offsets [{low}, {high}) are lost or there twice; restore the objects from a"
+                f"{where}: topic {part.topic_id:016x} continues at offset {part.base_offset} instead of"
+                f" {topic.next_offset}: offsets [{low}, {high}) are lost or stored twice; restore the objects from a"
                 " copy"
             )
         try:
@@ -188,6 +188,6 @@ class Replay:
                 self.recovered.batches += 1
         except CorruptBatchError as error:
             raise DataLossError(
-                f"{where}: topic {part.topic_id:016x} is damaged behind offset {topic.next_offset}: {error}; restore"
+                f"{where}: topic {part.topic_id:016x} is damaged after offset {topic.next_offset}: {error}; restore"
                 " the object from a copy"
             ) from error

@@ -1,4 +1,4 @@
-"""Tracks the commits in a bucket, and which of them are no longer needed. Pure.
+"""Decides which commits in a bucket are no longer needed and may be deleted. Pure.
 
 A commit may be deleted when a snapshot covers it and does not mention it (none of its parts is needed as of the
 snapshot), and when a later commit that names this snapshot has settled: recovery then always starts from this snapshot
@@ -15,7 +15,7 @@ __all__ = ["StoredCommits"]
 
 
 class StoredCommits:
-    """The stored commits; see the module.
+    """Tracks the commits stored in a bucket, until they may be deleted.
 
     Attributes:
         positions: of all commits that may be deleted later, in order. Fences of other owners are not among them.
