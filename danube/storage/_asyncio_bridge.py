@@ -11,8 +11,8 @@ waits without a thread, and cancelling it cancels the coroutine::
     Cancelled: ------------------soon---->       task.cancel()
       waits for its end, with a time limit        ... cleans up, done
 
-A cancelled call returns when its coroutine has ended, so none of it continues in the background. A
-coroutine that ignores its cancellation is waited for a bounded time only.
+A cancelled call returns when its coroutine has ended, so none of it continues in the background. The wait for a
+coroutine that ignores its cancellation is bounded.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ class _Call(Generic[_Result]):
 
     def start(self) -> None:
         if self._cancelled:
-            self._tell(None)
+            self._notify(None)
             return
         try:
             self._task = asyncio.get_running_loop().create_task(self._function())
         except Exception as error:  # noqa: BLE001 - handed over to the Trio side, where result() raises it
             self._start_error = error
-            self._tell(None)
+            self._notify(None)
         else:
-            self._task.add_done_callback(self._tell)
+            self._task.add_done_callback(self._notify)
 
     def cancel(self) -> None:
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
 
-    def _tell(self, task: asyncio.Task[_Result] | None) -> None:
+    def _notify(self, task: asyncio.Task[_Result] | None) -> None:
         if task is not None and not task.cancelled():
-            task.exception()  # marks it as retrieved, in case no task waits any more
+            task.exception()  # marks it as retrieved: the waiting task may have been cancelled
         try:
             self._token.run_sync_soon(self.ended.set)
         except trio.RunFinishedError:
-            # The whole Trio run ended without waiting for this coroutine: there is no task to notify.
+            # The Trio run has ended: there is no task to notify.
             return
 
     # On the Trio side, after ``ended``
@@ -94,11 +94,11 @@ async def call_asyncio(
     try:
         loop.call_soon_threadsafe(call.start)
     except RuntimeError as error:
-        raise ConnectionError(f"the client library's event loop is gone: {error}") from error
+        raise ConnectionError(f"the client library's event loop is closed: {error}") from error
     try:
         await call.ended.wait()
     except trio.Cancelled:
-        with suppress(RuntimeError):  # a loop that was closed runs nothing any more
+        with suppress(RuntimeError):  # the loop may be closed, and its coroutines have ended then
             loop.call_soon_threadsafe(call.cancel)
         with trio.CancelScope(deadline=trio.current_time() + _CANCEL_GRACE_S, shield=True):
             await call.ended.wait()

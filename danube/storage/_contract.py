@@ -1,19 +1,19 @@
 """The contract of a storage backend: immutable objects under flat keys.
 
-Why it is small: history is written once and never changed: segments, manifests and remote commits are whole objects
-under names that are used once. So a backend needs no append, no rename, no lock and no directory, and any object
-store, directory, key-value server or process on another machine can be one.
+The contract is small because history is written once and never changed: segments, manifests and remote commits are
+whole objects under keys that are used once. A backend needs no append, rename, lock or directory, so any object store,
+file system, key-value server or remote process can be one.
 
 * **Keys** are relative, ``/``-separated, and contain only characters that are harmless everywhere; no key is a folder
   of another one (:mod:`danube.storage._keys` has the rules). The backend handles the prefix of the URL internally: the
   same key means the same object for all users of the URL.
-* **An object appears whole or not at all.** A reader never sees a part of one. A put that failed or was cancelled may
-  still have succeeded (the answer was lost); one that was refused has not.
+* **Puts are atomic.** A reader never sees a partial object. A put that failed or was cancelled may still have succeeded
+  (its answer was lost); a refused put has not.
 * **``if_absent``** resolves races: of many writers of one key exactly one succeeds, the others get
   :class:`~danube.model.errors.StorageExistsError`. Backends without it declare that in their capabilities.
 * **Ranges are half-open byte ranges** and exact: an empty one returns ``b""`` without a request, one that ends
-  behind the object is an error (:class:`~danube.model.errors.StorageRangeError`), never a short answer.
-* **Cancelling takes effect**: when a cancelled call has returned, none of it continues in the background, except
+  after the end of the object is an error (:class:`~danube.model.errors.StorageRangeError`), never a short answer.
+* **Cancellation is complete**: when a cancelled call has returned, none of it continues in the background, except
   work that the server had already received.
 
 A plugin implements only single attempts and the translation of errors. Keys, prefixes and ranges passed to it
@@ -44,7 +44,7 @@ class StorageCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     max_object_bytes: int
     """Largest object of one put."""
     mounted: bool = False
-    """The place is a path of a file system: it may be missing for a while, with an empty directory in place of it."""
+    """The storage is a path that may be a mount point: while it is not mounted, an empty directory takes its place."""
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class StorageBackend(ABC):
             StorageConflictError: the backend could not resolve a race now (S3's 409); try again.
             StorageThrottledError, StorageTimeoutError, StorageUnavailableError: retryable; the put may have succeeded.
             StorageDeniedError: credentials or permissions.
-            StorageNotFoundError: the bucket or directory itself is gone.
+            StorageNotFoundError: the bucket or directory itself does not exist.
         """
 
     @abstractmethod
@@ -114,11 +114,11 @@ class StorageBackend(ABC):
 
     @abstractmethod
     async def head(self, key: str) -> ObjectInfo:
-        """Return size and time of an object; raises :class:`StorageNotFoundError` if there is none."""
+        """Return size and time of an object; raises :class:`StorageNotFoundError` if it does not exist."""
 
     @abstractmethod
     async def list(self, prefix: str = "", *, start_after: str = "", limit: int = 1000) -> ListPage:
-        """Return up to ``limit`` objects whose keys begin with ``prefix`` and sort behind ``start_after``.
+        """Return up to ``limit`` objects whose keys begin with ``prefix`` and sort after ``start_after``.
 
         Sorted by key, as bytes. Every object whose put returned before the call began is listed (list-after-write).
         Names that are not keys (folder markers, foreign objects) are left out.

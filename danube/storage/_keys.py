@@ -9,7 +9,7 @@ A segment neither begins nor ends with a dot (``.`` and ``..`` are not segments,
 reserved for other data of a backend). A key is at most 512 characters, a segment at most 200.
 
 Storage is flat, but some services and every directory have folders. Therefore no key may be a folder of another one:
-a caller that puts ``a`` never puts ``a/b``. Backends need not support it, and may fail.
+a caller that puts ``a`` never puts ``a/b``. Backends need not support both, and may fail.
 
 Keys are ASCII, so their order as text is their order as bytes.
 """

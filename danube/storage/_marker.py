@@ -1,21 +1,21 @@
 r"""The marker object that identifies a storage, so that an unavailable storage is not mistaken for an empty one.
 
-A directory whose mount is missing looks like an empty directory; so does a bucket that was recreated, a Redis that
-restarted without its file, or a URL that names another place. Taking it for empty would mean declaring history lost, or
-writing new history to the wrong place. Therefore a storage that a broker writes to holds one small object::
+A directory that is not mounted looks like an empty storage; so does a recreated bucket, a Redis that restarted without
+its file, or a wrong URL. Treating it as empty would declare history lost, or write new history to the wrong place.
+Therefore a storage that a broker writes to contains one small object::
 
     markers/<cluster>        "DNB-MARK 1 <identity, 32 hex digits>\n"
 
 The identity is drawn at the first write and stored in the metadata. From then on:
 
-* A missing object, and every listing, are believed only if the marker is there.
-* Nothing is put or deleted unless the marker was seen. On a path of a file system (``capabilities.mounted``) it is
+* The answer "no such object", and every listing, count only if the marker is found.
+* Nothing is put or deleted before the marker was found. On a path of a file system (``capabilities.mounted``) it is
   checked before and after each put; a service is checked again every :data:`TRUST_S` seconds.
 
-Without its marker a storage is *away*: :class:`~danube.model.errors.StorageUnavailableError`, which is retryable, so
-everything waits as for a service that is down, and continues when the marker is seen again. A place with another
-marker is another storage, and is refused in the same way. Copying all objects to a new place copies the marker, too;
-:meth:`Marker.adopt` is for a place whose former contents are given up deliberately.
+A storage without its marker is *unavailable*: calls raise :class:`~danube.model.errors.StorageUnavailableError`, which
+is retryable, so callers wait as for a service that is down, and continue when the marker is found again. A storage with
+another marker is refused in the same way. A copy of all objects includes the marker; :meth:`Marker.adopt` is for a
+storage whose former contents are abandoned deliberately.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from danube.storage._contract import StorageBackend
 __all__ = ["TRUST_S", "Marker"]
 
 TRUST_S: Final = 10.0
-"""How long a service (not a path) counts as recognized after its marker was seen."""
+"""How long the check of a service's marker is valid; that of a path is repeated for each put."""
 _FORMAT = re.compile(rb"DNB-MARK 1 ([0-9a-f]{32})\n")
 _LOOKS: Final = 3
 
@@ -51,7 +51,7 @@ class Marker:
 
     Args:
         name: of the storage, for messages.
-        cluster: the cluster of the marker; clusters that share a place have one each.
+        cluster: the cluster of the marker; clusters that share a storage have a marker each.
         identity: the stored identity; empty if the storage was never written to.
         random: draws the identity.
         remember: stores an identity for the next start; awaited before the storage is written to.
@@ -74,7 +74,7 @@ class Marker:
         self.identity = identity
         self._random = random
         self._remember = remember
-        self._learning = trio.Lock()
+        self._recording = trio.Lock()
         self._seen_at = -math.inf
         """Start time of the last successful check, by Trio's clock."""
 
@@ -87,11 +87,11 @@ class Marker:
         """Verify that a backend is this storage, unless that was done recently; mark it if it has no identity yet.
 
         Raises:
-            StorageUnavailableError: it is away, or another one, or the identity cannot be stored now.
+            StorageUnavailableError: the marker is missing or another one, or the identity cannot be stored now.
             StorageError: the backend failed.
         """
         if not self.identity:
-            await self._learn(backend)
+            await self._record_identity(backend)
         elif trio.current_time() - self._seen_at >= (0.0 if backend.capabilities.mounted else TRUST_S):
             await self.recognize(backend)
 
@@ -99,7 +99,7 @@ class Marker:
         """Check the marker.
 
         Raises:
-            StorageUnavailableError: the storage is away, or another one.
+            StorageUnavailableError: the marker is missing, or another one.
             StorageError: the backend failed.
         """
         begun = trio.current_time()
@@ -110,15 +110,15 @@ class Marker:
         self._seen_at = begun
 
     async def adopt(self, backend: StorageBackend) -> None:
-        """Adopt the place for this storage from now on, whatever identity was expected.
+        """Accept the present contents as this storage, whatever identity was expected; create the marker if missing.
 
         Raises:
             StorageError: the backend failed; nothing has changed, and the call may be repeated.
         """
-        await self._learn(backend, again=True)
+        await self._record_identity(backend, again=True)
 
-    async def _learn(self, backend: StorageBackend, *, again: bool = False) -> None:
-        async with self._learning:
+    async def _record_identity(self, backend: StorageBackend, *, again: bool = False) -> None:
+        async with self._recording:
             if self.identity and not again:
                 return  # another call has done it in the meantime
             begun = trio.current_time()
@@ -129,8 +129,8 @@ class Marker:
                 raise
             except DanubeError as error:
                 raise StorageUnavailableError(
-                    f"{backend.url}: storage {self.name!r} is not written to before its identity is stored in the"
-                    f" metadata, which failed: {error}"
+                    f"{backend.url}: storage {self.name!r} cannot be written: storing its identity in the metadata"
+                    f" failed: {error}"
                 ) from error
             self.identity, self._seen_at = identity, begun
 
@@ -145,12 +145,12 @@ class Marker:
                     self.key, b"DNB-MARK 1 %s\n" % identity.encode(), if_absent=backend.capabilities.conditional_put
                 )
             except (StorageExistsError, StorageConflictError):
-                continue  # another process of this cluster was first: its marker counts
+                continue  # another process of this cluster was first: use its marker
             return identity
-        raise StorageUnavailableError(f"{backend.url}: the marker {self.key} comes and goes; try again")
+        raise StorageUnavailableError(f"{backend.url}: the marker {self.key} keeps changing; try again")
 
     async def _read(self, backend: StorageBackend) -> str:
-        """Return the identity of the place; empty if it has none."""
+        """Return the identity in the marker; empty if there is no marker."""
         try:
             data = await backend.get(self.key)
         except StorageNotFoundError:
@@ -159,14 +159,14 @@ class Marker:
         if found is None:
             raise StorageUnavailableError(
                 f"{backend.url}: the marker {self.key} of storage {self.name!r} is damaged; restore it from a copy, or"
-                f" take the place as it is with: danube storage repair {self.name} --adopt"
+                f" accept the present contents with: danube storage repair {self.name} --adopt"
             )
         return found[1].decode()
 
     def _away(self, backend: StorageBackend, found: str) -> StorageUnavailableError:
         what = "holds the marker of another storage" if found else f"has no marker ({self.key})"
         return StorageUnavailableError(
-            f"{backend.url} {what}, so it is not storage {self.name!r}, or that is not mounted: nothing is read from it"
-            " as missing, and nothing is written to it; bring the storage back (mount it, correct its URL), or give up"
-            f" what it held with: danube storage repair {self.name} --adopt"
+            f"{backend.url} {what}, so it is not storage {self.name!r}, or the storage is not mounted: missing objects"
+            " do not count as lost, and nothing is written; mount the storage or correct its URL, or abandon its former"
+            f" contents with: danube storage repair {self.name} --adopt"
         )

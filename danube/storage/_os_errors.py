@@ -30,8 +30,8 @@ _BY_ERRNO: dict[int | None, type[StorageError]] = {
 def kind_of(error: Exception, operation: str) -> type[StorageError]:
     """Return the storage error class for a Python exception that ended ``operation`` (``put``, ``get``, ...).
 
-    A folder in place of an object counts as a missing object; but none can be put there either. Unspecific system
-    errors (a full or failing disk, a lost connection) are retryable; exceptions other than system errors are not.
+    A folder under the key of an object counts as a missing object, although no object can be put there. Unspecific
+    system errors (a full or failing disk, a lost connection) are retryable; other exceptions are not.
     """
     if isinstance(error, IsADirectoryError | NotADirectoryError):
         return StorageError if operation == "put" else StorageNotFoundError

@@ -24,7 +24,7 @@ class OperationStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorageHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of the latest attempts. Times are of Trio's clock."""
+    """Whether a backend answers, according to the latest attempts. Times are of Trio's clock."""
 
     consecutive_failures: int
     """Failed attempts since the last one that was answered; 0 means that the backend is healthy."""

@@ -14,8 +14,8 @@ operation has a deadline, retryable errors are retried after a pause, and everyt
   a success, anything else is :class:`StorageExistsError`. Racing writers must therefore write different bytes (all
   objects of Danube contain their writer). If the last attempt is uncertain, its retryable error is raised: it may have
   succeeded.
-* **An unavailable storage is not empty.** With a :class:`~danube.storage.Marker`, missing objects and
-  listings are believed, and objects put and deleted, only while the marker is there.
+* **An unavailable storage is not empty.** With a :class:`~danube.storage.Marker`, "no such object" and listings are
+  accepted as answers, and objects put and deleted, only while the marker is found.
 
 Time is Trio's clock, pauses are drawn from the given ``random.Random``, and there are no threads here: simulated runs
 are reproducible.
@@ -72,7 +72,7 @@ class _Counts:
 
 
 class Storage:
-    """A storage backend as the broker uses it. Normally opened by :func:`danube.storage.open_storage`.
+    """A storage backend with checks, deadlines, retries and statistics. Opened by :func:`danube.storage.open_storage`.
 
     ``random`` draws the pauses; ``limits`` gives deadlines, attempts and concurrency (its ``storage_*`` fields);
     ``max_concurrency`` lowers ``storage_max_concurrency`` for this storage; ``name`` identifies it in configuration,
@@ -183,7 +183,7 @@ class Storage:
                 if not before or not await self._holds(key, data):
                     raise
             if self._marker is not None and self.capabilities.mounted:
-                # If it was unmounted during the put, the object is somewhere else.
+                # If the path was unmounted during the put, the object is in the directory below the mount point.
                 await self._marker.recognize(self._backend)
 
         await self._call("put", key, size, attempt, timeout_s)
@@ -198,7 +198,7 @@ class Storage:
         size = None if end is None else end - start
 
         async def attempt() -> bytes:
-            data = await self._believed(lambda: self._backend.get(key, start, end))
+            data = await self._verified(lambda: self._backend.get(key, start, end))
             if size is not None and len(data) != size:
                 self._short(key, len(data), size)
             return data
@@ -219,7 +219,7 @@ class Storage:
             return [b""] * len(ranges)
 
         async def attempt() -> list[bytes]:
-            found = await self._believed(lambda: self._backend.get_ranges(key, ranges))
+            found = await self._verified(lambda: self._backend.get_ranges(key, ranges))
             for (start, end), data in zip(ranges, found, strict=True):
                 if len(data) != end - start:
                     self._short(key, len(data), end - start)
@@ -232,19 +232,19 @@ class Storage:
     async def head(self, key: str, *, timeout_s: float | None = None) -> ObjectInfo:
         """Return size and time of an object."""
         validate_key(key)
-        return await self._call("head", key, 0, lambda: self._believed(lambda: self._backend.head(key)), timeout_s)
+        return await self._call("head", key, 0, lambda: self._verified(lambda: self._backend.head(key)), timeout_s)
 
     async def list(
         self, prefix: str = "", *, start_after: str = "", limit: int = _PAGE, timeout_s: float | None = None
     ) -> ListPage:
-        """Return up to ``limit`` objects whose keys begin with ``prefix`` and sort behind ``start_after``."""
+        """Return up to ``limit`` objects whose keys begin with ``prefix`` and sort after ``start_after``."""
         validate_prefix(prefix)
         validate_prefix(start_after)
         if limit < 1:
             raise InvalidArgumentError(f"limit of a listing must be at least 1, not {limit}")
 
         async def attempt() -> ListPage:
-            page = await self._believed(lambda: self._backend.list(prefix, start_after=start_after, limit=limit))
+            page = await self._verified(lambda: self._backend.list(prefix, start_after=start_after, limit=limit))
             if self._marker is not None and self._marker.known:
                 await self._marker.recognize(self._backend)
             return page
@@ -259,7 +259,7 @@ class Storage:
             if not page.more:
                 return
             if not page.objects or page.objects[-1].key <= start_after:
-                raise StorageError(f"{self.url}: the listing of {prefix}* does not get ahead behind {start_after!r}")
+                raise StorageError(f"{self.url}: the listing of {prefix}* does not advance after {start_after!r}")
             start_after = page.objects[-1].key
 
     async def delete(self, keys: Sequence[str], *, timeout_s: float | None = None) -> None:
@@ -287,13 +287,13 @@ class Storage:
         )
 
     async def adopt(self, *, timeout_s: float | None = None) -> None:
-        """Adopt the place for this storage from now on: with the marker there, or a new one."""
+        """Accept the present contents as this storage: with the marker found there, or a new one."""
         marker = self._marker
         if marker is not None:
             await self._call("put", marker.key, 0, lambda: marker.adopt(self._backend), timeout_s)
 
-    async def _believed(self, ask: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Query the backend; a missing object or a listing is believed only if the marker is there."""
+    async def _verified(self, ask: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Query the backend; the answer "no such object" requires that the marker is found."""
         try:
             return await ask()
         except StorageNotFoundError:
@@ -323,12 +323,12 @@ class Storage:
             with trio.CancelScope(deadline=deadline) as waiting:
                 await self._line.acquire()
             if waiting.cancelled_caught:
-                if error is not None:  # an earlier error says more than the timeout
+                if error is not None:  # more specific than the timeout
                     self._give_up(counts, error, tried)
                 counts.calls += 1
                 counts.failures += 1
                 raise StorageTimeoutError(
-                    f"{self.url}: {operation} {subject}: no free place within {deadline - started:.1f} s (limit"
+                    f"{self.url}: {operation} {subject}: no free slot within {deadline - started:.1f} s (limit"
                     f" storage_max_concurrency = {self._places})"
                 )
             tried += 1
@@ -336,7 +336,7 @@ class Storage:
             try:
                 with trio.CancelScope(deadline=min(deadline, begun + limits.storage_attempt_timeout_s + extra_s)):
                     result = await attempt()
-                    # No checkpoint from here to the end of the block: a success must not be cancelled any more.
+                    # No checkpoint from here to the end of the block: a success must not become a cancellation.
                     counts.calls += 1
                     self._consecutive_failures, self._failing_since_s = 0, None
                     return result
@@ -382,7 +382,7 @@ class Storage:
             return await self._backend.get(key) == data
         except StorageNotFoundError as error:
             # It was deleted since: the key is free, so put again.
-            raise StorageConflictError(f"{self.url}: put {key}: the object came and went; try again") from error
+            raise StorageConflictError(f"{self.url}: put {key}: the object was deleted since; try again") from error
 
     def _short(self, key: str, found: int, wanted: int) -> NoReturn:
         raise StorageUnavailableError(f"{self.url}: get {key}: the answer has {found} bytes instead of {wanted}")

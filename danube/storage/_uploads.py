@@ -1,6 +1,6 @@
-"""Names of unfinished uploads, for backends over something like a file system.
+"""Names of unfinished uploads, for backends that write a file under another name and then rename it.
 
-An object appears whole because it is written under another name and then renamed. Those names are in the folder
+Renaming makes a put atomic: the object appears whole. The temporary names are in the folder
 :data:`UPLOADS` below the root; no key begins with a dot, so they are never keys::
 
     .uploads/<16 hex digits>~<key, with ~ for />
@@ -26,7 +26,7 @@ def upload_name(key: str) -> str:
 
 
 def belongs_to(name: str, prefix: str) -> bool:
-    """Whether an upload of that name is of a key with that prefix (of its first 200 characters)."""
+    """Whether an upload of that name belongs to a key with that prefix (compared by its first 200 characters)."""
     _, separator, key = name.partition("~")
     return bool(separator) and key.startswith(_flat(prefix))
 

@@ -6,11 +6,12 @@
     <directory>/.uploads/<random>~<key>   an upload in progress, or remains of an interrupted one
     <directory>/.deleted/<random>         a large deleted object whose space is not yet free
 
-* **Whole or not at all.** An object is written under another name, synced, and then renamed to its own: by ``rename``,
-  or by ``link`` for ``if_absent``, which fails if the name exists. Then the folder is synced, and new folders before.
-* **Deleting does not stall the disk.** Freeing a large file at once can keep the device, and so a journal on the same
-  one, busy for many milliseconds. A large object is moved aside and then shrunk in small steps in the background;
-  the rest is freed after the next opening, if the backend is closed before. Folders that became empty are removed.
+* **Atomic puts.** An object is written under a temporary name, synced, and then renamed: by ``rename``, or for
+  ``if_absent`` by ``link``, which fails if the name exists. New folders are synced before that, and the object's folder
+  after it.
+* **Deleting does not stall the disk.** Freeing a large file at once can block the device, and a journal on it, for many
+  milliseconds. So a large object is moved to another folder and truncated in small steps in the background. If the
+  backend is closed first, the rest is freed after the next opening. Empty folders are removed.
 * All file operations run in threads, a bounded number; each call takes one thread, which checks between pieces
   whether it was cancelled. A cancelled put leaves neither an object nor an upload.
 
@@ -128,7 +129,7 @@ class DiskBackend(StorageBackend):
         except DanubeError:
             raise
         except OSError as error:
-            # Without the file's name, which is contained in the key.
+            # Without the name of the file: the key is in the message.
             raise self._error(kind_of(error, operation), operation, key, error.strerror or str(error)) from error
 
     def _error(self, kind: type[StorageError], operation: str, key: str, text: str) -> StorageError:
@@ -190,7 +191,7 @@ class DiskBackend(StorageBackend):
         except FileExistsError:
             if os.path.isdir(path):
                 raise IsADirectoryError(None, "the key is a folder of other objects") from None
-            raise FileExistsError(None, "there is such an object already") from None
+            raise FileExistsError(None, "the object already exists") from None
 
     def _make(self, folder: str) -> None:
         """Create a folder below the root with its parents, durably."""
@@ -214,7 +215,7 @@ class DiskBackend(StorageBackend):
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise FileNotFoundError(None, "that is a folder")
+                raise FileNotFoundError(None, "the key is a folder")
             yield file, status.st_size
         finally:
             os.close(file)
@@ -232,7 +233,7 @@ class DiskBackend(StorageBackend):
     def _info(self, key: str) -> ObjectInfo:
         status = os.stat(self._path(key))
         if not stat.S_ISREG(status.st_mode):
-            raise FileNotFoundError(None, "that is a folder")
+            raise FileNotFoundError(None, "the key is a folder")
         return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1000)
 
     def _list(self, prefix: str, start_after: str, limit: int) -> ListPage:
@@ -277,7 +278,7 @@ class DiskBackend(StorageBackend):
                 if not stat.S_ISREG(status.st_mode):
                     continue
                 if status.st_size > _SHRINK_PIECE:
-                    self._make_beside(_DELETED)  # else a missing folder would look like a missing object
+                    self._make_beside(_DELETED)  # if it were missing, rename() would report a missing object
                     os.rename(path, f"{self._root}/{_DELETED}/{secrets.token_hex(8)}")
                     large = True
                 else:
@@ -290,7 +291,7 @@ class DiskBackend(StorageBackend):
         return large
 
     def _make_beside(self, name: str) -> None:
-        """Create a folder for other data: a directory restored from a copy may have none."""
+        """Create a folder that holds no objects: a directory restored from a copy may lack it."""
         with suppress(FileExistsError):
             os.mkdir(f"{self._root}/{name}")
             _sync(self._root)
@@ -320,7 +321,7 @@ class DiskBackend(StorageBackend):
     # In the background
 
     async def _free_space(self) -> None:
-        """Shrink deleted objects to nothing, now and whenever there are new ones."""
+        """Task: truncate deleted objects step by step, at the start and after each deletion."""
         while True:
             self._deleted = trio.Event()
             try:
@@ -365,7 +366,7 @@ def _read(file: int, start: int, end: int) -> bytes:
         trio.from_thread.check_cancelled()
         piece = os.pread(file, min(end - start, _READ_PIECE), start)
         if not piece:
-            # An object never changes, but a deleted one shrinks.
+            # Objects never change, but the file of a deleted one is being truncated.
             raise FileNotFoundError(None, "the object was deleted while it was read")
         pieces.append(piece)
         start += len(piece)

@@ -2,8 +2,8 @@
 
 ``fsspec+PROTOCOL://...`` opens the file system of that protocol (``fsspec+sftp://host/dir``, ``fsspec+file:///dir``).
 It is generic, so it guarantees little: not durable unless the option says so, no conditional puts, and a listing reads
-a whole folder for each page. A plugin for one service derives :class:`FsspecBackend`, overrides the hooks for which the
-service has something better, translates its errors, and declares its actual guarantees.
+a whole folder for each page. A plugin for one service derives from :class:`FsspecBackend`, overrides hooks with better
+implementations, translates the service's errors, and declares its actual guarantees.
 
 There are two kinds of file systems:
 
@@ -13,7 +13,7 @@ There are two kinds of file systems:
   name and then renamed; a cancelled one stops between two pieces and leaves nothing. A call that hangs inside the
   library cannot be cancelled, except for reads, which are abandoned.
 
-Differences of the libraries are evened out: an empty range (error, empty or the whole object), a range behind
+Differences between the libraries are hidden: an empty range (error, empty or the whole object), a range after
 the end (error or a short answer), deleting missing objects (error or not), missing folders. No listing is cached.
 """
 
@@ -73,8 +73,8 @@ class FsspecBackend(StorageBackend):
     """
 
     tells_range_errors: ClassVar[bool] = False
-    """Whether :meth:`translate` recognises a range behind the end. Otherwise any unclear error of a range may be one,
-    and the size is queried."""
+    """Whether :meth:`translate` recognises a range after the end. Otherwise any unspecific error of a ranged read may
+    mean that, and the size of the object decides."""
 
     def __init__(
         self, fs: Any, root: str, *, url: str, capabilities: StorageCapabilities, concurrency: int = 8
@@ -174,8 +174,8 @@ class FsspecBackend(StorageBackend):
             if whole or (end is None and data) or (end is not None and len(data) == end - start):
                 return data
             if end is not None and len(data) > end - start:
-                raise self.error(StorageError, "get", key, f"{len(data)} bytes came for [{start}, {end})")
-        # Libraries report "behind the end" in many ways, and some return less: the size decides.
+                raise self.error(StorageError, "get", key, f"received {len(data)} bytes for [{start}, {end})")
+        # Libraries report a range after the end in many ways, and some return fewer bytes: the size decides.
         size = (await self.head(key)).size_bytes
         if start > size or (end is not None and end > size):
             raise self.error(StorageRangeError, "get", key, f"[{start}, {end}) is not within {size} bytes") from failed
@@ -183,7 +183,7 @@ class FsspecBackend(StorageBackend):
             return b""
         if failed is not None:
             raise failed
-        raise self.error(StorageUnavailableError, "get", key, f"only {len(data)} bytes came of [{start}, {end})")
+        raise self.error(StorageUnavailableError, "get", key, f"received only {len(data)} bytes of [{start}, {end})")
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return several ranges of an object; they are read concurrently."""
@@ -222,17 +222,17 @@ class FsspecBackend(StorageBackend):
     # Hooks: overridden by plugins for one service
 
     async def _put(self, key: str, data: bytes | bytearray, if_absent: bool) -> None:
-        """Store an object, whole. Here ``if_absent`` only checks first: capabilities must not call that conditional."""
+        """Store an object, whole. Here ``if_absent`` only checks first: it is not a conditional put."""
         if not self.fs.async_impl:
             await self._thread(self._write, key, data, if_absent)
             return
         path = self.path(key)
         if if_absent and await self.call(self.fs._exists, path):
-            raise FileExistsError("there is such an object already")
+            raise FileExistsError("the object already exists")
         await self.call(self.fs._pipe_file, path, bytes(data))
 
     async def _get(self, key: str, start: int, end: int | None) -> bytes:
-        """Return bytes ``[start, end)``; never called for an empty range. Bytes behind the end may be missing."""
+        """Return bytes ``[start, end)``; never called for an empty range. Bytes after the end may be missing."""
         bounds: dict[str, int] = {} if start == 0 and end is None else {"start": start}
         if end is not None:
             bounds["end"] = end
@@ -253,7 +253,7 @@ class FsspecBackend(StorageBackend):
             else await self._thread(self.fs.info, path, reads=True)
         )
         if info.get("type") == "directory":
-            raise FileNotFoundError("that is a folder")
+            raise FileNotFoundError("the key is a folder")
         return ObjectInfo(key, info["size"], _modified_us(info))
 
     async def _list(self, prefix: str, start_after: str, limit: int) -> ListPage:
@@ -271,7 +271,7 @@ class FsspecBackend(StorageBackend):
         root = f"{self.root}/"
         for path, info in found.items():
             key = path[len(root) :]
-            # Some treat the folder as a plain prefix, and also return its siblings.
+            # Some file systems treat the folder as a plain prefix, and also return its siblings.
             if not path.startswith(root) or info.get("type") != "file":
                 continue
             if key > start_after and key.startswith(prefix) and is_key(key):
@@ -294,7 +294,7 @@ class FsspecBackend(StorageBackend):
         await self.each(remove, keys)
 
     async def _abandon_uploads(self, prefix: str, older_than_s: float) -> int:
-        """Remove old unfinished uploads. Uploads of asyncio file systems leave none known to this class."""
+        """Remove old unfinished uploads. Remains of asyncio file systems are unknown to this class."""
         if self.fs.async_impl:
             return 0
         return await self._thread(self._sweep, prefix, older_than_s)
@@ -315,7 +315,7 @@ class FsspecBackend(StorageBackend):
                     file.write(view[first : first + _PIECE])
             trio.from_thread.check_cancelled()
             if if_absent and fs.exists(path):
-                raise FileExistsError("there is such an object already")
+                raise FileExistsError("the object already exists")
             fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             fs.mv(upload, path)
         except BaseException:
@@ -363,17 +363,17 @@ class FsspecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options of ``fsspec+PROTOCOL://``."""
 
     durable: bool = False
-    """Trust that what has been written survives the loss of power. fsspec cannot tell whether that is so."""
+    """Declare that written objects survive a power loss. fsspec cannot determine that."""
     shared: bool = True
     """Other machines that open the same URL see the same objects."""
     max_object_bytes: int = 1 * GIB
     """Largest object."""
     filesystem_options: dict[str, Any] | str = {}
-    """What the file system's class takes, a table or a JSON object: host, username, password, ... Never shown."""
+    """Arguments of the file system's class, a table or a JSON object: host, username, password, ... Never shown."""
 
 
 class FsspecStoragePlugin(StoragePlugin[FsspecConfig]):
-    """``fsspec+PROTOCOL://``: any file system that fsspec knows, with few promises."""
+    """``fsspec+PROTOCOL://``: any file system that fsspec supports, with few guarantees."""
 
     name: ClassVar[str] = "fsspec"
     summary: ClassVar[str] = "any file system of fsspec, as fsspec+PROTOCOL://; no conditional puts"
@@ -390,7 +390,7 @@ class FsspecStoragePlugin(StoragePlugin[FsspecConfig]):
         try:
             kind = fsspec.get_filesystem_class(protocol)
         except ValueError:
-            raise ConfigurationError(f"{surroundings.url}: fsspec knows no protocol {protocol!r}") from None
+            raise ConfigurationError(f"{surroundings.url}: fsspec does not support protocol {protocol!r}") from None
         except ImportError as error:
             raise ConfigurationError(f"{surroundings.url}: {error}") from error
         url = f"{protocol}://{surroundings.location}{surroundings.path}"
@@ -406,7 +406,7 @@ class FsspecStoragePlugin(StoragePlugin[FsspecConfig]):
             fs = await trio.to_thread.run_sync(make, abandon_on_cancel=True)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"{surroundings.url}: fsspec does not take these filesystem_options: {public_text(str(error))}"
+                f"{surroundings.url}: fsspec does not accept these filesystem_options: {public_text(str(error))}"
             ) from None
         except OSError as error:
             raise StorageUnavailableError(f"{surroundings.url}: open: {public_text(str(error))}") from error

@@ -51,7 +51,7 @@ class MemorySpace:
             del self._keys[bisect_left(self._keys, key)]
 
     def keys(self, prefix: str, start_after: str, limit: int) -> list[str]:
-        """Return the first ``limit`` keys behind ``start_after`` that begin with ``prefix``."""
+        """Return the first ``limit`` keys after ``start_after`` that begin with ``prefix``."""
         first = max(bisect_left(self._keys, prefix), bisect_right(self._keys, start_after))
         found = self._keys[first : first + limit]
         # All keys with the prefix are adjacent: the first one without it ends them.
@@ -80,9 +80,8 @@ SHARED_SPACES = MemorySpaces()
 class MemoryBackend(StorageBackend):
     """A backend over a :class:`MemorySpace`.
 
-    ``latency_s`` is slept before each call does its work. ``durable`` is only claimed in the capabilities, for tests of
-    a broker that requires a durable storage; in tests the space does survive a
-    simulated broker.
+    Each call first sleeps for ``latency_s``. ``durable`` is the declared capability, for tests of a broker that
+    requires a durable storage: the space survives a simulated broker.
     """
 
     def __init__(
@@ -110,14 +109,14 @@ class MemoryBackend(StorageBackend):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Not shared with other machines, and durable only by claim."""
+        """Not shared with other machines; durable if declared so."""
         return self._capabilities
 
     async def put(self, key: str, data: bytes | bytearray, *, if_absent: bool = False) -> None:
         """Store an object."""
         await trio.sleep(self.latency_s)
         if if_absent and key in self.space.objects:
-            raise StorageExistsError(f"{self._url}: put {key}: there is such an object already")
+            raise StorageExistsError(f"{self._url}: put {key}: the object already exists")
         self.space.store(key, bytes(data), self._wall_clock_us())
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
@@ -171,7 +170,7 @@ class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options of ``memory://``."""
 
     durable: bool = False
-    """Claim to be durable. Nothing is: for tests only."""
+    """Declare the storage durable, although nothing survives the process: for tests only."""
     latency_ms: float = 0.0
     """Milliseconds that each call takes."""
     max_object_bytes: int = 1 * GIB
@@ -182,7 +181,7 @@ class MemoryStoragePlugin(StoragePlugin[MemoryConfig]):
     """``memory://``: objects in the memory of the broker."""
 
     name: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "in memory; forgotten when the broker stops"
+    summary: ClassVar[str] = "in memory; lost when the broker stops"
     config: ClassVar[type[MemoryConfig]] = MemoryConfig
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A budget of bytes: calls that hold an object in memory queue for its size."""
+"""Bounds the memory of a server: calls that hold an object in memory queue for its size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ByteBudget"]
 
 
 class ByteBudget:
-    """A number of bytes, granted first come, first served: small requests cannot overtake a large one forever."""
+    """A limited number of bytes, granted in the order of requests: small requests cannot starve a large one."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes

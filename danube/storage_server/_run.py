@@ -65,7 +65,7 @@ async def _main(config: StorageServerConfig) -> None:
         service = StorageService(backend, config.limits, config.token)
         exposed = [one for one in map(_bound, listeners) if not ipaddress.ip_address(one[0]).is_loopback]
         if exposed and config.token is None:
-            _log.warning("no token is asked for: whoever reaches %s can read and delete everything", _shown(exposed[0]))
+            _log.warning("no token is required: every client of %s can read and delete all objects", _shown(exposed[0]))
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 server: Server = await nursery.start(serve, listeners, [service.service()], config.limits)
@@ -134,7 +134,7 @@ async def _drain_on_signal(signals: Any, server: Server, everything: trio.Cancel
     async with trio.open_nursery() as nursery:
         async for number in signals:
             if server.draining.is_set():
-                _log.warning("second signal %s: leaving at once", signal.Signals(number).name)
+                _log.warning("second signal %s: exiting at once", signal.Signals(number).name)
                 os._exit(128 + number)
             _log.info("%s: draining", signal.Signals(number).name)
             nursery.start_soon(_drain, server, everything)

@@ -1,9 +1,9 @@
-"""The calls of a storage server: a storage backend, one attempt each, protected by limits.
+"""Handlers of a storage server: each call makes one attempt at the storage backend, within limits.
 
-The server adds no guarantees to those of the backend. Deadlines and retries are up to the clients; a call that its
-caller has reset, or whose connection is gone, is cancelled; and a put is passed to the backend only after it was
-received completely. The server adds protection: objects held in memory count against one budget, and a peer that stops
-sending or reading does not keep its share of it forever.
+The server adds no guarantees to those of the backend. Clients are responsible for deadlines and retries. A call is
+cancelled when its caller resets it or its connection ends, and a put is passed to the backend only after it was
+received completely. The server protects itself: objects held in memory count against one budget, and a call whose peer
+stops sending or reading ends after a timeout.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StorageService:
         ]
         return {method.path: method for method in methods}
 
-    # --- Without bytes ---
+    # --- Calls without object data ---
 
     async def describe(self, _request: api.Describe, context: Context) -> api.StorageDescription:
         """Return the description of the backend."""
@@ -120,7 +120,7 @@ class StorageService:
         async with self._calls:
             return api.Count(await self._backend.abandon_uploads(prefix, request.older_than_s))
 
-    # --- With bytes ---
+    # --- Calls with object data ---
 
     async def put(self, stream: ServerStream, context: Context) -> None:
         """Receive an object completely, then store it."""
@@ -135,7 +135,7 @@ class StorageService:
             )
         if request.data and len(request.data) != size:
             raise InvalidArgumentError(
-                f"{request.key}: {len(request.data)} bytes came with an announced size of {size}"
+                f"{request.key}: received {len(request.data)} bytes with an announced size of {size}"
             )
         async with self._puts, self._memory.reserve(size):
             if len(request.data) == size:
@@ -155,7 +155,7 @@ class StorageService:
         _check_range(request.start, request.end)
         end = request.end
         if end is None:
-            # Only to know how much memory it will take; the get below returns the object itself.
+            # The size is only needed to reserve memory; the get below returns the object.
             async with self._calls:
                 end = max(request.start, (await self._backend.head(key)).size_bytes)
         async with self._memory.reserve(end - request.start):
@@ -183,7 +183,7 @@ class StorageService:
     async def _request(self, stream: ServerStream, kind: type[T]) -> T:
         message = await self._next(stream)
         if message is None:
-            raise InvalidArgumentError(f"a call of {stream.context.path} needs a request; it had none")
+            raise InvalidArgumentError(f"a call of {stream.context.path} needs a request, and ended without one")
         request = stream.decode(kind, message.data)
         message.release()
         return request
@@ -194,7 +194,7 @@ class StorageService:
         while (message := await self._next(stream)) is not None:
             piece = message.data
             if position + len(piece) > size:
-                raise InvalidArgumentError(f"more bytes came than the announced {size}")
+                raise InvalidArgumentError(f"received more than the announced {size} bytes")
             data[position : position + len(piece)] = piece
             position += len(piece)
             message.release()
@@ -238,7 +238,7 @@ class StorageService:
             return
         given = context.metadata.get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-            raise StorageDeniedError("this storage server wants a token; give the right one with the option token_file")
+            raise StorageDeniedError("this storage server requires a token; set the right one with option token_file")
 
 
 def _root(space: str) -> str:

@@ -283,7 +283,7 @@ async def test_waiting_in_line_counts_against_the_deadline(autojump_clock):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(storage.put, "a", b"")
         await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(StorageTimeoutError, match=r"no free place within 5.0 s.*storage_max_concurrency = 1"):
+        with pytest.raises(StorageTimeoutError, match=r"no free slot within 5.0 s.*storage_max_concurrency = 1"):
             await storage.head("b", timeout_s=5)
 
 
@@ -400,7 +400,7 @@ async def test_a_listing_that_stands_still_is_an_error(autojump_clock):
         async def list(self, prefix="", *, start_after="", limit=1000):
             return ListPage([ObjectInfo("a", 1, 0)], True)
 
-    with pytest.raises(StorageError, match="does not get ahead"):
+    with pytest.raises(StorageError, match="does not advance"):
         async for _ in storage_over(Stuck()).list_all():
             pass
 
