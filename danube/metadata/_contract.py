@@ -16,9 +16,9 @@ each of them once, in a form that all known engines support:
   memory and loses nothing: it reads the history at its own pace. History is bounded, so a watcher that has
   fallen behind it gets an error (:class:`~danube.model.errors.WatchCompactedError`) and must list again: never a silent
   gap. An engine without history (ZooKeeper, Redis) declares ``watch_replay=False`` in its capabilities.
-* **Leases belong to the engine.** Liveness must be decided in one place. Time itself never takes part in a change:
-  the end of a lease is a change like others, naming the lease, and it deletes a key only while that key is attached to
-  that lease. A key that was put again under another lease, or none, is kept.
+* **Leases belong to the engine.** Liveness must be decided in one place. Changes never depend on time: the end of a
+  lease is a change like others. It names the lease, and deletes only keys that are attached to it: a key that was put
+  again under another lease, or without one, is not deleted.
 
 A call that is cancelled, or that fails with a retryable error, may or may not have been applied; the store stays
 usable. To find out, read back: revisions make that decidable. A repeated conditional change cannot be applied twice.
@@ -138,7 +138,7 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Operation: delete a key; no change if it does not exist."""
+    """Operation: delete a key. No-op if it does not exist."""
 
     key: str
 

@@ -1,24 +1,24 @@
-"""The guard of a writer: tells whether a change whose answer was lost was applied. Pure: no I/O, no clock.
+"""Determines whether a metadata change whose answer was lost was applied, with a guard key. Pure: no I/O, no clock.
 
 A request whose answer was lost may have been applied, may have been refused, or may *still be on its way*. So reading
 the store decides nothing: the request may arrive after the read. But every change of a writer is conditional on the
-revision of one key, its guard, and replaces that key by a new :class:`Mark`. Therefore at most one of the requests
-that were sent since the last known revision can ever be applied, and the first one that is makes all others void::
+revision of one key, its guard, and puts a new :class:`Mark` there. Therefore at most one of the requests sent since the
+last known revision can ever be applied: the first one that is applied voids all others::
 
     known revision r     change 7: if guard is at r: rows, guard := (life, 7)      answer lost
                          fence  8: if guard is at r: guard := (life, 8)            rewrites the guard
 
-      fence answered     change 7 was not applied, and cannot be applied any more
+      fence answered     change 7 was not applied, and will be refused if it arrives
       fence refused      the guard is no longer at r: read it. (life, 7): applied, at the revision of the guard;
                          a higher number: an earlier fence has arrived; another life: another process has taken over
 
-The guard is written by its writer alone, so the answer is exact, also if other members of a cluster change the same
-rows at the same time, and a record may have any value.
+Only its writer writes a guard, so the answer is exact even if other members of a cluster change the same rows at the
+same time. The values of the rows do not matter.
 
 Stored (msgpack, an array)::
 
-    life      number of the writer's process: one more than the one before it
-    number    of the change that wrote the mark; each request has another one
+    life      number of the writer's process: that of its predecessor plus one
+    number    of the request that wrote the mark; unique within a life
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _MARK = msgspec.msgpack.Decoder(Mark)
 
 
 class Verdict(enum.Enum):
-    """What a read of the guard says about the change in doubt."""
+    """Outcome of the change in doubt, according to a read of the guard."""
 
     APPLIED = "applied"
     """It was applied, at the revision of the guard."""
     NOT_APPLIED = "not applied"
-    """It was not, and cannot be any more."""
+    """It was not applied, and will be refused if it arrives."""
     OPEN = "open"
     """The guard has not changed since the change was sent: it may still arrive. Rewrite the guard."""
     DISPLACED = "displaced"
@@ -58,14 +58,14 @@ class Verdict(enum.Enum):
 
 
 class Guard:
-    """What a writer knows of its guard.
+    """State of a writer's guard: the last known revision, and whether a change is in doubt.
 
-    Exactly one request at a time is under way. A change is in doubt from :meth:`change` until its answer, or until
-    :meth:`fenced` or :meth:`judge` decides about it, whatever else happens to the caller.
+    The writer sends one request at a time. A change is in doubt from :meth:`change` until its answer is recorded, or
+    until :meth:`fenced` or :meth:`judge` decides about it, even if the caller is cancelled.
 
     Args:
         key: of the guard.
-        life: of this writer; no other process has or had the same.
+        life: of this writer; unique among all processes.
         revision: at which this life's first mark was written.
     """
 
@@ -81,7 +81,7 @@ class Guard:
 
     @classmethod
     def first_mark(cls, key: str, item: KeyValue | None) -> tuple[int, Put, int]:
-        """Return the life that follows the one that is stored, the put of its first mark, and the put's condition.
+        """Return the next life, the put of its first mark, and the revision that the put is conditional on.
 
         Args:
             key: of the guard.
@@ -119,19 +119,19 @@ class Guard:
         return Put(self.key, _encode(Mark(self.life, self._number)))
 
     def change(self) -> Put:
-        """Begin a change: it is in doubt from now on. Return the operation that belongs into its transaction."""
+        """Begin a change: it is in doubt from now on. Return the operation to add to its transaction."""
         assert not self._doubtful, "the last change is still in doubt"
         mark = self._mark()
         self._doubtful = self._number
         return mark
 
     def applied(self, revision: int) -> None:
-        """The change was answered: it was applied at ``revision``."""
+        """Record that the change was applied at ``revision``."""
         assert self._doubtful
         self.revision, self._doubtful = revision, 0
 
     def withdrawn(self) -> None:
-        """The change was not sent, or refused in a way that cannot be that of another request."""
+        """Record that the change was not applied: it was not sent, or this very request was refused."""
         self._doubtful = 0
 
     def fence(self) -> Put:
@@ -139,11 +139,11 @@ class Guard:
         return self._mark()
 
     def fenced(self, revision: int) -> None:
-        """A fence was answered: the change was not applied, and cannot be applied any more."""
+        """Record that a fence was applied at ``revision``: the change in doubt was not, and will be refused."""
         self.revision, self._doubtful = revision, 0
 
     def judge(self, item: KeyValue | None) -> Verdict:
-        """Decide about the change in doubt by the present guard, read after a fence was sent.
+        """Determine the outcome of the change in doubt from the guard, read after a fence was refused.
 
         Args:
             item: the guard as read; None if it does not exist.

@@ -1,11 +1,11 @@
-"""Base of the built-in metadata stores: runs a :class:`~danube.metadata._machine.Machine`, with leases and watches.
+"""Base of the built-in metadata stores: adds leases and watches to a :class:`~danube.metadata._machine.Machine`.
 
 A store executes calls on its machine (:meth:`LocalStore._call`); only this method differs between the built-in
 stores. The base has the state that is not data: the deadlines of leases and the positions of watches.
 
-Leases. Deadlines are stored here, on the injected clock; the machine is only told that a lease has ended. A lease is
-removed from the table of deadlines before its end is passed to the machine, so :meth:`keep_alive` either is in time,
-and the lease continues for its full time, or fails because the lease has ended: there is no state in between.
+Leases. Deadlines are stored here, on the injected clock; the machine only executes the end of a lease. A lease is
+removed from the table of deadlines before its end is passed to the machine, so :meth:`keep_alive` either renews the
+lease for its full time, or fails because the lease has ended: there is no state in between.
 
 Watches. A watch is a position. When a change arrives, a watch that has seen everything so far either advances (the
 change is not under its prefix) or becomes *behind*, keeps its position, and is woken. A watch that is behind reads the
@@ -115,7 +115,7 @@ class LocalStore(MetadataStore):
 
     async def __aenter__(self) -> Self:
         if self._opened or self._closed:
-            raise FailedPreconditionError("a metadata store can be entered once; make a new one")
+            raise FailedPreconditionError("a metadata store can be entered only once; create a new one")
         manager = trio.open_nursery()
         nursery = await manager.__aenter__()
         try:
@@ -218,7 +218,7 @@ class LocalStore(MetadataStore):
         self._deadlines.pop(lease, None)
 
     async def _expire_leases(self) -> None:
-        """End leases whose deadline has passed. Entries of the heap are looked at again when they come up."""
+        """End leases whose deadline has passed. An entry of the heap may be outdated and is checked when it is due."""
         while not self._closed:
             self._expiry_changed = trio.Event()
             now = self._clock()
@@ -272,7 +272,7 @@ class _LocalWatch(Watch):
         store = self._store
         store._check_open()
         if self._entered:
-            raise FailedPreconditionError("a metadata watch can be entered once; make a new one")
+            raise FailedPreconditionError("a metadata watch can be entered only once; create a new one")
         self._entered = True
         if self._start is None:
             await trio.lowlevel.checkpoint()
@@ -294,7 +294,7 @@ class _LocalWatch(Watch):
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def notice(self, batch: EventBatch) -> None:
-        """Take note of a new revision."""
+        """Process a new revision: advance past it, or become behind."""
         if self._behind:
             return
         if any(covers(self._prefix, event.key) for event in batch.events):
@@ -304,7 +304,7 @@ class _LocalWatch(Watch):
             self._position = batch.revision
 
     def wake(self) -> None:
-        """Make a waiting iterator look again."""
+        """Wake a waiting iterator, to check for changes."""
         self._news.set()
 
     async def __anext__(self) -> EventBatch:
@@ -328,7 +328,7 @@ class _LocalWatch(Watch):
             self._busy = False
 
     async def _read(self) -> None:
-        """Read the next page of history. Cancelled, it has not moved."""
+        """Read the next page of history. If cancelled, the position is unchanged."""
         prefix, position = self._prefix, self._position
         page: HistoryPage = await self._store._call(lambda machine: machine.history(prefix, position))
         self._position = page.position

@@ -146,7 +146,7 @@ class Machine:
         longest = self._limits.metadata_max_lease_s
         if not 0 < ttl_s <= longest:
             raise InvalidArgumentError(
-                f"a metadata lease of {ttl_s} s is not possible: it must be more than 0 and at most"
+                f"a metadata lease of {ttl_s} s is invalid: it must be more than 0 and at most"
                 f" metadata_max_lease_s = {longest} s"
             )
         return ttl_s
@@ -158,7 +158,7 @@ class Machine:
         for what, parts in (("conditions", conditions), ("operations", operations)):
             if len(parts) > limits.metadata_max_transaction_changes:
                 raise InvalidArgumentError(
-                    f"a metadata transaction with {len(parts)} {what} is beyond"
+                    f"a metadata transaction with {len(parts)} {what} exceeds"
                     f" metadata_max_transaction_changes = {limits.metadata_max_transaction_changes}; split it"
                 )
             seen: set[str] = set()
@@ -186,7 +186,7 @@ class Machine:
                     )
         if total > limits.metadata_max_transaction_bytes:
             raise InvalidArgumentError(
-                f"a metadata transaction of {total} bytes is beyond metadata_max_transaction_bytes ="
+                f"a metadata transaction of {total} bytes exceeds metadata_max_transaction_bytes ="
                 f" {limits.metadata_max_transaction_bytes}; split it"
             )
 
@@ -309,7 +309,7 @@ class Machine:
         while (kept := table.revision - table.compacted) > 1 and (
             kept > limits.metadata_history_revisions or table.history_bytes > limits.metadata_history_bytes
         ):
-            # An eighth at a time: trimming costs little per change, and the bound still holds after every change.
+            # Trim an eighth at a time: this costs little per change, and the bound holds after every change.
             table.forget(table.compacted + max(1, kept // 8))
 
 

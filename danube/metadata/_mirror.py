@@ -1,10 +1,10 @@
-"""The rows of a table in memory, brought up to date by three sources in any order. Pure: no I/O, no clock.
+"""Merges changes from three sources, in any order, into the in-memory rows of a table. Pure: no I/O, no clock.
 
-A mirror learns of changes from a list (a snapshot at a revision), from a watch (all changes, in order), and from the
-answers to its owner's own changes, which may come before or after the watch reports them. Revisions decide: the change
-with the higher revision is the later one, whatever arrives first. What list or watch have passed is known, so an
-answer from before that says nothing new. A row that was deleted is remembered until list or watch have passed the
-deletion, otherwise an older event would bring it back.
+Changes come from a list (a snapshot at a revision), from a watch (all changes, in order), and from the answers to the
+owner's own changes, which may arrive before or after the watch reports them. Revisions decide which change of a row is
+the later one, not the order of arrival. An answer at a revision that list or watch have passed is ignored, since the
+mirror already has it. A deleted row is remembered until list or watch have passed the deletion; otherwise an older
+event would restore the row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RowChange(NamedTuple, Generic[T]):
 
 
 class Mirror(Generic[T]):
-    """The rows of one table; see the module.
+    """The rows of one table, with the revisions that they are known at.
 
     Args:
         watched: whether list or watch continue after the first list. If not, the owner is the only one that changes
@@ -40,7 +40,7 @@ class Mirror(Generic[T]):
     def __init__(self, *, watched: bool) -> None:
         self._watched = watched
         self.values: dict[str, T] = {}
-        """The rows. Only this class changes it; the object is the same for ever."""
+        """The rows. Always the same object; only this class changes it."""
         self.position = 0
         """Everything up to this revision has been seen by list and watch; 0: nothing was listed yet."""
         self._revisions: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Mirror(Generic[T]):
         return revision > self.position and revision > (self._revisions.get(name) or self._gone.get(name, 0))
 
     def put(self, name: str, value: T, revision: int) -> RowChange[T] | None:
-        """Enter a row as of a revision; None if a later change of it is known, or this one."""
+        """Enter a row as of a revision; return None if this change, or a later one of the row, is known."""
         if not self._is_news(name, revision):
             return None
         before = self.values.get(name)
@@ -66,7 +66,7 @@ class Mirror(Generic[T]):
         return RowChange(name, before, value)
 
     def delete(self, name: str, revision: int) -> RowChange[T] | None:
-        """Remove a row that was deleted at a revision; None if a later change of it is known, or this one."""
+        """Remove a row that was deleted at a revision; return None if this change, or a later one, is known."""
         if not self._is_news(name, revision):
             return None
         if self._watched and revision > self.position:
@@ -79,7 +79,7 @@ class Mirror(Generic[T]):
     def reset(self, rows: Iterable[tuple[str, T, int]], revision: int) -> list[RowChange[T]]:
         """Enter a snapshot: all rows as of a revision, each with its own; return the changes.
 
-        One that is older than :attr:`position` is ignored: another one, or the watch, was faster.
+        A snapshot older than :attr:`position` is ignored.
         """
         if revision < self.position:
             return []
@@ -94,7 +94,7 @@ class Mirror(Generic[T]):
         return [change for change in changes if change is not None]
 
     def passed(self, revision: int) -> None:
-        """List or watch have seen everything up to this revision."""
+        """Record that list or watch have reported everything up to this revision."""
         self.position = max(self.position, revision)
         if self._gone:
             self._gone = {name: gone_at for name, gone_at in self._gone.items() if gone_at > self.position}

@@ -1,7 +1,7 @@
-"""A metadata store wrapper that reports reached revisions, to detect a store that went back in time.
+"""Wraps a metadata store and reports its revisions, so that a store with lost changes is detected at the next start.
 
-A store may lose its newest changes without being able to detect it: an old copy was restored, or a log was cut at a
-damaged place, which looks like its end. Only an observer that has seen a later revision can detect that. See
+A store may lose its newest changes without being able to detect it: an old copy was restored, or damage in its log was
+mistaken for the end of the log. Only an observer that has seen a later revision can detect that. See
 :mod:`danube.broker.directory.bond`.
 """
 

@@ -1,8 +1,8 @@
 """The table of the embedded metadata store, in an SQLite file with checksums. Runs on a worker thread only.
 
 SQLite in WAL mode with ``synchronous=FULL`` appends a transaction to ``metadata.db-wal`` and syncs it before COMMIT
-returns; the pages move into ``metadata.db`` at checkpoints. ``locking_mode=EXCLUSIVE`` keeps every other process out
-and saves the shared-memory file.
+returns; the pages move into ``metadata.db`` at checkpoints. ``locking_mode=EXCLUSIVE`` locks out other processes and
+makes the shared-memory file unnecessary.
 
 SQLite's pages carry no checksum, so rows do. The body of each row is::
 
@@ -20,7 +20,7 @@ opened.
 **Opening and reading changes nothing.** The file is opened read-only at first, and a missing file is treated as
 empty; the first change opens it for writing. So the owner of a store can inspect it, find that it is not in the
 expected state, and leave all evidence in place. That matters because of the log: SQLite treats a damaged frame of
-``metadata.db-wal`` as its end, and a file that is opened for writing loses the frames behind it. Such a loss can only
+``metadata.db-wal`` as its end, and a file that is opened for writing loses the frames after it. Such a loss can only
 be detected by an observer that has seen a later revision.
 
 Format 1 had the counters in rows without a checksum.
@@ -176,7 +176,7 @@ class SqliteTable:
         except sqlite3.Error as error:
             ours = self._translate(error)  # before anything is closed: it may have used the last file descriptor
             self._disconnect()
-            if _code(error) == sqlite3.SQLITE_ERROR:  # statements that are right, and do not fit what is there
+            if _code(error) == sqlite3.SQLITE_ERROR:  # our statements are valid, so the schema is another one
                 raise self._damaged(str(error)) from error
             raise ours from error
         except OSError as error:
@@ -186,7 +186,7 @@ class SqliteTable:
             raise DataDirectoryError(
                 f"metadata directory {self._directory} cannot be used: {error.strerror}; check its path and permissions"
             ) from error
-        except (ValueError, TypeError, OverflowError) as error:  # a column of another type than it can have
+        except (ValueError, TypeError, OverflowError) as error:  # a column has a wrong type
             self._disconnect()
             raise self._damaged(str(error)) from error
         except BaseException:
@@ -230,7 +230,7 @@ class SqliteTable:
         log = self._path.with_name(FILE_NAME + "-wal")
         size = self._path.stat().st_size
         if size % self._pragma("page_size") and not (log.exists() and log.stat().st_size):
-            # SQLite treats the rest of the page as zeros. With a log, the page may still be replaced from it.
+            # SQLite treats the rest of the page as zeros. If there is a log, it may still replace the page.
             raise self._damaged(f"it has been cut to {size} bytes, inside a page")
         verdict = self._one("PRAGMA integrity_check(1)")[0]
         if verdict != "ok":
@@ -294,7 +294,7 @@ class SqliteTable:
         If anything raises, everything in the block is undone, and SQLite's errors are raised as Danube's.
         """
         with self._reporting():
-            if self._connection is None:  # it could not be opened for writing, for want of space or descriptors
+            if self._connection is None:  # opening it for writing failed, for lack of space or descriptors
                 self.open()
             self._execute("BEGIN")  # deferred: a transaction that only reads writes and syncs nothing
             try:
@@ -485,7 +485,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _shortage() -> OSError | None:
-    """Return the error of a process that has no file descriptor left, None if it has. SQLite does not tell."""
+    """Return the error of a process without free file descriptors, else None. SQLite does not report it."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:

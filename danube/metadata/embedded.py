@@ -5,8 +5,8 @@ thread, and runs them as one SQLite transaction with one sync (group commit with
 itself makes the groups). Calls are executed in the order in which they were made, including reads, which makes the
 store linearizable. Calls are answered and watches notified only when the transaction is on disk.
 
-A cancelled call that is still queued has no effect; one that was passed on is executed. The caller
-cannot tell which, and neither leaves the store unusable.
+A cancelled call that is still queued has no effect; one that was passed to the thread is executed. The caller cannot
+distinguish the two; the store stays usable in both cases.
 
 Failures and their effects:
 
@@ -16,7 +16,7 @@ Failures and their effects:
 * Anything else that SQLite reports about the file, a failed sync above all: its calls raise DataDirectoryError.
 
 After the last two the store is broken: every later call raises the same error. After a failed sync the contents of
-the disk are unknown; only a restart, which reads it, can tell.
+the disk are unknown until a restart reads them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class EmbeddedStore(LocalStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """All of them."""
+        """All guarantees of the contract."""
         return Capabilities(durable=True, linearizable=True, watch_replay=True, leases=True)
 
     @property
@@ -124,7 +124,7 @@ class EmbeddedStore(LocalStore):
         try:
             await job.done.wait()
         finally:
-            job.withdrawn = True  # has an effect only while it is still queued
+            job.withdrawn = True  # has no effect once the job was passed to the thread
         if job.error is not None:
             raise job.error
         return cast("_Result", job.result)
@@ -158,7 +158,7 @@ class EmbeddedStore(LocalStore):
 
     async def _commit(self, group: list[_Job]) -> None:
         failure: DanubeError | None = InternalError(
-            "the metadata store met a bug and has stopped; see the broker's log"
+            "the metadata store has stopped because of a bug; see the broker's log"
         )
         try:
             outcome = self._broken

@@ -124,7 +124,7 @@ class MemoryStore(LocalStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """All but durability."""
+        """All guarantees of the contract except durability."""
         return Capabilities(durable=False, linearizable=True, watch_replay=True, leases=True)
 
     @property
@@ -154,7 +154,7 @@ class MemoryPlugin(MetadataPlugin[MemoryConfig]):
     """``memory://``: metadata in the memory of the broker."""
 
     name: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "in memory; forgotten when the broker stops"
+    summary: ClassVar[str] = "in memory; lost when the broker stops"
     config: ClassVar[type[MemoryConfig]] = MemoryConfig
 
     @asynccontextmanager

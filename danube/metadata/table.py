@@ -1,31 +1,31 @@
-"""Typed mirrors of metadata key prefixes, and changes of them with a certain outcome.
+"""Typed in-memory mirrors of metadata key prefixes, and transactions that determine their outcome if an answer is lost.
 
-:class:`Table` is the rows below a prefix, decoded, in memory. :class:`TableWriter` changes rows, in transactions over
-any tables of one store. A room of the broker has a writer and some tables::
+:class:`Table` mirrors the rows below a prefix, decoded. :class:`TableWriter` changes rows, in transactions over
+any tables of one store. A subsystem of the broker has one writer and some tables::
 
     writer = await TableWriter.open(store, "/writers/shop")
     orders, totals = Table(store, "/orders/", Order), Table(store, "/totals/", Total)
     await orders.load()
     await totals.load()
     async with writer.changing():
-        total = totals.values["today"]           # nothing else is changing, and nothing is in doubt
+        total = totals.values["today"]           # no other change is in progress or in doubt
         await writer.apply(orders.create("17", order), totals.put("today", total.plus(order)))
 
-Every change is conditional on the revisions that the mirror has, so a change by another member is never overwritten:
-that raises :class:`~danube.model.errors.MetadataConflictError`, and nothing was changed.
+Every change is conditional on the revisions in the mirror, so it never overwrites a change by another member: it raises
+:class:`~danube.model.errors.MetadataConflictError` instead, and changes nothing.
 
-**Lost answers.** A call that fails or is cancelled may have been applied, or may still be on its way to the store; so a
-row that is read afterwards proves nothing: the change may arrive after the read. The one rule is: first rewrite a key
-that the doubtful change was conditional on, then read. The rewritten key is the *guard* of the writer
-(:mod:`danube.metadata._guard`): each change is conditional on it and marks it with a number, so once it has been
-rewritten a change that has not arrived is refused, and the mark tells exactly whether it had arrived before. That
-happens at once, within the call; if the store does not answer that either, the call raises the store's error, and the
-change stays in doubt until the next :meth:`TableWriter.changing`, which settles it before anything else happens.
-Mirrors show a change as soon as it is certain, and not before.
+**Lost answers.** A call that fails or is cancelled may have been applied, or may still be on its way to the store. So
+reading a row afterwards proves nothing: the change may arrive after the read. The rule is: first rewrite a key that the
+change in doubt was conditional on, then read. This key is the *guard* of the writer (:mod:`danube.metadata._guard`).
+Each change is conditional on the guard and writes a new number to it. Once the guard was rewritten, a change that has
+not arrived is refused, and the number in the guard shows whether it had arrived before. This happens at once, within
+the call. If the store does not answer that either, the call raises the store's error, and the change stays in doubt
+until the next :meth:`TableWriter.changing` settles it. Mirrors include a change as soon as its outcome is certain, not
+before.
 
-A writer that opens rewrites the guard, too: nothing that its predecessor left on its way arrives after that, so a table
-that is loaded then is complete. Writers that open the same guard at the same time displace each other; the last one
-wins, and the others raise :class:`~danube.model.errors.OwnerFencedError` for every later change.
+Opening a writer rewrites the guard, too: requests of its predecessor that arrive later are refused, so a table that is
+loaded then is complete. Of writers that open the same guard concurrently the last one wins; the others raise
+:class:`~danube.model.errors.OwnerFencedError` for every later change.
 
 **Changes by others.** A table that only one process changes is loaded once. One that other members change, too, is
 followed (:meth:`Table.follow`): list, then watch from the next revision, and list again when the watch is too far
@@ -62,10 +62,10 @@ __all__ = ["Change", "Table", "TableWriter", "decode_record"]
 T = TypeVar("T")
 
 FOLLOW_RETRY_S: Final = 1.0
-"""Pause before a table that is followed asks a store again that did not answer."""
+"""Pause before a followed table queries an unavailable store again."""
 
 _NOT_DONE: Final = (InvalidArgumentError, NotFoundError, CallRefusedError)
-"""Errors that a store raises only for a change that it has not applied, whatever happened on the way."""
+"""Errors that prove that the store has not applied the change."""
 
 
 def decode_record(item: KeyValue, decode: Callable[[bytes], T]) -> T:
@@ -84,7 +84,7 @@ def decode_record(item: KeyValue, decode: Callable[[bytes], T]) -> T:
 
 
 class Change(NamedTuple):
-    """A change of some rows, not made yet: made by :meth:`Table.put` and so on, or by hand."""
+    """A change of some rows, to be applied by :meth:`TableWriter.apply`. Created by :meth:`Table.put` and similar."""
 
     conditions: Sequence[Condition]
     operations: Sequence[Put | Delete]
@@ -127,7 +127,7 @@ class Table(Generic[T]):
         self._on_change = on_change
         self._moved = trio.Event()
         self.values: Mapping[str, T] = self._mirror.values
-        """The rows by name, always the same object: a plain dict, for lookups at its speed, which only this changes."""
+        """The rows by name. A plain dict, for fast lookups; always the same object, changed only by this class."""
 
     # --- Reading ---
 
@@ -141,7 +141,7 @@ class Table(Generic[T]):
         return self._mirror.position
 
     async def load(self) -> None:
-        """Read all rows. If the table is not followed, do that before its first change.
+        """Read all rows. Call this before the first change, unless the table is followed.
 
         Raises:
             DataLossError: a record does not decode.
@@ -150,24 +150,24 @@ class Table(Generic[T]):
         items, revision = await self._store.list(self._listed)
         rows = [(self._name(item.key), decode_record(item, self._decode), item.mod_revision) for item in items]
         for change in self._mirror.reset(rows, revision):
-            self._tell(change)
+            self._report(change)
         self._note_moved()
 
     def _name(self, key: str) -> str:
         return key[len(self._prefix) :]
 
-    def _tell(self, change: RowChange[T] | None) -> None:
+    def _report(self, change: RowChange[T] | None) -> None:
         if change is not None and self._on_change is not None:
             self._on_change(change)
 
     # --- Changes ---
 
     def create(self, name: str, value: T) -> Change:
-        """Put a row that must not exist."""
+        """Create a row; the change is refused if it exists."""
         return self._put(name, value, 0)
 
     def put(self, name: str, value: T) -> Change:
-        """Create or replace a row, from what the mirror has now."""
+        """Create or replace a row; the change is refused if the row is not as in the mirror now."""
         return self._put(name, value, self._mirror.revision(name))
 
     def _put(self, name: str, value: T, revision: int) -> Change:
@@ -179,7 +179,7 @@ class Table(Generic[T]):
         )
 
     def delete(self, name: str) -> Change:
-        """Delete a row, as the mirror has it now; no change if it has none."""
+        """Delete a row; the change is refused if the row is not as in the mirror now. No-op if the mirror has none."""
         key = self._prefix + name
         return Change(
             (Condition(key, self._mirror.revision(name)),),
@@ -188,20 +188,20 @@ class Table(Generic[T]):
         )
 
     def _changed(self, change: RowChange[T] | None) -> None:
-        self._tell(change)
+        self._report(change)
 
     # --- Changes by others ---
 
     async def follow(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the mirror up to date, until cancelled; started when it has been loaded.
+        """Task: keep the mirror up to date, until cancelled. It counts as started once the mirror is loaded.
 
-        While the store does not answer, the mirror stays as it is, and the store is asked again every second.
+        While the store does not answer, the mirror is unchanged, and the query is repeated every second.
 
         Raises:
             DataLossError: a record does not decode.
             DanubeError: the store failed for good, for example because it was closed.
         """
-        told = False
+        started = False
         stale = True
         compacted_at = -1
         while True:
@@ -215,23 +215,23 @@ class Table(Generic[T]):
                     stale = True
                     watch = self._store.watch(self._listed)
                 async with watch:
-                    if stale:  # the watch begins now: what the list does not have yet comes through it
+                    if stale:  # the watch has begun: it will report changes that the list does not include
                         await self.load()
-                    if not told:
-                        told = True
+                    if not started:
+                        started = True
                         task_status.started()
                     async for batch in watch:
-                        for event in batch.events:  # the mirror ignores those that the list has already
+                        for event in batch.events:  # the mirror ignores events that the list included
                             name = self._name(event.key)
                             if isinstance(event, PutEvent):
                                 value = decode_record(event.item, self._decode)
-                                self._tell(self._mirror.put(name, value, event.mod_revision))
+                                self._report(self._mirror.put(name, value, event.mod_revision))
                             else:
-                                self._tell(self._mirror.delete(name, event.mod_revision))
+                                self._report(self._mirror.delete(name, event.mod_revision))
                         self._mirror.passed(batch.revision)
                         self._note_moved()
             except WatchCompactedError:
-                if compacted_at == self._mirror.position:  # the list was not newer: the store is behind its own answers
+                if compacted_at == self._mirror.position:  # the list was not newer: do not retry in a busy loop
                     await trio.sleep(FOLLOW_RETRY_S)
                 compacted_at = self._mirror.position
                 stale = True
@@ -243,9 +243,9 @@ class Table(Generic[T]):
         self._moved = trio.Event()
 
     async def reached(self, revision: int) -> None:
-        """Wait until the mirror has everything up to a revision that changed a row of it (:meth:`follow` is running).
+        """Wait until the mirror includes all changes up to a revision that changed one of its rows.
 
-        A member that is told of a change by another one can wait for it like that.
+        For a change that another member has reported. Requires that :meth:`follow` is running.
         """
         while self._mirror.position < revision:
             await self._moved.wait()
@@ -256,7 +256,7 @@ class TableWriter:
 
     Args:
         store: the metadata store.
-        guard: what is known of the guard.
+        guard: state of the guard.
     """
 
     def __init__(self, store: MetadataStore, guard: Guard) -> None:
@@ -267,7 +267,7 @@ class TableWriter:
 
     @classmethod
     async def open(cls, store: MetadataStore, key: str) -> TableWriter:
-        """Take over a guard: no change of its former writers is applied any more when this returns.
+        """Take over a guard. After this returns, changes of former writers are refused.
 
         Args:
             store: the metadata store.
@@ -302,7 +302,7 @@ class TableWriter:
         Args:
             store: the metadata store.
             key: of the guard; no other key is below it.
-            life: a number that no other transaction of this kind that is applied has, which the conditions ensure.
+            life: number of this writer's life; the conditions must ensure that no other applied claim has the same.
             conditions, operations: of the transaction.
 
         Raises:
@@ -346,7 +346,7 @@ class TableWriter:
         Raises:
             MetadataConflictError: a row has another revision; nothing was changed.
             OwnerFencedError: another process has taken the guard; nothing was changed.
-            DanubeError: nothing was changed; or, if :attr:`in_doubt`, that is unknown.
+            DanubeError: nothing was changed; or the outcome is unknown, if :attr:`in_doubt` is set.
         """
         guard = self._guard
         conditions = [guard.condition]
@@ -375,7 +375,7 @@ class TableWriter:
         return guard.revision
 
     async def _settle(self) -> bool:
-        """Determine whether the change in doubt was applied, bring the mirrors in line, and return that."""
+        """Determine whether the change in doubt was applied, update the mirrors, and return the result."""
         guard = self._guard
         while True:
             fence = guard.fence()
@@ -389,8 +389,8 @@ class TableWriter:
             verdict = guard.judge(await self._store.get(guard.key))
             if verdict == Verdict.DISPLACED:
                 raise OwnerFencedError(
-                    f"another process has taken over the metadata under {guard.key}; this one can change nothing there"
-                    " any more and has to stop"
+                    f"another process has taken over the metadata under {guard.key}; this one can no longer change them"
+                    " and must stop"
                 )
             if verdict != Verdict.OPEN:
                 break
@@ -400,4 +400,4 @@ class TableWriter:
 
 
 def _ignore(revision: int) -> None:
-    """No change was made yet."""
+    """Initial callback: does nothing."""
