@@ -182,7 +182,7 @@ async def test_wrong_urls() -> None:
         ("container@account.dfs.core.windows.net/prefix", "account_name"),
         ("container?max_concurrency=0", "max_concurrency"),
         ("container?account_name=a&client_id=b", "belong together"),
-        ("container?connection_string=sesame", "no client can be made"),
+        ("container?connection_string=sesame", "do not define a client"),
         ("container?acount_name=x", "did you mean 'account_name'"),
     ]:
         with pytest.raises(ConfigurationError, match=reason) as caught:

@@ -56,7 +56,7 @@ _KINDS: dict[type[StorageError], tuple[type[Exception], ...]] = {
 
 
 class AzureBackend(FsspecBackend):
-    """Objects in a container, below ``prefix`` (without slashes at its ends).
+    """A backend over one container. All objects are below ``prefix`` (without slashes at its ends).
 
     ``each_request`` is passed to every request of the client: timeouts, and no retries.
     """
@@ -94,7 +94,7 @@ class AzureBackend(FsspecBackend):
         if isinstance(error, exceptions.HttpResponseError) and error.status_code:
             code = getattr(error, "error_code", None) or ""
             code = str(getattr(code, "value", code))
-            text = f"the server said {error.status_code}{f' {code}' if code else ''}: {error.reason or ''}"
+            text = f"the server answered {error.status_code}{f' {code}' if code else ''}: {error.reason or ''}"
             return self.error(kind_of_answer(operation, code, error.status_code), operation, key, text)
         for kind, classes in _KINDS.items():
             if isinstance(error, classes):

@@ -28,11 +28,11 @@ _CLOSE_S = 5.0
 class AzureConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of ``azure://container/prefix`` (or ``az://``, ``abfs://``).
 
-    What is not given is looked for in the environment (``AZURE_STORAGE_ACCOUNT_NAME`` and so on).
+    Options that are not set are taken from the environment (``AZURE_STORAGE_ACCOUNT_NAME`` and so on).
     """
 
     connection_string: str = ""
-    """Account, credentials and address in one, as the portal shows it; it wins over the others."""
+    """Account, credentials and address in one string, as shown by the portal; overrides the other options."""
     account_name: str = ""
     """Storage account."""
     account_host: str = ""
@@ -48,15 +48,15 @@ class AzureConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     client_secret: str = ""
     """Secret of the service principal."""
     anon: bool = False
-    """Sign nothing; for containers that everybody may use."""
+    """Send unsigned requests; for public containers."""
     checksum: bool = True
     """Send an MD5 with each put, which the server checks."""
     max_concurrency: int = 8
-    """Ranges, blocks or deletions of one call that are under way at a time."""
+    """Maximum number of concurrent ranges, blocks or deletions of one call."""
     connect_timeout_s: float = 5.0
-    """Seconds for a connection to be made."""
+    """Timeout for opening a connection, in seconds."""
     read_timeout_s: float = 20.0
-    """Seconds in which a server that has a request must say something."""
+    """Timeout for a server that sends nothing in response to a request, in seconds."""
 
 
 class AzureStoragePlugin(StoragePlugin[AzureConfig]):
@@ -68,7 +68,7 @@ class AzureStoragePlugin(StoragePlugin[AzureConfig]):
 
     @asynccontextmanager
     async def open(self, config: AzureConfig, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Create a client; the first call finds out whether the container exists."""
+        """Create a client. Whether the container exists is only known after the first call."""
         _check(config, surroundings)
         loop = fsspec.asyn.get_loop()
         fs = await _connect(config, surroundings.url)
@@ -134,7 +134,7 @@ async def _connect(config: AzureConfig, url: str) -> Any:
     except ValueError:
         # The message may contain a secret.
         raise ConfigurationError(
-            f"{url}: no client can be made of these options: give connection_string, or account_name and credentials"
+            f"{url}: these options do not define a client: give connection_string, or account_name and credentials"
         ) from None
 
 

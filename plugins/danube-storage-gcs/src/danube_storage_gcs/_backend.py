@@ -88,7 +88,10 @@ class _Page(msgspec.Struct, rename={"next_page_token": "nextPageToken"}):
 
 
 class GcsBackend(FsspecBackend):
-    """Objects in a bucket, below ``prefix`` (without slashes at its ends). ``client`` makes one attempt each."""
+    """A backend over one bucket. All objects are below ``prefix`` (without slashes at its ends).
+
+    ``client`` sends each request once, without retries.
+    """
 
     tells_range_errors: ClassVar[bool] = True
 
@@ -128,7 +131,7 @@ class GcsBackend(FsspecBackend):
             kind = _BY_REASON.get(error.reason) or _BY_STATUS.get(error.status, other)
             return self.error(kind, operation, key, str(error))
         if isinstance(error, google.auth.exceptions.GoogleAuthError):
-            # The token's server may be unavailable, or may have refused.
+            # The token server may be unavailable, or may have refused.
             kind = StorageUnavailableError if error.retryable else StorageDeniedError
         elif isinstance(error, asyncio.TimeoutError):
             kind = StorageTimeoutError

@@ -29,7 +29,7 @@ class AnswerError(Exception):
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"the server said {status}{f' {reason}' if reason else ''}: {message}")
+        super().__init__(f"the server answered {status}{f' {reason}' if reason else ''}: {message}")
         self.status = status
         self.reason = reason
 

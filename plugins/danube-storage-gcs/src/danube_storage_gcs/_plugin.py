@@ -34,8 +34,8 @@ class GcsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Options of ``gcs://bucket/prefix`` (or ``gs://``)."""
 
     token: str = ""
-    """Where credentials come from: ``google_default``, ``cloud`` (the machine's account), ``cache``, ``anon``, the path
-    of a key file, or an access token. Not set: the first of Google's usual places that has some."""
+    """Source of credentials: ``google_default``, ``cloud`` (the machine's account), ``cache``, ``anon``, the path of a
+    key file, or an access token. Not set: the first of Google's default sources that has credentials."""
     project: str = ""
     """Project that is billed if ``requester_pays``; not set: that of the credentials."""
     requester_pays: bool = False
@@ -45,11 +45,11 @@ class GcsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     endpoint_url: str = ""
     """Address of another server than Google's, an emulator: ``http://host:port``."""
     max_concurrency: int = 8
-    """Ranges, or deletions, of one call that are under way at a time."""
+    """Maximum number of concurrent ranges, or deletions, of one call."""
     connect_timeout_s: float = 5.0
-    """Seconds for a connection to be made."""
+    """Timeout for opening a connection, in seconds."""
     read_timeout_s: float = 20.0
-    """Seconds in which a server that has a request must say something."""
+    """Timeout for a server that sends nothing in response to a request, in seconds."""
 
 
 class GcsStoragePlugin(StoragePlugin[GcsConfig]):
@@ -61,7 +61,7 @@ class GcsStoragePlugin(StoragePlugin[GcsConfig]):
 
     @asynccontextmanager
     async def open(self, config: GcsConfig, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Find the credentials; the first call finds out whether the bucket exists."""
+        """Find the credentials. Whether the bucket exists is only known after the first call."""
         url = surroundings.url
         if not surroundings.location or "@" in surroundings.location:
             raise ConfigurationError(f"{url} names no bucket; write gs://bucket/prefix")
@@ -90,7 +90,7 @@ class GcsStoragePlugin(StoragePlugin[GcsConfig]):
 
 
 def _credentials(token: str) -> str | google.oauth2.credentials.Credentials | None:
-    """Return the credentials for gcsfs. It would query a token's lifetime; the first refusal shows its end as well."""
+    """Return the credentials for gcsfs. A token is wrapped, because gcsfs would first query its lifetime."""
     if not token or token in _SOURCES or os.path.exists(token) or "/" in token:
         return token or None
     return google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call] # it has types only in part
@@ -115,10 +115,10 @@ async def _connect(config: GcsConfig, url: str) -> GcsClient:
         # In a thread: the search for credentials reads files and may query the machine's metadata server.
         client: GcsClient = await trio.to_thread.run_sync(make, abandon_on_cancel=True)
     except google.auth.exceptions.TransportError as error:
-        raise StorageUnavailableError(f"{url}: open: the server of the credentials does not answer") from error
+        raise StorageUnavailableError(f"{url}: open: the credentials server does not answer") from error
     except (google.auth.exceptions.GoogleAuthError, ValueError, TypeError, LookupError, OSError):
         # The message may contain the token.
         raise ConfigurationError(
-            f"{url}: the option token is no way to find credentials; it is a path that cannot be read, or no key file"
+            f"{url}: the option token gives no credentials: the path cannot be read, or the file is not a key file"
         ) from None
     return client

@@ -1,4 +1,4 @@
-"""Objects in Redis: one string for each object, and two collections that index their keys.
+"""Stores objects in Redis: one string for each object, and two collections that index the keys.
 
 All keys carry the prefix of the URL in braces, so that Redis Cluster puts them into one slot, on one node::
 
@@ -70,7 +70,7 @@ _Replies = list[Reply]
 
 
 class RedisBackend(StorageBackend):
-    """Immutable objects in one Redis or Valkey server."""
+    """A backend over one Redis or Valkey server."""
 
     def __init__(self, client: RedisClient, url: str, prefix: str, capabilities: StorageCapabilities) -> None:
         self._client = client
@@ -112,7 +112,7 @@ class RedisBackend(StorageBackend):
             await self._client.call("put", key, [store])
             (entered,) = await self._client.call("put", key, [enter])
         if entered == 0:
-            raise StorageExistsError(f"{self._url}: put {key}: there is such an object already")
+            raise StorageExistsError(f"{self._url}: put {key}: the object already exists")
         if entered != 1:
             raise StorageUnavailableError(f"{self._url}: put {key}: the upload was evicted or has expired; try again")
 

@@ -1,4 +1,4 @@
-"""A pool of connections to one server: each call uses one exclusively, and returns it only after a whole exchange.
+"""A pool of connections to one server. Each call uses a connection exclusively, for a complete exchange.
 
 A call that fails or is cancelled closes its connection. That makes cancellation effective: the server discards a
 command that it has not received completely.
@@ -36,7 +36,7 @@ _UNAVAILABLE = {
     "ASK": "its slot is being moved",
 }
 _DEAD_PEER_MS = 10_000
-"""Bytes not confirmed within this time end a connection, so that calls do not wait for a dead server."""
+"""A connection ends when sent bytes are not confirmed within this time, so calls do not wait for a dead server."""
 
 
 class ServerAddress:

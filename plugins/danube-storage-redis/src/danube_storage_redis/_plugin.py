@@ -29,18 +29,18 @@ class RedisConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     db: int = 0
     """Number of the database. Redis Cluster has only 0."""
     username: str = ""
-    """User of the server's ACL; the URL's user information wins."""
+    """User of the server's ACL; the URL's user information takes precedence."""
     password: str = ""
-    """Password; the URL's user information wins."""
+    """Password; the URL's user information takes precedence."""
     tls: bool = False
     """Encrypt the connection and check the server's certificate; ``rediss://`` does so too."""
     ca_file: str = ""
     """PEM file of the authorities that sign the server's certificate, instead of the system's."""
     durable: bool | None = None
-    """Whether an answered put survives the loss of power. Not set: ask the server (CONFIG GET); one that does not tell
-    counts as not durable. Set it for servers that hide CONFIG and are known to sync before they answer."""
+    """Whether an acknowledged put survives a power loss. Not set: query the server (CONFIG GET); a server that refuses
+    that counts as not durable. Set it for servers without CONFIG that are known to sync before they answer."""
     connections: int = 16
-    """Most connections to the server."""
+    """Maximum number of connections to the server."""
 
 
 class RedisStoragePlugin(StoragePlugin[RedisConfig]):

@@ -1,13 +1,13 @@
-r"""RESP, the protocol of Redis and Valkey, as far as an object store needs it: one exchange at a time.
+r"""A minimal client of RESP, the protocol of Redis and Valkey: sends commands and reads replies, in one exchange.
 
 A command is an array of byte strings, a reply is one of five kinds. Every line ends with ``\r\n``::
 
     command   *2  $3  GET  $5  hello
     reply     +OK   -ERR text   :12   $5  hello   $-1 (nothing)   *2  reply  reply
 
-Why it is implemented here: this backend needs only ten commands of a Redis client library. But it must
-know the state of a connection whose call is cancelled, and it transfers values of many megabytes, which are sent from
-the caller's buffer and received without intermediate copies. The usual library would also need a second event loop.
+The reasons for an own client: this backend needs only ten commands, must know the state of a connection after a
+cancelled call, and transfers values of many megabytes, which are sent from the caller's buffer and received without
+intermediate copies. The usual library would also need a second event loop.
 
 The protocol: https://redis.io/docs/latest/develop/reference/protocol-spec/
 """

@@ -1,4 +1,4 @@
-"""Objects behind a storage server: each contract method is one call of :mod:`danube.model.storage_api`.
+"""Accesses the objects of a storage server: each backend method is one call of :mod:`danube.model.storage_api`.
 
 Large objects are sent in pieces on the call's own stream, so flow control reaches from the server's memory to the
 caller. A cancelled call resets its stream: the server drops the received part of an incomplete put.
@@ -24,7 +24,7 @@ _DELETES_AT_ONCE = 1000
 
 
 class RemoteBackend(StorageBackend):
-    """The objects of one space of a storage server."""
+    """A backend over one space of a storage server."""
 
     def __init__(self, connection: RemoteConnection, space: str) -> None:
         self._connection = connection
@@ -39,7 +39,7 @@ class RemoteBackend(StorageBackend):
     def capabilities(self) -> StorageCapabilities:
         """Those of the backend behind the server, and always shared."""
         description = self._connection.description
-        assert description is not None, "connect_remote() has asked"
+        assert description is not None, "connect_remote() has queried it"
         return StorageCapabilities(
             durable=description.durable,
             conditional_put=description.conditional_put,
@@ -70,7 +70,7 @@ class RemoteBackend(StorageBackend):
                 stream.end()
                 reply = await self._reply(stream)
             if not isinstance(reply, api.Done):
-                raise StorageUnavailableError("the server asked for an object twice")
+                raise StorageUnavailableError("the server requested the object twice")
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         """Return a part of an object; see :meth:`StorageBackend.get`."""
@@ -93,7 +93,7 @@ class RemoteBackend(StorageBackend):
             data = b"".join(await _pieces(stream))
             if len(data) != sum(end - start for start, end in ranges):
                 raise StorageUnavailableError(
-                    f"the server answered with {len(data)} bytes, which is not what was asked for"
+                    f"the server answered with {len(data)} bytes, which are not the requested ranges"
                 )
         parts = []
         position = 0
@@ -164,5 +164,5 @@ async def _pieces(stream: ClientStream) -> list[bytes]:
             missing -= len(message.data)
         message.release()
     if missing != 0:
-        raise StorageUnavailableError("the server's answer has not as many bytes as it announced")
+        raise StorageUnavailableError("the server's answer has another size than announced")
     return pieces

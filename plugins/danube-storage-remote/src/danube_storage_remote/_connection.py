@@ -4,8 +4,8 @@ All calls share one connection. If there is none, the first call starts to conne
 result, and cancelling one of them does not affect the others. When the server drains, calls in progress keep the old
 connection and the next one opens another.
 
-The server's description is queried on every connection. It must not change: a server that returns
-with another backend may guarantee less than the broker was told.
+The server's description is queried on every connection. It must not change: a restarted server with another backend
+may guarantee less than the broker relies on.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class RemoteConnection:
             self.description = found
         elif _promises(found) != _promises(known):
             raise StorageError(
-                f"the storage server is another one than before: it serves {found.url} {_promises(found)}, and served"
-                f" {known.url} {_promises(known)}; restart the broker if that is meant"
+                f"the storage server has changed: it serves {found.url} {_promises(found)}, and served"
+                f" {known.url} {_promises(known)} before; restart the broker if that is intended"
             )
 
     def translate(self, error: DanubeError, operation: str) -> DanubeError:

@@ -29,9 +29,9 @@ class RemoteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Options of ``remote://host[:port]/space``."""
 
     token: str = ""
-    """What the server wants to be shown."""
+    """Token that the server requires."""
     token_file: str = ""
-    """The same, from a file: it stays out of configuration and process list."""
+    """File with the token, which keeps it out of the configuration and the process list."""
     tls: bool = False
     """Encrypt the connection and check the server's certificate."""
     ca_file: str = ""
@@ -39,10 +39,10 @@ class RemoteConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class RemoteStoragePlugin(StoragePlugin[RemoteConfig]):
-    """``remote://``: objects behind a storage server."""
+    """``remote://``: objects on a storage server."""
 
     name: ClassVar[str] = "remote"
-    summary: ClassVar[str] = "a danube storage-server on another machine; as durable as what it serves"
+    summary: ClassVar[str] = "a danube storage-server on another machine; as durable as its backend"
     config: ClassVar[type[RemoteConfig]] = RemoteConfig
 
     @asynccontextmanager
@@ -56,7 +56,7 @@ class RemoteStoragePlugin(StoragePlugin[RemoteConfig]):
         if not host:
             raise ConfigurationError(f"{surroundings.url} names no server; write remote://host:port/space")
         if parts.username is not None:
-            raise ConfigurationError(f"{surroundings.url}: a storage server knows no users; use the option token_file")
+            raise ConfigurationError(f"{surroundings.url}: a storage server has no users; use the option token_file")
         space = surroundings.path.strip("/")
         if space:
             validate_key(space)

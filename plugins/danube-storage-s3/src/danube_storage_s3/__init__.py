@@ -1,7 +1,7 @@
 """Storage backends for Danube's history in S3 and compatible services.
 
 ``s3://`` uses s3fs; ``s3+obstore://`` (:mod:`danube_storage_s3.obstore`, extra ``obstore``) a client written in Rust
-that needs a fraction of the processor time. Both take the same options and are held to the same conformance kit.
+that needs a fraction of the CPU time. Both have the same options and pass the same conformance tests.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ _ANY = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, Aioh
 
 
 class S3Backend(FsspecBackend):
-    """Objects in a bucket. ``fs`` makes one attempt for each request, on ``loop``; its creator closes it."""
+    """A backend over one bucket. ``fs`` sends each request once, on ``loop``; its creator closes it."""
 
     tells_range_errors: ClassVar[bool] = True
 
@@ -123,7 +123,7 @@ class S3Backend(FsspecBackend):
         if isinstance(error, botocore.exceptions.ClientError):
             answer = error.response.get("Error", {})
             code, status = answer.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            text = f"the server said {code}: {answer.get('Message', '')}"
+            text = f"the server answered {code}: {answer.get('Message', '')}"
             return self.error(kind_of_answer(str(code), status), operation, key, text)
         for kind, classes in _KINDS.items():
             if isinstance(error, classes):

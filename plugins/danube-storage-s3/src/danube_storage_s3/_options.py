@@ -20,7 +20,7 @@ _MIN_PART_BYTES = 5 * MIB
 class S3Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of ``s3://bucket/prefix``.
 
-    Without key and secret, the usual places of AWS are looked at: environment, shared files, the machine's role.
+    Without key and secret, credentials are taken from AWS's default sources: environment, shared files, machine role.
     """
 
     endpoint_url: str = ""
@@ -36,29 +36,29 @@ class S3Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     profile: str = ""
     """Profile of AWS's shared configuration files."""
     anon: bool = False
-    """Sign nothing; for buckets that everybody may use."""
+    """Send unsigned requests; for public buckets."""
     ca_file: str = ""
     """PEM file of the authorities that sign the server's certificate, instead of the system's."""
     addressing_style: Literal["auto", "path", "virtual"] = "auto"
-    """Where the bucket is in a request: in its path, or in the name of the host."""
+    """Whether requests name the bucket in the path or in the host name."""
     sse: Literal["", "AES256", "aws:kms", "aws:kms:dsse"] = ""
     """Encryption by the server; not set: the bucket's default."""
     sse_kms_key_id: str = ""
     """Key of the key service for ``sse=aws:kms``; not set: the account's default."""
     checksum: bool = True
-    """Send a CRC32C with each put, which the server checks and keeps. Switch it off for services that refuse it.
+    """Send a CRC32C with each put, which the server checks and stores. Set it to false for services that refuse it.
     Only ``s3://``."""
     max_concurrency: int = 8
-    """Ranges, or parts of one large object, that are under way at a time."""
+    """Maximum number of concurrent ranges, or parts of one large object."""
     single_put_bytes: int = 64 * MIB
-    """Largest object that is put in one request; a larger one goes in parts, which a cancelled put may leave behind
-    until they are removed. Only ``s3://``: ``s3+obstore://`` puts everything in one request."""
+    """Largest object that is put in one request. A larger one is sent in parts; parts of a cancelled put may remain
+    until the janitor removes them. Only ``s3://``: ``s3+obstore://`` puts every object in one request."""
     part_bytes: int = 16 * MIB
     """Size of a part, at least 5 MiB; raised for objects that would have more than 10,000. Only ``s3://``."""
     connect_timeout_s: float = 5.0
-    """Seconds for a connection to be made."""
+    """Timeout for opening a connection, in seconds."""
     read_timeout_s: float = 20.0
-    """Seconds in which a server that has a request must say something."""
+    """Timeout for a server that sends nothing in response to a request, in seconds."""
 
 
 def signs_payload(config: S3Config) -> bool:
@@ -91,7 +91,7 @@ def place_of(config: S3Config, surroundings: StorageSurroundings) -> Place:
     if bool(config.key) != bool(config.secret):
         raise ConfigurationError(f"{url}: key and secret belong together; one of them is missing")
     if config.anon and config.key:
-        raise ConfigurationError(f"{url}: anon=true signs nothing, so there is no use for key and secret")
+        raise ConfigurationError(f"{url}: anon=true sends unsigned requests: remove key and secret")
     if config.sse_kms_key_id and not config.sse.startswith("aws:kms"):
         raise ConfigurationError(f"{url}: sse_kms_key_id needs sse=aws:kms")
     if config.max_concurrency < 1:
@@ -99,7 +99,7 @@ def place_of(config: S3Config, surroundings: StorageSurroundings) -> Place:
     if config.part_bytes < _MIN_PART_BYTES or config.single_put_bytes < _MIN_PART_BYTES:
         raise ConfigurationError(f"{url}: part_bytes and single_put_bytes must be at least {_MIN_PART_BYTES}")
     if config.ca_file and not os.path.isfile(config.ca_file):
-        raise ConfigurationError(f"{url}: ca_file {config.ca_file!r} is no file")
+        raise ConfigurationError(f"{url}: ca_file {config.ca_file!r} is not a file")
     if config.connect_timeout_s <= 0 or config.read_timeout_s <= 0:
         raise ConfigurationError(f"{url}: connect_timeout_s and read_timeout_s must be more than 0")
     return Place(surroundings.location, surroundings.path.strip("/"))

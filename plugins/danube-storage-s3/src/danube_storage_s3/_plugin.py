@@ -36,7 +36,7 @@ class S3StoragePlugin(StoragePlugin[S3Config]):
 
     @asynccontextmanager
     async def open(self, config: S3Config, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Create a client; the first call finds out whether the server is available."""
+        """Create a client. Whether the server is available is only known after the first call."""
         place = place_of(config, surroundings)
         loop = fsspec.asyn.get_loop()
         fs = s3fs.S3FileSystem(

@@ -1,11 +1,11 @@
-"""``s3+obstore://``: the same objects using obstore, a client written in Rust.
+"""``s3+obstore://``: the storage of ``s3://`` with another client, obstore, which is written in Rust.
 
-Its requests need a fraction of the processor time of Python clients, and its listings do not block the
-broker's loop. It has fewer features: every put is one request (up to 5 GiB), and it sends no CRC32C. Since it uploads
-nothing in parts, there are no remains for ``abandon_uploads``.
+Its requests need a fraction of the CPU time of Python clients, and its listings do not block the broker's loop. It has
+fewer features: every put is one request (up to 5 GiB), and it sends no CRC32C. Since there are no uploads in parts,
+``abandon_uploads`` has nothing to do.
 
-Its calls are asyncio awaitables; they run on the loop of fsspec and are cancelled like all others. Its listings go by
-folders, and take an offset: a page is read from the prefix's folder, from just before the prefix on.
+Its calls are asyncio awaitables; they run on the loop of fsspec and are cancelled like all others. It lists by folder,
+with an offset: a page is read from the folder of the prefix, starting just before the prefix.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _KINDS: dict[type[Exception], type[StorageError]] = {
     exceptions.PermissionDeniedError: StorageDeniedError,
     exceptions.UnauthenticatedError: StorageDeniedError,
 }
-# Most errors have one class, so only their text tells the status and code of the answer, or the kind of failure.
+# Most errors have one class: status and code of the answer, or the kind of failure, are only in the text.
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _TIMEOUT = re.compile(r"kind: Timeout|TimedOut|timed out")
@@ -72,7 +72,7 @@ _BYTES_PER_S = 1 * MIB
 
 
 class ObstoreBackend(FsspecBackend):
-    """Objects in a bucket. ``store`` sends each request once; the timeout of a silent server is ``read_timeout_s``."""
+    """A backend over one bucket. ``store`` sends each request once; ``read_timeout_s`` bounds a silent server."""
 
     tells_range_errors: ClassVar[bool] = True
 
@@ -115,7 +115,7 @@ class ObstoreBackend(FsspecBackend):
         kind: type[StorageError] | None
         if status:
             kind = kind_of_answer(code[1] if code else "", int(status[1]))
-            text = f"the server said {status[1]}{f' {code[1]}' if code else ''}"
+            text = f"the server answered {status[1]}{f' {code[1]}' if code else ''}"
         else:
             kind = _KINDS.get(type(error))
             if kind is None and isinstance(error, exceptions.BaseError):
@@ -186,7 +186,7 @@ class ObstoreBackend(FsspecBackend):
 def _just_before(prefix: str) -> str:
     """Return a text that sorts before every key with the prefix, with few keys between them."""
     if not prefix or prefix.endswith("/"):
-        return ""  # a folder, and only the folder is read
+        return ""  # the prefix is a folder: only that folder is read
     before = [character for character in _LEGAL if character < prefix[-1]]
     return prefix[:-1] + before[-1] + _LEGAL[-1] * 8 if before else ""
 
@@ -199,15 +199,15 @@ class ObstoreStoragePlugin(StoragePlugin[S3Config]):
     """``s3+obstore://bucket/prefix``: AWS S3 and services that speak its protocol, through obstore."""
 
     name: ClassVar[str] = "s3+obstore"
-    summary: ClassVar[str] = "the same as s3, with a faster client that leaves parts and checksums out"
+    summary: ClassVar[str] = "the same as s3, with a faster client without multipart uploads and checksums"
     config: ClassVar[type[S3Config]] = S3Config
 
     @asynccontextmanager
     async def open(self, config: S3Config, surroundings: StorageSurroundings) -> AsyncIterator[StorageBackend]:
-        """Create a client; the first call finds out whether the server is available."""
+        """Create a client. Whether the server is available is only known after the first call."""
         place = place_of(config, surroundings)
         if config.profile:
-            raise ConfigurationError(f"{surroundings.url}: obstore knows no profiles; use s3://, or key and secret")
+            raise ConfigurationError(f"{surroundings.url}: obstore has no profiles; use s3://, or key and secret")
         authorities = await trio.Path(config.ca_file).read_bytes() if config.ca_file else b""
         try:
             store = S3Store(
@@ -224,7 +224,7 @@ class ObstoreStoragePlugin(StoragePlugin[S3Config]):
             )
         except (exceptions.BaseError, ValueError) as error:
             text = str(error).partition(_DETAILS)[0]
-            raise ConfigurationError(f"{surroundings.url}: obstore does not take these options: {text}") from None
+            raise ConfigurationError(f"{surroundings.url}: obstore does not accept these options: {text}") from None
         yield ObstoreBackend(
             store,
             fsspec.asyn.get_loop(),
