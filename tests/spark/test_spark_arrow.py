@@ -194,7 +194,7 @@ def test_batches_are_not_opened_for_what_their_header_says() -> None:
     broken = RawBatch(10, TIME_US, "p", seal_part(header, b"\xff" * header.packed_size))
     asked = columns("offset", "publish_time", "producer", "partition", "schema_id")
     assert [row["offset"] for row in read([broken], asked)] == [10, 11, 12, 13, 14]
-    with pytest.raises(DataLossError, match=r"/default/t, partition 3: .*\[10, 15\) cannot be opened"):
+    with pytest.raises(DataLossError, match=r"/default/t, partition 3: .*\[10, 15\) cannot be decoded"):
         read([broken], columns("payload"))
 
 
@@ -206,7 +206,7 @@ def test_records_that_do_not_decode_are_damage(record: bytes) -> None:
     body = b"\x91" + record
     header = header_of(part_of([b"x"]), 0)
     header = header._replace(flags=0, unpacked_size=len(body), packed_size=len(body))
-    with pytest.raises(DataLossError, match="cannot be opened"):
+    with pytest.raises(DataLossError, match="cannot be decoded"):
         read([RawBatch(10, TIME_US, "p", seal_part(header, body))], columns("payload", "key"))
 
 

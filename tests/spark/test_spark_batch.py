@@ -255,7 +255,7 @@ def test_what_has_expired_under_way_is_loss(
         rows_of(broker, tasks, topic)
     with caplog.at_level(logging.WARNING, "pyspark_danube"):
         assert rows_of(broker, tasks, topic, failOnDataLoss="false") == list(range(200, 300))
-    assert "goes on behind it" in caplog.text
+    assert "continues after them" in caplog.text
     # And at the time of planning.
     asked = {"startingOffsets": json.dumps({topic: {"0": 150}})}
     with pytest.raises(DataLossError, match=r"\[150, 200\) have expired; it begins at 200"):
@@ -273,7 +273,7 @@ def test_an_object_that_is_where_it_should_be_and_gone_is_an_error(
     history = Path(task.storages["default"].removeprefix("disk://"))
     (history / task.slices[0].parts[0].object).rename(history / "aside")
     try:
-        with pytest.raises(StorageNotFoundError, match="does not reach the storage"):
+        with pytest.raises(StorageNotFoundError, match="reads another storage"):
             rows_of(broker, [task], topic)
     finally:
         (history / "aside").rename(history / task.slices[0].parts[0].object)
@@ -394,7 +394,7 @@ def test_what_is_never_sealed_comes_from_the_broker(forgetful: BrokerProcess, to
     tasks = tasks_of(forgetful, topic, minPartitions="2")
     assert len(tasks) == 2
     assert rows_of(forgetful, tasks, topic) == list(range(200))
-    with pytest.raises(FailedPreconditionError, match="keeps nothing"):
+    with pytest.raises(FailedPreconditionError, match="stores no messages"):
         tasks_of(forgetful, f"{topic}-none")
 
 

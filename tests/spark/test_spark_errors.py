@@ -50,7 +50,7 @@ def refused(frame: DataFrame) -> str:
         ({"topic": "/default/eror"}, "did you mean '/default/errors'?"),
         ({"topic": "orders"}, "must have the form /namespace/topic"),
         ({"startingOffsets": '{"/default/errors": {"1": 5}}'}, "partition 1, which it does not have"),
-        ({"endingOffsets": '{"/default/errors": {"0": 50}}'}, "offsets [10, 50) are not there; it ends at 10"),
+        ({"endingOffsets": '{"/default/errors": {"0": 50}}'}, "offsets [10, 50) do not exist; it ends at 10"),
         ({"payloadFormat": "jsno", "schema": "a INT"}, "there is no payloadFormat 'jsno'; did you mean 'json'?"),
         ({"schema": "ofset BIGINT"}, "has no column 'ofset'; did you mean 'offset'?"),
         ({"schema": "offset INT"}, "column 'offset' is bigint, not int"),

@@ -368,7 +368,7 @@ def test_wrong_commands_say_what_is_wrong(danube: Any, tmp_path: Path) -> None:
     assert "error: " in missing.stderr
     assert "/default/cli-none" in missing.stderr
     refused = danube("export", "/default/cli-none", "--to", target, "--storage", "planted-secret", code=65)
-    assert "--storage wants NAME=VALUE" in refused.stderr
+    assert "--storage must be NAME=VALUE" in refused.stderr
     assert "planted-secret" not in refused.stderr
     danube("import", "/default/cli-none", "--checkpoint", "x", code=2)
     danube("transform", "/default/cli-none", "--to", "/default/t", "--checkpoint", "x", code=2)
@@ -382,9 +382,9 @@ def test_errors_of_spark_become_ours() -> None:
 
     with pytest.raises(FailedPreconditionError, match=r"^no, indeed$"), plain_errors():
         raise PySparkException("[X] ...\ndanube.model.errors.FailedPreconditionError: no, indeed SQLSTATE: 3800\n")
-    with pytest.raises(DanubeError, match=r"^Spark gave up: something$"), plain_errors():
+    with pytest.raises(DanubeError, match=r"^Spark failed: something$"), plain_errors():
         raise PySparkException("something\n at org.apache")
-    with pytest.raises(DanubeError, match=r"^Spark gave up: java.lang.Some: thing$"), plain_errors():
+    with pytest.raises(DanubeError, match=r"^Spark failed: java.lang.Some: thing$"), plain_errors():
         raise Py4JError("An error occurred while calling o1.x.\n: java.lang.Some: thing\n\tat org.apache")
 
 

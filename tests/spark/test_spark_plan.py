@@ -210,7 +210,7 @@ def test_what_is_asked_for_and_not_there_is_loss() -> None:
     assert losses == ["topic /default/t, partition 0: offsets [3, 10) have expired; it begins at 10"]
     found, losses = spans(ending=offsets(p1=25))
     assert found == [(10, 80), (0, 20)]
-    assert losses == ["topic /default/t, partition 1: offsets [20, 25) are not there; it ends at 20"]
+    assert losses == ["topic /default/t, partition 1: offsets [20, 25) do not exist; it ends at 20"]
     found, losses = spans(offsets(p0=2), offsets(p0=7))
     assert found[0] == (0, 0)
     assert losses == ["topic /default/t, partition 0: offsets [2, 7) have expired; it begins at 10"]

@@ -298,7 +298,7 @@ def test_of_two_writes_that_take_the_same_batch_id_the_second_says_so(broker: Br
     )
     first.commit([mine])
     first.commit([mine])  # its own repetition is none of somebody else
-    with pytest.raises(FailedPreconditionError, match=r"at the same time.*were not written. Write them again"):
+    with pytest.raises(FailedPreconditionError, match=r"a concurrent write.*were not written. Write them again"):
         second.commit([other])
     again = batch_writer(options, schema, overwrite=False)
     again.commit([again.write(iter([pa.record_batch({"payload": ["b"]})]))])
@@ -409,7 +409,7 @@ def test_a_new_checkpoint_under_an_old_name_is_refused(
     for batch in range(2):
         put(files, f"{batch}.txt", range(batch * 10, batch * 10 + 10))
     finish(writing(lines(spark, files), broker, tmp_path / "one", topic=topic, producerId="k-new"))
-    with pytest.raises(Exception, match="give it another producerId"):
+    with pytest.raises(Exception, match="set another producerId"):
         finish(writing(lines(spark, files), broker, tmp_path / "two", topic=topic, producerId="k-new"))
     assert payloads(client, topic) == expected(20)
     # Without a name there is no such danger: the query writes what it reads.

@@ -283,7 +283,7 @@ def test_expired_messages_are_a_loss(broker: BrokerProcess, client: Client) -> N
     publish(client, topic, numbered(50, 100))
     client.admin.change_retention(topic, Retention(max_bytes=1), now=True)
     assert client.logs.states([topic])[0].start_offset == 100
-    with pytest.raises(DataLossError, match="offsets 0 to 99 of topic /default/s-expired, partition 0, none are there"):
+    with pytest.raises(DataLossError, match="offsets 0 to 99 of topic /default/s-expired, partition 0, none exist"):
         reader.partitions(start, end)
     fresh = source(broker, topic=topic)
     with pytest.raises(DataLossError, match="offsets 0 to 99 of topic /default/s-expired, partition 0, have expired"):

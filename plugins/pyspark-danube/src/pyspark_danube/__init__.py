@@ -4,7 +4,7 @@
 
     import pyspark_danube
 
-    spark = pyspark_danube.session()          # optional: a session with the settings that matter
+    spark = pyspark_danube.session()          # optional: a session with recommended settings
     orders = spark.read.format("danube").option("servers", "danube://127.0.0.1:6650").option("topic", "/default/orders")
     orders.load().groupBy("partition").count().show()
 
@@ -12,7 +12,7 @@ Spark finds the source by itself: at the first unknown ``format(...)`` it import
 whose name begins with ``pyspark_`` and registers their ``DefaultSource``. If the import of another such module fails,
 this search fails as a whole; ``spark.dataSource.register(DefaultSource)`` then still works.
 
-It imports as little as possible, because Spark imports this module in processes that may not use Danube, and the
+This module imports as little as possible, because Spark imports it in processes that may not use Danube, and the
 command line imports it to show its help.
 """
 

@@ -69,7 +69,7 @@ class ArrowRows:
         self._topic = topic
         self._partition = partition
         self._demanding = [
-            index for index, field in enumerate(self._schema) if field.name not in _NEVER_NULL and _demands(field)
+            index for index, field in enumerate(self._schema) if field.name not in _NEVER_NULL and _rejects_nulls(field)
         ]
         """Columns that may contain nulls where the query says NOT NULL."""
         wanted = set(columns.names)
@@ -130,8 +130,8 @@ class ArrowRows:
             count = batch.record_count
             raise DataLossError(
                 f"topic {self._topic}, partition {self._partition}: the batch with the offsets"
-                f" [{batch.base_offset}, {batch.base_offset + count}) cannot be opened: {error}; to read around it,"
-                " give startingOffsets and endingOffsets that leave it out"
+                f" [{batch.base_offset}, {batch.base_offset + count}) cannot be decoded: {error}; to skip it, set"
+                " startingOffsets and endingOffsets to ranges without it"
             ) from error
         self._starts.append(batch.base_offset + first)
         self._counts.append(last - first)
@@ -171,8 +171,8 @@ class ArrowRows:
         """Return the collected rows as a record batch, and start a new one.
 
         Raises:
-            InvalidArgumentError: a payload does not parse, and the query is to fail then; or there is a null where the
-                query's schema says NOT NULL.
+            InvalidArgumentError: a payload does not parse, and ``mode`` is ``FAILFAST``; or there is a null where the
+                query's schema declares NOT NULL.
         """
         payloads = self._payload_column() if self._payload_wanted else None
         fields = dict(zip(self._fields, self._parse(payloads), strict=True)) if self._decoder is not None else {}
@@ -198,7 +198,7 @@ class ArrowRows:
             ) from error
 
     def _refuse_null(self, array: pa.Array, field: pa.Field) -> None:
-        """Raise InvalidArgumentError for a disallowed null: Spark does not check, and would turn it into any value."""
+        """Raise InvalidArgumentError for a disallowed null: Spark does not check, and would show an arbitrary value."""
         found = _misplaced_null(array, field)
         if found is None:
             return
@@ -206,7 +206,7 @@ class ArrowRows:
         which = "field" if field.name in self._fields else "column"
         raise InvalidArgumentError(
             f"topic {self._topic}, partition {self._partition}, offset {int(self._offsets()[row])}: {which} {path!r} is"
-            " null, and the schema of the query says NOT NULL; leave that out of .schema(), and filter with IS NOT NULL"
+            " null, but NOT NULL in the schema of the query; omit NOT NULL in .schema(), and filter with IS NOT NULL"
         )
 
     def _column(self, name: str, kind: pa.DataType, payloads: pa.Array | None) -> pa.Array:
@@ -286,12 +286,12 @@ class ArrowRows:
 
     def _constant(self, name: str, value: str | int, kind: pa.DataType) -> pa.Array:
         """Return a column of one value: a slice of a cached one, if it is long enough."""
-        return self._kept(name, lambda rows: pa.repeat(pa.scalar(value, kind), rows))
+        return self._cached(name, lambda rows: pa.repeat(pa.scalar(value, kind), rows))
 
     def _nulls(self, name: str, kind: pa.DataType) -> pa.Array:
-        return self._kept(f"no {name}", lambda rows: pa.nulls(rows, kind))
+        return self._cached(f"no {name}", lambda rows: pa.nulls(rows, kind))
 
-    def _kept(self, name: str, make: Any) -> pa.Array:
+    def _cached(self, name: str, make: Any) -> pa.Array:
         made = self._constants.get(name)
         if made is None or len(made) < self.rows:
             if len(self._constants) > _MAX_CONSTANTS:
@@ -314,19 +314,19 @@ _NEVER_NULL: Final = frozenset(
 )
 
 
-def _demands(field: pa.Field) -> bool:
+def _rejects_nulls(field: pa.Field) -> bool:
     """Whether a field, or any field in it, is not nullable."""
     if pa.types.is_map(field.type):
-        return not field.nullable  # attributes: what is in them is text
+        return not field.nullable  # attributes: their values are never null
     inner = range(field.type.num_fields)
-    return not field.nullable or any(_demands(field.type.field(index)) for index in inner)
+    return not field.nullable or any(_rejects_nulls(field.type.field(index)) for index in inner)
 
 
 def _misplaced_null(array: pa.Array, field: pa.Field) -> tuple[int, str] | None:
     """Return the row of a disallowed null, and the path to its field."""
     if not field.nullable and array.null_count:
         return pc.index(array.is_null(), True).as_py(), field.name
-    if not _demands(field):
+    if not _rejects_nulls(field):
         return None
     if pa.types.is_list(field.type):
         element = field.type.value_field
@@ -408,7 +408,7 @@ def _from_numpy(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 def _maps(values: list[dict[str, str] | None], kind: pa.DataType) -> pa.Array:
     first = values[0]
-    if first and values.count(first) == len(values):  # what a producer gives to all of its messages
+    if first and values.count(first) == len(values):  # the same attributes in all messages
         bounds = np.arange(len(values) + 1, dtype=np.int32) * np.int32(len(first))
         names, texts = list(first) * len(values), list(first.values()) * len(values)
     else:

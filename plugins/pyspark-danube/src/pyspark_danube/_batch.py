@@ -41,7 +41,7 @@ class BatchReader(DataSourceReader):
 
         Raises:
             TopicNotFoundError: a topic does not exist.
-            DataLossError: messages that were asked for are gone, and ``failOnDataLoss`` is true.
+            DataLossError: requested messages no longer exist, and ``failOnDataLoss`` is true.
             ConnectionLostError, StorageError: the broker or the storage does not answer.
         """
         tasks = plan_batch(self._options, self._bounds)

@@ -53,6 +53,6 @@ def enter_client(stack: ExitStack, servers: str, *, patience_s: float = 0.0, **o
         except ConnectionLostError:
             if time.monotonic() + pause_s > give_up_at:
                 raise
-        # Tasks of one stage should not come back in step.
+        # A random pause, so that the tasks of a stage do not retry at the same time.
         time.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

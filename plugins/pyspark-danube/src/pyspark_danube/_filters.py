@@ -4,11 +4,11 @@ Filters are only used for pruning and returned to Spark, which checks every row 
 costs time, never rows. Spark only passes simple filters that are joined by AND.
 
 ``topic``, ``partition`` and ``offset`` define exactly where messages are. ``publish_time`` does not: it is set by the
-producer's clock (or by the producer: a replay keeps the old times), and messages are in the order in which the broker
-has appended them. A message appended late may have been published at any time before, so an upper bound is useless. A
-lower bound is useful only if a producer's clock is never ahead of the broker's by more than a known time, which the
-user guarantees with the option ``maxClockSkew``. For exact ranges in append time there are ``startingTimestamp``
-and ``endingTimestamp``.
+producer's clock (or explicitly: a replay preserves the old times), while logs are in the order in which the broker
+has appended messages. A message appended late may have been published at any time before, so an upper bound is useless.
+A lower bound is useful only if a producer's clock is never ahead of the broker's by more than a known time, which the
+user guarantees with the option ``maxClockSkew``. For exact ranges in append time use ``startingTimestamp`` and
+``endingTimestamp``.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ class JavaRuntime(NamedTuple):
     home: Path
     """The value for ``JAVA_HOME``."""
     origin: str
-    """Where it was found, in words."""
+    """Where it was found, for messages."""
     version: int
-    """Its major version; 0 if the runtime does not say."""
+    """Its major version; 0 if unknown."""
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, cache: Path | None = None) -> JavaRuntime:
@@ -102,7 +102,7 @@ def _release(home: Path) -> tuple[int, list[str]]:
     try:
         stated = dict(_RELEASE.findall((home / "release").read_text(errors="replace")))
     except OSError:
-        return 0, []  # not every distribution ships the file; Java itself complains later if it is too old
+        return 0, []  # not every distribution ships the file; Spark reports a runtime that is too old
     numbers = [int(number) for number in re.findall(r"\d+", stated.get("JAVA_VERSION", ""))[:2]]
     major = numbers[0] if numbers else 0
     if major == 1 and len(numbers) > 1:

@@ -1,7 +1,7 @@
 """Queries the extents and parts of logs, from a broker or from the manifests in a storage.
 
-Both answer the same three questions: how far the logs reach, where their sealed parts are, and which offset a
-time has. The driver asks them to plan; a task asks again when one of its parts is gone.
+Both sources provide the same three queries: the extents of logs, the locations of sealed parts, and the offset at a
+time. The driver uses them to plan; a task repeats a query when one of its parts no longer exists.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Logs(Protocol):
     """Source of information about logs."""
 
     def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
-        """Return how far logs reach."""
+        """Return the extents of logs."""
 
     def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
-        """Return where the sealed batches of a range are."""
+        """Return the parts with the sealed batches of a range."""
 
     def find_time(self, name: str, time_us: int) -> int:
         """Return the first offset that was appended at or after a time."""
@@ -48,11 +48,11 @@ class BrokerLogs:
         self.client = client
 
     def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
-        """Return how far logs reach."""
+        """Return the extents of logs."""
         return self.client.logs.states(topics, pattern=pattern)
 
     def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
-        """Return where the sealed batches of a range are."""
+        """Return the parts with the sealed batches of a range."""
         return self.client.logs.parts(topic, start, end)
 
     def find_time(self, name: str, time_us: int) -> int:
@@ -68,11 +68,11 @@ class BucketLogs:
         self._bucket = storage.bucket(cluster)
 
     def log_state(self, topics: Sequence[str] = (), *, pattern: str = "") -> list[LogState]:
-        """Return how far logs reach."""
+        """Return the extents of logs."""
         return self._bucket.log_state(topics, pattern=pattern)
 
     def log_parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
-        """Return where the sealed batches of a range are."""
+        """Return the parts with the sealed batches of a range."""
         return self._bucket.log_parts(topic, start, end)
 
     def find_time(self, name: str, time_us: int) -> int:
@@ -119,20 +119,20 @@ def log_states(logs: Logs, options: ReadOptions) -> dict[LogKey, LogState]:
         raise TopicNotFoundError(f"{error.message};{remedy}" if remedy else error.message) from None
     if not states and options.topics_pattern:
         raise TopicNotFoundError(
-            f"no topic matches topicsPattern {options.topics_pattern!r}, which has to match the whole of a name such as"
+            f"no topic matches topicsPattern {options.topics_pattern!r}; the expression must match a whole name such as"
             " /default/orders"
         )
-    kept = {}
+    readable = {}
     for state in states:
         if state.durability != Durability.NONE:
-            kept[LogKey(state.topic, state.partition)] = state
+            readable[LogKey(state.topic, state.partition)] = state
         elif options.topics_pattern:
-            logger.warning("topic %s keeps nothing (durability none); it is left out", state.name)
+            logger.warning("topic %s stores no messages (durability none) and is skipped", state.name)
         else:
             raise FailedPreconditionError(
-                f"topic {state.name!r} keeps nothing (durability none), so there is nothing to read; consume it instead"
+                f"topic {state.name!r} stores no messages (durability none) and cannot be read; consume it instead"
             )
-    return kept
+    return readable
 
 
 def locate(
@@ -149,7 +149,7 @@ def locate(
         found = logs.log_parts(state.name, span.start, span.end)
         where = f"topic {span.key.topic}, partition {span.key.partition}"
         if found.topic_id != state.topic_id:
-            raise FailedPreconditionError(f"{where}: it was deleted and created again just now; run the query again")
+            raise FailedPreconditionError(f"{where}: the topic was deleted and created again; run the query again")
         if found.start > span.start:
             losses.append(f"{where}: offsets [{span.start}, {found.start}) have expired")
         losses += [f"{where}: offsets [{start}, {end}) were lost" for start, end in found.gaps]
@@ -157,8 +157,8 @@ def locate(
         start = min(max(span.start, found.start_offset), span.end)
         sealed = max(found.end, start)
         if start < span.end:
-            kept = Span(span.key, start, span.end)
-            sources.append(Source(kept, state.name, state.topic_id, sealed, direct_parts(found)))
+            remaining = Span(span.key, start, span.end)
+            sources.append(Source(remaining, state.name, state.topic_id, sealed, direct_parts(found)))
     report_losses(losses, options)
     if options.storage_url:
         storages = dict.fromkeys(storages, options.storage_url)
@@ -174,4 +174,4 @@ def report_losses(losses: Sequence[str], options: ReadOptions) -> None:
     if losses and options.fail_on_data_loss:
         raise data_loss(losses)
     for loss in losses:
-        logger.warning("%s; the query goes on behind it (failOnDataLoss=false)", loss)
+        logger.warning("%s; the query continues after them (failOnDataLoss=false)", loss)

@@ -41,7 +41,7 @@ __all__ = [
 EARLIEST_OFFSET: Final = -2
 """In the JSON form of offsets: the first retained message."""
 LATEST_OFFSET: Final = -1
-"""In the JSON form of offsets: behind the last message."""
+"""In the JSON form of offsets: after the last message."""
 
 DEFAULT_PARTITION_BYTES: Final = 96 * MIB
 """A task costs about 100 ms before it reads a byte, so it should have work for half a second."""
@@ -62,7 +62,7 @@ class At(NamedTuple):
     time_us: int = 0
     """Microseconds since the epoch, for ``time``: the first message appended at or after it."""
     offsets: Mapping[str, Mapping[int, int]] | None = None
-    """Topic to partition to offset, for ``offsets``; -2 is the first one and -1 behind the last one."""
+    """Topic to partition to offset, for ``offsets``; -2 is the first message, and -1 is after the last one."""
 
 
 EARLIEST: Final = At("earliest")
@@ -106,7 +106,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_tail: bool = True
     """Also read unsealed messages from the broker."""
     fail_on_data_loss: bool = True
-    """Fail if requested messages are gone; otherwise warn and continue behind them."""
+    """Fail if requested messages are gone; otherwise warn and continue after them."""
     pushdown: bool = False
     """Use the query's filters to skip parts (needs ``spark.sql.python.filterPushdown.enabled``)."""
     storage_url: str = ""
@@ -366,7 +366,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
     where = _STREAM if streaming else _READ
     fields, given, secrets = _parse(options, where)
     if not {"topic", "topics", "topicsPattern"} & set(given):
-        raise ConfigurationError(f"{where} needs to know what to read: give the option topic, topics or topicsPattern")
+        raise ConfigurationError(f"{where} names no topic to read: set the option topic, topics or topicsPattern")
     if "servers" not in fields:
         if "storage_url" not in fields or "cluster" not in fields:
             raise ConfigurationError(
@@ -396,9 +396,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
     if streaming and "batch_id" in fields:
         raise ConfigurationError("option batchId is for batch queries; a stream numbers its batches itself")
     if "batch_id" in fields and "producer_id" not in fields:
-        raise ConfigurationError(
-            "option batchId needs the option producerId: a batch is known again by the two of them"
-        )
+        raise ConfigurationError("option batchId needs the option producerId: both together identify a batch")
     return WriteOptions(**fields)
 
 
@@ -420,7 +418,7 @@ def _parse(options: Mapping[str, str], where: str) -> tuple[dict[str, Any], list
             raise ConfigurationError(_refusal(name, lowered, where, here, elsewhere))
         if option.field in given:
             raise ConfigurationError(
-                f"the options {given[option.field]} and {option.name} say the same thing: give one of them"
+                f"the options {given[option.field]} and {option.name} have the same meaning: set only one of them"
             )
         given[option.field] = option.name
         fields[option.field] = option.parse(option.name, value)

@@ -1,8 +1,7 @@
 """Decodes payloads into columns of the user's schema.
 
-A format gets the requested fields, and then whole columns of payloads; it does not depend on topics. JSON is
-the only one so far. A format that needs more than bytes and a mode (a schema registry, say) gets it when it is created,
-in :data:`FORMATS`.
+A format is given the requested fields, and then whole columns of payloads; it does not depend on topics. JSON is the
+only one so far. A format with further dependencies (a schema registry, say) is created with them, in :data:`FORMATS`.
 
 A malformed payload is null in all its fields (``PERMISSIVE``; the column ``payload`` has the bytes), or ends the query
 (``FAILFAST``).
@@ -98,7 +97,7 @@ def find_format(name: str) -> PayloadFormat | None:
 def _check_type(name: str, kind: pa.DataType) -> None:
     if pa.types.is_map(kind) or pa.types.is_binary(kind) or pa.types.is_interval(kind) or pa.types.is_duration(kind):
         remedy = "; use a STRUCT or read it as STRING" if pa.types.is_map(kind) else ""
-        raise ConfigurationError(f"field {name!r}: payloadFormat=json cannot make the type {kind}{remedy}")
+        raise ConfigurationError(f"field {name!r}: payloadFormat=json does not support the type {kind}{remedy}")
     inner = []
     if pa.types.is_list(kind):
         inner = [(f"{name}[]", kind.value_type)]
@@ -106,15 +105,15 @@ def _check_type(name: str, kind: pa.DataType) -> None:
         inner = [(f"{name}.{field.name}", field.type) for field in kind]
     for path, part in inner:
         if pa.types.is_date(part):
-            raise ConfigurationError(f"field {path!r}: payloadFormat=json makes dates only of fields of their own")
+            raise ConfigurationError(f"field {path!r}: payloadFormat=json supports dates only as top-level fields")
         _check_type(path, part)
 
 
 class _JsonDecoder:
     """Parses a column at once, as lines; if that fails, in halves until each malformed payload is isolated.
 
-    A column is taken as parsed only if each payload begins and ends as an object does and there are as many objects as
-    payloads, so that two objects in one payload cannot make up for none in another one.
+    A column counts as parsed only if each payload begins and ends as an object does and there are as many objects as
+    payloads: otherwise two objects in one payload could hide an empty payload.
     """
 
     def __init__(self, fields: pa.Schema, *, fail_fast: bool) -> None:
@@ -180,7 +179,7 @@ class _JsonDecoder:
                 table = pa.Table.from_arrays(arrays, schema=self._written)
         if table.num_rows != len(rows):
             raise ValueError("it is not one JSON object")
-        # Not "safe", which would refuse to cut off nanoseconds; everything else has its type already, or is text.
+        # Not "safe", which would refuse to truncate nanoseconds. Other values have their types already, or are text.
         return table.select(self._schema.names).cast(self._schema, safe=False)
 
 
@@ -209,7 +208,7 @@ def _loosened(kind: pa.DataType) -> pa.DataType:
 
 
 def _fitted(found: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return an array as a type that differs in which inner values may be null; no values are looked at."""
+    """Return an array as a type that differs only in which inner values may be null, without checking values."""
     if found.type == kind:
         return found
     if pa.types.is_list(kind):
@@ -241,8 +240,8 @@ def _cut_times(found: pa.Array, kind: pa.DataType) -> pa.Array:
     lines = []
     for text in found.to_pylist():
         if text is not None and not _OF_TIMES.fullmatch(text):
-            raise ValueError(f"{text!r} is no time")
-        # Read as JSON once more, because Arrow takes other forms of times there than elsewhere.
+            raise ValueError(f"{text!r} is not a time")
+        # Parse it as JSON again, because Arrow accepts other forms of times there than elsewhere.
         value = "null" if text is None else f'"{_FINER.sub(_SIX, text)}"'
         lines.append(f'{{"t":{value}}}')
     table = _read("\n".join(lines).encode(), _parse_options(pa.schema([("t", kind)])))

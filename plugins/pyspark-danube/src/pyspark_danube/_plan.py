@@ -1,7 +1,7 @@
 """Plans the tasks of a query: splits the requested ranges into tasks of about equal size. Pure.
 
-First positions become *spans* of offsets, one for each plain topic or partition (:func:`choose_spans`). Then the
-messages of each span are located (:class:`Source`) by a caller with access. Then all of it, laid in one line, is cut
+First positions become *spans* of offsets, one for each plain topic or partition (:func:`choose_spans`). Then a caller
+with access to the logs locates the messages of each span (:class:`Source`). Then the sources, concatenated, are cut
 into tasks (:func:`pack`)::
 
     topic a, partition 0          topic a, partition 1      topic b
@@ -10,8 +10,8 @@ into tasks (:func:`pack`)::
     |   task 0    |       task 1        |       task 2        |   3   |
     +-------------+---------------------+---------------------+-------+
 
-A cut may go through a part; the reader finds the place by the part's index. A task may have many small pieces. So
-neither a topic of one huge part nor one of a thousand tiny ones affects the number of tasks.
+A cut may be inside a part; the reader finds the position with the part's index. A task may have many small pieces. So
+the number of tasks depends neither on one huge part nor on a thousand tiny ones.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FindTime = Callable[[LogKey, int], int]
 
 
 class Slice(msgspec.Struct, frozen=True, array_like=True):
-    """What a task reads of one log: messages ``[start, end)`` from parts, and behind them from a broker."""
+    """A task's share of one log: messages ``[start, end)``, read from parts and, after the last part, from a broker."""
 
     topic: str
     partition: int
@@ -65,7 +65,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True):
     start: int
     end: int
     sealed: int
-    """Messages below it are in the parts; those behind come from the broker."""
+    """End offset of the parts; messages from here on come from the broker."""
     parts: tuple[DirectPart, ...]
     """Parts that overlap the range, in the order of their offsets."""
 
@@ -109,7 +109,7 @@ class Source(NamedTuple):
         return runs
 
     def cut(self, start: int, end: int) -> Slice:
-        """Return a slice of it for a task."""
+        """Return the slice ``[start, end)`` for a task."""
         wanted = tuple(
             part
             for part in self.parts
@@ -148,7 +148,7 @@ def resolve(at: At, states: Mapping[LogKey, LogState], find_time: FindTime, *, d
         at: the position.
         states: the logs.
         find_time: finds a time in a log.
-        default: offset for logs that ``offsets`` do not name: -2 (the first message) or -1 (behind the last).
+        default: offset for logs that ``offsets`` do not name: -2 (the first message) or -1 (after the last).
     """
     named = at.offsets or {}
     found = {}
@@ -174,7 +174,8 @@ def choose_spans(
 ) -> tuple[list[Span], list[str]]:
     """Return the spans of a batch query, and a sentence for each requested range that is not available.
 
-    A start behind the end yields nothing, and is no loss; nor is an end behind the sealed part without the tail.
+    A start after the end yields nothing and is not a loss; neither is an end after the sealed messages, if the tail is
+    not read.
     """
     starts = resolve(starting, states, find_time, default=EARLIEST_OFFSET)
     ends = resolve(ending, states, find_time, default=LATEST_OFFSET)
@@ -189,7 +190,7 @@ def choose_spans(
             losses.append(f"{where}: offsets [{start}, {gone}) have expired; it begins at {state.start_offset}")
         if end > state.end_offset:
             first = max(start, state.end_offset)
-            losses.append(f"{where}: offsets [{first}, {end}) are not there; it ends at {state.end_offset}")
+            losses.append(f"{where}: offsets [{first}, {end}) do not exist; it ends at {state.end_offset}")
         start = max(start, state.start_offset)
         end = min(end, state.end_offset if include_tail else state.sealed_offset)
         if start < end:
@@ -200,8 +201,8 @@ def choose_spans(
 def data_loss(losses: Iterable[str]) -> DataLossError:
     """Return the error for ranges that cannot be read."""
     return DataLossError(
-        f"messages that were asked for are not there: {'; '.join(losses)}; ask for what is there, or use the option"
-        " failOnDataLoss=false to go on behind it"
+        f"requested messages do not exist: {'; '.join(losses)}; request existing offsets, or set the option"
+        " failOnDataLoss=false to continue after them"
     )
 
 
@@ -219,7 +220,7 @@ def pack(
         target_bytes: approximate maximum of bytes that a task should read.
         min_tasks: minimum number of tasks, if there are as many messages.
     """
-    # A span in a gap has nothing left to read; without such sources a cut's number is its source's place in the list.
+    # Drop sources without messages (a span in a gap), so that the number of a cut is its source's index in the list.
     readable = [(source, found) for source in sources if (found := source.runs())]
     runs = [(source, run) for source, found in readable for run in found]
     total = sum((end - start) * weight for _, (start, end, weight) in runs)
@@ -228,7 +229,7 @@ def pack(
     if not wanted:
         return []
     share = total / wanted
-    # Where each cut lies: the source's place in the list, and the offset in it.
+    # Position of each cut: the source's index in the list, and the offset in it.
     cuts = _cuts(runs, [share * number for number in range(1, wanted)], share)
     tasks: list[list[Slice]] = [[]]
     for number, (source, _) in enumerate(readable):

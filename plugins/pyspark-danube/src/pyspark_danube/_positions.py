@@ -4,19 +4,18 @@ Spark writes a position into the checkpoint, so it is a format::
 
     {"/default/orders": {"0": 1200, "1": 1187}, "ids": {"/default/orders": {"0": 71, "1": 72}}}
 
-It has for each topic and partition the offset of the first unread message, and the id of the log of that
-offset. The id tells a topic that was deleted and created again from one that continues. Topics
-begin with a slash, so ``ids`` is not a topic. Spark compares positions as text: :func:`encode` always writes the same
-text for the same position.
+For each topic and partition it has the offset of the first unread message, and the id of the log. The id distinguishes
+a topic that was deleted and created again from one that continues. Topics begin with a slash, so ``ids`` is not a
+topic. Spark compares positions as text: :func:`encode` always writes the same text for the same position.
 
 Changes of a log between two batches are handled in :func:`resume`:
 
 =========================================  =====================================================
-it is not in the position                  it appeared later: read from its first message
-its first messages have expired            loss; go on with the first that is left
-it ends before the position                loss (a log without sync, after a loss of power); go on at its end
+it is not in the position                  it is new: read from its first message
+its first messages have expired            loss; continue with the first existing one
+it ends before the position                loss (a log without sync, after a power loss); continue at its end
 it has another id                          loss; read the new log from its first message
-it is gone                                 loss; forget it
+it no longer exists                        loss; remove it from the position
 =========================================  =====================================================
 """
 
@@ -105,7 +104,7 @@ def decode(saved: Mapping[str, Any]) -> Positions:
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(
-            f"the checkpoint holds {dict(saved)!r}, which is no position in Danube topics; it belongs to another"
+            f"the checkpoint holds {dict(saved)!r}, which is not a position in Danube topics; it belongs to another"
             f" source: give the query a checkpointLocation of its own"
         ) from error
 
@@ -144,7 +143,7 @@ def spans(start: Mapping[LogKey, Position], end: Mapping[LogKey, Position]) -> l
 def share(waiting: Mapping[LogKey, int], limit: int) -> dict[LogKey, int]:
     """Divide ``limit`` (messages or bytes) among logs in proportion to their waiting messages.
 
-    The shares add up to the limit exactly, or to all there is. As long as the limit allows it each log gets at least
+    The shares add up to the limit exactly, or to all waiting messages. If the limit allows it, each log gets at least
     one, so that a busy log never starves a quiet one.
     """
     asking = {key: amount for key, amount in waiting.items() if amount > 0}
@@ -204,15 +203,15 @@ def admit(
 ) -> Positions:
     """Return the end of the next batch: the end of the logs, or less if the limits require it.
 
-    A limit in bytes goes by estimates, and is exceeded by one message of each log at most: every log that has any
-    moves on, so that a busy one never starves a quiet one, whose share may have less bytes than its next message.
+    A limit in bytes uses estimated sizes. It is exceeded by at most one message of each log: every log with messages
+    advances, even if its share is smaller than its next message, so that a busy log never starves a quiet one.
 
     Args:
-        begin: where reading goes on.
-        logs: the logs as they are now.
+        begin: where reading continues.
+        logs: the present logs.
         max_messages: at most this many messages.
         max_bytes: about this many bytes; needs ``runs``.
-        runs: what the messages of a log weigh.
+        runs: returns the estimated sizes of a log's messages.
     """
     waiting = {key: max(0, logs[key].end_offset - at.offset) for key, at in begin.items() if key in logs}
     granted = dict(waiting) if max_messages is None else share(waiting, max_messages)

@@ -1,10 +1,11 @@
 """Reads the slices of a task on an executor: sealed parts from the storage, the rest from the broker.
 
-The plan is as old as the query. In the meantime the broker may have merged parts into other ones, or deleted expired
-ones. A missing part is not an error: the task queries the present location of its messages and continues at the next
-offset. The result has the same messages, whichever object they are in.
+Since the plan was made, the broker may have merged parts, or deleted expired ones. So a missing part is not an error:
+the task queries the present location of its messages and continues at the next offset. The result has the same
+messages, whichever object they are in.
 
-Behind the parts the broker takes over, at an exact offset. It still has messages sealed since then, or reads them.
+Messages after the last part are read from the broker, from an exact offset on. The broker also serves messages that
+were sealed since the plan was made.
 """
 
 from __future__ import annotations
@@ -107,11 +108,11 @@ class _Reading:
                 replans += 1
                 if replans > _REPLANS:
                     raise
-                logger.info("%s; asking where the messages from offset %d on are now", error.message, position)
+                logger.info("%s; locating the messages from offset %d on again", error.message, position)
                 known = {(part.storage, part.object) for part in parts if part.part.end_offset > position}
-                position, parts = self._ask_again(wanted, position, sealed)
+                position, parts = self._locate_again(wanted, position, sealed)
                 if parts and {(part.storage, part.object) for part in parts} == known:
-                    raise  # still where it was said to be, and not there
+                    raise  # the location is unchanged, so the object is missing
         position = max(position, sealed, wanted.start)
         if position < wanted.end:
             yield from self._tail(wanted, position)
@@ -131,8 +132,8 @@ class _Reading:
                     raise
                 left = self._end_now(wanted)
                 if left >= end:
-                    raise  # all of it is there: something else is wrong
-                logger.info("%s; going on with what is left of it", error.message)
+                    raise  # the log still has all requested messages: this is another error
+                logger.info("%s; continuing with the remaining messages", error.message)
                 end = left
 
     def _end_now(self, wanted: Slice) -> int:
@@ -152,7 +153,7 @@ class _Reading:
             if spans:
                 yield from self._storage(name).read_all(spans, producers=producers)
 
-    def _ask_again(self, wanted: Slice, position: int, sealed: int) -> tuple[int, list[DirectPart]]:
+    def _locate_again(self, wanted: Slice, position: int, sealed: int) -> tuple[int, list[DirectPart]]:
         """Return the offset where reading continues, and the present parts.
 
         Raises:
@@ -169,14 +170,14 @@ class _Reading:
         except (TopicNotFoundError, FailedPreconditionError) as error:
             if self._options.fail_on_data_loss:
                 raise
-            logger.info("%s; nothing is left of what was to be read", error.message)
+            logger.info("%s; none of the requested messages are left", error.message)
             return wanted.end, []
         if found.topic_id != wanted.topic_id:
             if not self._options.fail_on_data_loss:
                 return wanted.end, []
             raise DataLossError(
                 f"topic {wanted.topic}, partition {wanted.partition}: it was deleted and created again while the query"
-                f" was running; what it had from offset {position} on is gone; run the query again"
+                f" was running; its messages from offset {position} on are lost; run the query again"
             )
         for name, url in found.storages.items():
             self._urls.setdefault(name, self._options.storage_url or url)

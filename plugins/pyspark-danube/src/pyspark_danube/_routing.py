@@ -1,9 +1,8 @@
 """Assigns rows to partitions: by key, in the same way as native producers, or in turn.
 
-A key belongs to partition FNV-1a 64 (key) mod N, with Spark as with any producer, so that the order of a key's messages
-means something when both write to a topic. :func:`danube.model.names.route_key` says the same in Python, at a
-microsecond per ten characters; here a whole column goes one byte position at a time through numpy, which costs a few
-nanoseconds per character.
+A key belongs to partition FNV-1a 64 (key) mod N for all producers, so the messages of a key stay in order if Spark and
+other producers write to a topic. :func:`danube.model.names.route_key` computes the same in Python, at a microsecond per
+ten characters; here numpy processes a whole column one byte position at a time, at a few nanoseconds per character.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _PRIME = np.uint64(0x100000001B3)
 
 
 def utf8_bytes(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Return where the values of a string or binary column begin and end, and the bytes they point into.
+    """Return the bounds of the values of a string or binary column, and the bytes that they refer to.
 
     Value ``i`` is ``data[bounds[i]:bounds[i + 1]]``; for nulls it is undefined.
     """

@@ -3,10 +3,10 @@
 ============== ====================== ==============================================================================
 column         type                   meaning
 ============== ====================== ==============================================================================
-``payload``    BINARY or STRING       what the message holds; required, never null
-``key``        BINARY or STRING       decides the partition; null: none
+``payload``    BINARY or STRING       contents of the message; required, never null
+``key``        BINARY or STRING       determines the partition; null: none
 ``attributes`` MAP<STRING, STRING>    null: none
-``topic``      STRING                 where the row goes, if there is no option ``topic``
+``topic``      STRING                 target topic of the row, if there is no option ``topic``
 ============== ====================== ==============================================================================
 
 Rows with neither key nor attributes become a list of payloads, which the client encodes without an object per
@@ -69,12 +69,12 @@ def check_columns(schema: StructType, *, has_topic: bool) -> None:
     if "payload" not in names:
         near = get_close_matches("payload", names, 1)
         raise ConfigurationError(
-            f"there is no column 'payload' among {', '.join(map(repr, names)) or 'no columns at all'}; name what the"
-            f" messages shall hold, for example df.selectExpr('{near[0] if near else 'to_json(struct(*))'} AS payload')"
+            f"there is no column 'payload' among {', '.join(map(repr, names)) or 'no columns at all'}; select the"
+            f" payload, for example df.selectExpr('{near[0] if near else 'to_json(struct(*))'} AS payload')"
         )
     if not has_topic and "topic" not in names:
         raise ConfigurationError(
-            "there is neither an option 'topic' nor a column 'topic': say where the rows go, for example"
+            "there is neither an option 'topic' nor a column 'topic': name the target topic, for example"
             " .option('topic', '/default/orders')"
         )
 

@@ -30,26 +30,26 @@ FROZEN_DAEMON: Final = "pyspark_danube.daemon"
 
 _DAEMON_OPTION: Final = "spark.python.daemon.module"
 _CHECKPOINT_OPTIONS: Final = {
-    # Both are needed: Hadoop's FileContext starts a `readlink` for each look at a file, and its file system with
-    # checksums three `chmod` for each file. Without them a rename is still a rename(2).
+    # Both are needed: Hadoop's FileContext starts a `readlink` process for each access to a file, and its file system
+    # with checksums three `chmod` processes for each file. Without them a rename is still a rename(2).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
-        "a micro-batch is noted in its checkpoint without twenty other processes",
+        "a micro-batch writes its checkpoint without starting twenty processes",
     ),
     "spark.hadoop.fs.file.impl": (
         "org.apache.hadoop.fs.RawLocalFileSystem",
-        "local files are written without companions that hold checksums",
+        "local files are written without additional checksum files",
     ),
 }
 _OPTIONS: Final = {
     "spark.python.unix.domain.socket.enabled": (
         "true",
-        "Java and Python talk through Unix sockets: a task costs half as much",
+        "Java and Python communicate through Unix sockets: a task costs half as much",
     ),
     "spark.sql.session.timeZone": ("UTC", "timestamps read as they are stored"),
     "spark.sql.execution.arrow.pyspark.enabled": ("true", "toPandas() and createDataFrame() by columns, not by rows"),
-    # By itself Spark hides options with "url", "secret", "password", "token" or "accesskey" in their names. It looks
-    # for the pattern in values, too, where the word "catalog" alone would be found too often.
+    # By default Spark hides options with "url", "secret", "password", "token" or "accesskey" in their names. It also
+    # matches the pattern against values, where the word "catalog" alone would match too often.
     "spark.sql.redaction.options.regex": (
         "(?i)url|storage[.]?options|^catalog$",
         "plans of streams, in explain() and in errors, do not show credentials of a storage or a catalogue",
@@ -71,7 +71,7 @@ class Setting(NamedTuple):
     """Environment variable, or Spark option."""
     value: str
     made_by: str
-    """``danube``; ``user`` if it was there before; ``too late`` if a running session could not be given it."""
+    """``danube``; ``user`` if it was set before; ``too late`` if the running session cannot change it."""
     reason: str
 
 
@@ -81,8 +81,8 @@ _RUNNER_VARIABLES: Final = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
-"""What Spark writes into the environment of a Python source whenever a streaming query starts; the values are its own
-then."""
+"""Variables that Spark sets in the environment of a Python source whenever a streaming query starts. The values are
+placeholders, which Spark replaces."""
 
 _made: list[Setting] = []
 
@@ -97,25 +97,25 @@ def session(
     unchecked_arrow: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a Spark session (the running one, if there is one) with the settings that a Danube source wants.
+    """Return a Spark session (the running one, if there is one) with the settings that a Danube source needs.
 
-    What was set is logged in one line by the logger ``pyspark_danube`` and can be read with :func:`settings`. Nothing
-    that ``config``, ``spark-defaults.conf``, a running session or the environment say is overruled.
+    The settings made are logged in one line by the logger ``pyspark_danube`` and returned by :func:`settings`. Settings
+    in ``config``, ``spark-defaults.conf``, a running session or the environment take precedence.
 
     Args:
         app_name: name of the application.
-        master: as Spark takes it, for example ``local[2]``; by default what Spark is configured with.
+        master: Spark's master, for example ``local[2]``; by default that of Spark's configuration.
         remote: use Spark Connect: ``sc://host:port``, or ``local[2]`` for a server in a process of its own.
         frozen_daemon: fork Python workers from a process that has imported NumPy, PyArrow and pandas. A task then
-            costs 30 instead of 80 ms, and a worker less memory; Spark advises against importing them before a fork,
-            as they may have threads. No trouble was seen, and it is off by default.
+            costs 30 instead of 80 ms, and a worker less memory. Spark advises against importing them before a fork,
+            because they may start threads. No problems are known; off by default.
         fast_checkpoints: write checkpoints on local disks directly. Hadoop starts about twenty processes in each
-            micro-batch to set modes and to look for links, which takes longer than all the rest of a small one. Spark's
-            checksums of checkpoint files stay; Hadoop's ``.crc`` files beside local files are not written any more. Off
-            by default, because Hive's catalog and S3A insist on Hadoop's own class for local files.
-        unchecked_arrow: let Java read Arrow's buffers without checking each access: a tenth less for rows that come
-            from Python. Off by default, because a function of yours that makes broken buffers then ends the JVM
-            instead of the query.
+            micro-batch to set modes and to resolve links, which takes longer than the rest of a small one. Spark's
+            checksums of checkpoint files remain; Hadoop's ``.crc`` files beside local files are no longer written. Off
+            by default, because Hive's catalog and S3A require Hadoop's own class for local files.
+        unchecked_arrow: let Java read Arrow's buffers without checking each access, which makes rows from Python a
+            tenth cheaper. Off by default, because a user function that creates invalid buffers then crashes the JVM
+            instead of failing the query.
         config: further Spark options.
 
     Raises:

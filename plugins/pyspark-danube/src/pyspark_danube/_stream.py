@@ -1,10 +1,10 @@
 """Reads topics as a stream: ``spark.readStream.format("danube")``.
 
-Spark asks the source, which lives in one process of the driver for as long as the query runs, how far the next batch
-goes (:meth:`~StreamReader.latestOffset`), writes the answer to its log, and asks which tasks read that batch
-(:meth:`~StreamReader.partitions`). After a crash it asks the second question again with what the log says. So the first
-answer may depend on what is there now, and the second one only on its arguments: a batch that is read again is the
-same, for as long as the broker keeps the messages.
+The source lives in one process of the driver while the query runs. For each batch Spark first asks it for the end of
+the batch (:meth:`~StreamReader.latestOffset`), writes the answer to its log, and then asks for the tasks that read the
+batch (:meth:`~StreamReader.partitions`). After a crash Spark repeats the second call with the logged offsets. So the
+first answer may depend on the present state of the topics, but the second one only on its arguments: a batch that is
+read again is the same, while the broker has the messages.
 
 A batch is planned and read like a batch query: sealed parts directly from the storage, the tail from the broker. A
 query that begins in the distant past reaches the present in the same way.
@@ -70,14 +70,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_watch": None, "_target": None, "_answered": None, "_reported": None}
 
-    # --- Where the query stands ---
+    # --- Positions ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the position where a query without a checkpoint begins, according to its options.
 
         Raises:
             ConfigurationError: offsets are given for a topic or partition that does not exist.
-            TopicNotFoundError: a topic does not exist, whatever ``failOnDataLoss`` says: nothing of it is lost yet.
+            TopicNotFoundError: a topic does not exist. ``failOnDataLoss`` has no effect on this.
             FailedPreconditionError: a topic stores nothing.
             ConnectionLostError: no broker answers.
         """
@@ -93,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode({key: Position(offset, states[key].topic_id) for key, offset in starts.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a batch; if there are two, the other one is enforced, too."""
+        """Return the limit of a batch; if there are two, :meth:`latestOffset` enforces both."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -142,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Record the present end of the logs: the query ends there."""
         self._target = _ends(self._watching().refresh().states)
 
-    # --- What a batch reads ---
+    # --- Tasks of a batch ---
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch.
@@ -169,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if (begin, stop) != (span.start, span.end):
                 losses.append(
                     f"of the offsets {span.start} to {span.end - 1} of {where}, "
-                    + (f"only {begin} to {stop - 1} are there" if begin < stop else "none are there")
+                    + (f"only {begin} to {stop - 1} exist" if begin < stop else "none exist")
                 )
             if begin < stop:
                 present.append(Span(span.key, begin, stop))
@@ -184,7 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, ReadTask)
         return read_task(partition, self._options, self._columns)
 
-    # --- Parts of it ---
+    # --- Internals ---
 
     def _watching(self) -> Watch:
         if self._watch is None:
@@ -192,7 +192,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._watch
 
     def _visible(self, states: Mapping[LogKey, LogState], at: Mapping[LogKey, Position]) -> dict[LogKey, LogState]:
-        """Return the logs as visible to a query that ends at the logs' ends when it began (``availableNow``)."""
+        """Return the logs as a query with ``availableNow`` sees them: they end where they ended when it began."""
         if self._target is None:
             return dict(states)
         visible = {}
@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             target = self._target.get(key)
             if target is not None and target.topic_id == state.topic_id:
                 known = at.get(key)
-                # A query may have come further than that already: it began at "latest", a moment later.
+                # The query may already be past that: it began at "latest", a moment later.
                 end = target.offset if known is None else max(target.offset, known.offset)
                 visible[key] = msgspec.structs.replace(state, end_offset=min(end, state.end_offset))
         return visible
@@ -208,7 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _locate(
         self, client: Client, wanted: list[Span], states: Mapping[LogKey, LogState]
     ) -> tuple[list[Source], dict[str, str]]:
-        """Locate messages. For unsealed ones no query is needed: the broker has them."""
+        """Locate messages. Unsealed ones need no query: they are read from the broker."""
         tail = [span for span in wanted if span.start >= states[span.key].sealed_offset]
         sealed = [span for span in wanted if span.start < states[span.key].sealed_offset]
         sources, storages = locate(BrokerLogs(client), self._options, sealed, states)
@@ -222,11 +222,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if self._options.fail_on_data_loss:
             raise DataLossError(
-                f"messages were gone before the query has read them: {'; '.join(losses)}. Read further with the option"
-                f" failOnDataLoss=false, which goes on behind them, or begin anew with another checkpointLocation; to"
+                f"messages were lost before the query read them: {'; '.join(losses)}. Set the option"
+                f" failOnDataLoss=false to continue after them, or start over with another checkpointLocation; to"
                 f" keep messages for longer, change the topic's retention"
             )
-        logger.warning("messages were gone before the query has read them: %s", "; ".join(losses))
+        logger.warning("messages were lost before the query read them: %s", "; ".join(losses))
 
 
 def _ends(states: Mapping[LogKey, LogState]) -> Positions:

@@ -2,12 +2,11 @@
 
 Spark asks an idle source for its latest offset a hundred times a second. The answer comes from memory, which is
 updated by a thread that makes one call to the broker after the other: a long poll that ends when a log has grown beyond
-its known end. The broker answers a few milliseconds after a change was acknowledged, and does nothing
-until then.
+its known end. The broker answers a few milliseconds after a change was acknowledged, and does nothing until then.
 
-No notification of the query's end is needed, which Spark does not send reliably: the thread is a daemon, and so is
-that of the connection. They end with the process. An unavailable broker is waited for, for five minutes; then the query
-fails, and continues from its checkpoint when it is started again.
+Spark does not reliably report the end of a query. So the thread, and that of the connection, are daemons, which end
+with the process. If the broker is unavailable for five minutes, the query fails; it continues from its checkpoint when
+it is started again.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["Logs", "Watch"]
 
 _POLL_S = 15.0
-"""Longest wait of one call: how late retention and a topic's new id are noticed while nothing is published."""
+"""Maximum wait of one call. Without new messages, changes by retention and new topic ids are noticed this late."""
 _PATIENCE_S = 300.0
 """How long the broker may be unavailable before the query fails."""
 _PAUSE_S = 1.0
 """Pause between two attempts when the broker, or a topic, is unavailable."""
 _NEVER: Final = 2**63 - 1
-"""An end that no log reaches: for a log that stores nothing, and so never changes."""
+"""Known end of logs that store nothing: they never grow beyond it."""
 
 logger = logging.getLogger("pyspark_danube")
 
@@ -67,9 +66,9 @@ class Watch:
 
         Raises:
             ConnectionLostError: no broker answers.
-            TopicNotFoundError: a topic with a name does not exist, and none may be deleted; a pattern need not match
-                anything yet.
-            FailedPreconditionError: a topic with a name stores nothing, and none may be deleted.
+            TopicNotFoundError: a named topic does not exist, and ``fail_on_data_loss`` is set. A pattern need not match
+                any topic yet.
+            FailedPreconditionError: a named topic stores nothing, and ``fail_on_data_loss`` is set.
         """
         self._options = options
         self._topics = list(options.topics)
@@ -110,8 +109,8 @@ class Watch:
         """Query the broker now, for a query that has read nothing yet: a missing topic is then an error.
 
         Raises:
-            TopicNotFoundError: a topic with a name does not exist; the message has the nearest one.
-            FailedPreconditionError: a topic with a name stores nothing.
+            TopicNotFoundError: a named topic does not exist; the message has the most similar name.
+            FailedPreconditionError: a named topic stores nothing.
             DanubeError: the broker does not answer.
         """
         if not self._topics:
@@ -124,7 +123,7 @@ class Watch:
         Raises:
             DanubeError: it does not answer, or a topic is gone.
         """
-        return self._replace(self._ask())
+        return self._replace(self._query())
 
     def _run(self) -> None:
         away_since: float | None = None
@@ -133,7 +132,7 @@ class Watch:
             try:
                 with self._lock:
                     known = self._ends
-                self._replace(self._ask(known))
+                self._replace(self._query(known))
                 away_since = None
             except DanubeError as error:
                 if away_since is None:
@@ -142,10 +141,10 @@ class Watch:
                     with self._lock:
                         self._failure = error
                     return
-                logger.warning("the broker is away (%s); waiting for it", error.message)
+                logger.warning("the broker is unavailable (%s); waiting for it", error.message)
                 time.sleep(_PAUSE_S)
 
-    def _ask(self, known: dict[str, int] | None = None) -> list[LogState]:
+    def _query(self, known: dict[str, int] | None = None) -> list[LogState]:
         """Return the states; with ``known``, as soon as they have changed."""
         wait_s = 0.0 if known is None else _POLL_S
         try:
@@ -154,9 +153,9 @@ class Watch:
             if not self._may_vanish:
                 raise DataLossError(
                     f"{error.message}: it was deleted while the query was running; with the option failOnDataLoss=false"
-                    " the query goes on with its other topics, and with this one when it is there again"
+                    " the query continues with its other topics, and with this one when it exists again"
                 ) from error
-        # A topic is gone, but the others are still there, and it may come back.
+        # A topic was deleted. Return the others; the topic may be created again.
         if known is not None:
             time.sleep(_PAUSE_S)
         found: list[LogState] = []
@@ -164,7 +163,7 @@ class Watch:
             try:
                 found += self.client.logs.states([topic])
             except TopicNotFoundError:
-                logger.debug("topic %s is gone", topic)
+                logger.debug("topic %s does not exist", topic)
         return found
 
     def _replace(self, states: Iterable[LogState]) -> Logs:
@@ -175,9 +174,9 @@ class Watch:
         new: dict[LogKey, LogState] = {}
         ends: dict[str, int] = {}
         for state in states:
-            kept = state.durability != Durability.NONE
-            ends[state.name] = state.end_offset if kept else _NEVER
-            if kept:
+            readable = state.durability != Durability.NONE
+            ends[state.name] = state.end_offset if readable else _NEVER
+            if readable:
                 new[LogKey(state.topic, state.partition)] = state
         with self._lock:
             self._ends = ends

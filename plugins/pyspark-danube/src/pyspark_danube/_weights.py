@@ -52,7 +52,7 @@ class Weights:
             return client.logs.parts(log.name, start, end).parts
         except (FailedPreconditionError, TopicNotFoundError) as error:
             # Deleted since the states were queried, and possibly created again: that is handled when it is read.
-            logger.debug("nothing of %s can be weighed in [%d, %d): %s", log.name, start, end, error.message)
+            logger.debug("no known sizes of %s in [%d, %d): %s", log.name, start, end, error.message)
             return []
 
     def _tail(self, client: Client, log: LogState, at: int) -> float:
@@ -62,7 +62,7 @@ class Weights:
                 with client.logs.read(log.name, at, at + 1, topic_id=log.topic_id) as reading:
                     batches = list(reading)
             except (DataLossError, FailedPreconditionError, TopicNotFoundError) as error:
-                logger.debug("nothing of %s can be weighed at offset %d: %s", log.name, at, error.message)
+                logger.debug("no known sizes of %s at offset %d: %s", log.name, at, error.message)
                 batches = []
             if not batches:
                 # Expired, in a gap, or of a deleted topic: whether that is a loss is decided when it is planned

@@ -1,19 +1,19 @@
-"""The sink: writes rows as messages, all of a batch or none, exactly once.
+"""The sink: writes the rows of a batch as messages, atomically and exactly once.
 
-Spark runs a write in two places. Its tasks call ``write`` on executors, perhaps several times for the same rows (a task
-failed, was too slow, or lost its executor), and hand small messages to the driver, which calls ``commit``, perhaps
-several times for the same batch (the driver was killed before it had noted the commit in the checkpoint). So:
+Spark runs a write in two places. Its tasks call ``write`` on executors, possibly several times for the same rows (a
+task failed, was too slow, or lost its executor), and pass small messages to the driver, which calls ``commit``,
+possibly several times for the same batch (the driver was killed before it wrote the commit to the checkpoint). So:
 
 * a task *stages*: the broker stores its messages invisibly, one stage for each topic or partition of the task's
   rows. The task passes the list of its stages to the driver;
-* the driver *commits* the stages that Spark has named, in one call, under (producer id, batch id). The broker does so
-  once: a batch id that is not above the last committed one changes nothing. Stages that are not named are dropped.
+* the driver *commits* the stages that Spark has accepted, in one call, under (producer id, batch id). A batch is
+  committed once: a batch id that is not above the last committed one changes nothing. Other stages are dropped.
 
 The identity of a stream's writer is its producer id: the option ``producerId``, else the id of the query, which is
 stored in the checkpoint. The batch id is Spark's. A batch write has an identity only if the user gives it one
-(``producerId`` and ``batchId``); without one it is still all or nothing, but a repetition stores it twice. With only a
-``producerId`` it takes the next batch id, and so may a concurrent one: its commit carries a label of its own, so that
-the second one gets an error that its rows are not stored.
+(``producerId`` and ``batchId``); without one it is still atomic, but a repetition stores it twice. With only a
+``producerId`` it takes the next batch id, and a concurrent write may take the same one. Each commit carries a label of
+its own, so the second one fails with an error that its rows are not stored.
 
 Each attempt of a write has an id of its own, under which its tasks stage. When it fails the driver aborts that id:
 running tasks are then refused, whenever they open or finish their stages. In a stream the tasks know the
@@ -136,21 +136,21 @@ class BatchWriter(DataSourceArrowWriter):
                 lost them. Nothing was written.
         """
         taken = (
-            f"another write of producer {self._producer!r} ran at the same time and has taken batch {self._batch_id}:"
-            " the rows of this one were not written. Write them again, and give writes that overlap a producerId each"
+            f"a concurrent write of producer {self._producer!r} has committed batch {self._batch_id}: the rows of this"
+            " write were not written. Write them again, and give concurrent writes different producerIds"
         )
         if self._options.batch_id is not None:
             taken = (
-                f"producer {self._producer!r} has gone on to batch {self._batch_id} or a later one in a stream, or in a"
-                " write without a batchId: nothing tells whether the rows of this write are there, and it has written"
-                " none. Look for them, and give a producer's batches either all of them a batchId or none"
+                f"producer {self._producer!r} has committed batch {self._batch_id} or a later one in a stream, or in a"
+                " write without a batchId. This write has written nothing; whether an earlier attempt has stored its"
+                " rows is unknown: check the topic. Set batchId for all writes of a producer, or for none"
             )
         _commit(self._options, self._producer, self._batch_id, _stages(messages), self._label, taken)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drop the stages of this write, including future ones of tasks that are still running.
 
-        Not all stages of the batch: another write of the producer may be in progress for the same one.
+        Other stages of the batch remain: another write of the producer may be in progress for the same batch.
         """
         del messages  # an unfinished task has none
         _abort(self._options, self._producer, self._batch_id, self._write_id)
@@ -181,8 +181,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """
         for producer, query in {(each.producer, each.query) for each in messages if isinstance(each, Written)}:
             taken = (
-                f"producer {producer!r} has committed its batch {batchId} in another query: this one has a new"
-                " checkpoint. Its rows were not written, because their batch ids are taken: give it another producerId"
+                f"producer {producer!r} has committed batch {batchId} in another query; this one has a new checkpoint."
+                " Its rows were not written, because their batch ids are in use: set another producerId"
             )
             _commit(self._options, producer, batchId, _stages(messages), query, taken)
 
@@ -207,7 +207,7 @@ def stage_rows(
     Raises:
         FailedPreconditionError: the write was aborted.
         InvalidArgumentError: a row has no payload or no topic.
-        DanubeError: the broker refuses them; the task has failed, and leaves nothing behind.
+        DanubeError: the broker refuses them; the task has failed, and its stages are dropped.
     """
     with ExitStack() as stack:
         staging: _Staging | None = None
@@ -248,7 +248,7 @@ class _Staging:
             self._add(rows.filter(pc.equal(topics, name)), name)
 
     def finish(self) -> tuple[StagedBatch, ...]:
-        """Return the stages when all are on the broker's disk."""
+        """Wait until all stages are on the broker's disk, and return them."""
         return tuple(stage.finish() for stage in self.stages.values())
 
     def _add(self, rows: pa.RecordBatch, topic: str) -> None:
@@ -315,7 +315,7 @@ def _stages(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatch]
 def _task() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise FailedPreconditionError("the sink writes in tasks of Spark, and this is none")
+        raise FailedPreconditionError("the sink writes only in Spark tasks, and this code does not run in one")
     return context
 
 
@@ -323,7 +323,7 @@ def _property(context: TaskContext, name: str) -> str:
     value = context.getLocalProperty(name)
     if value is None:
         raise FailedPreconditionError(
-            f"Spark has not told the task its {name!r}; write with foreachBatch and the options producerId and batchId"
+            f"Spark has not set {name!r} for the task; write with foreachBatch and the options producerId and batchId"
         )
     return value
 
@@ -341,7 +341,7 @@ def _partition(context: TaskContext | None) -> int:
 
 
 def _attempt(context: TaskContext | None) -> str:
-    """Return a name of an attempt of a task for people: stage, partition, attempt."""
+    """Return a readable name for an attempt of a task: stage, partition, attempt."""
     if context is None:
         return ""
     return f"{context.stageId()}.{context.partitionId()}.{context.attemptNumber()}"

@@ -10,8 +10,8 @@ function                  what it does                                          
 :func:`replay`            a range of a topic back into a topic                                producer id and batch id
 ========================  ==================================================================  ========================
 
-Each is a few lines over the data source ``danube``, for scripts and notebooks; ``danube pipeline`` is their face on the
-command line. Streams come back as Spark's own ``StreamingQuery``; :func:`follow` waits for one and reports progress.
+Each is a few lines over the data source ``danube``, for scripts and notebooks; ``danube pipeline`` is the command line
+for them. Streams are returned as Spark's ``StreamingQuery``; :func:`follow` waits for one and reports progress.
 """
 
 from __future__ import annotations

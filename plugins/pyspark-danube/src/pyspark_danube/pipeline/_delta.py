@@ -1,7 +1,7 @@
 """Delta tables, written with delta-rs (the package ``deltalake``): no jar and no Spark catalogue needed.
 
-The marker of a query is Delta's own: an *application transaction*, which every commit may carry and no clean-up of the
-log removes. Files are opened with delta-rs too, so that one set of storage options serves the log and the data.
+The marker of a query is an *application transaction* of Delta, which any commit may contain and no clean-up of the log
+removes. Files are also opened with delta-rs, so that one set of storage options applies to the log and the data.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class _Delta(LakeTable):
         if by := table.metadata().partition_columns:
             # Delta takes the value of such a column from the name of a file's partition, never from the file.
             raise FailedPreconditionError(
-                f"the Delta table {self._url} is partitioned by {', '.join(by)}, and an export writes files of no"
-                " partition; export to a table without partitions, and from there into this one"
+                f"the Delta table {self._url} is partitioned by {', '.join(by)}, and an export cannot write partitioned"
+                " files; export to a table without partitions, and from there into this one"
             )
         there = {field.name: field.type for field in table.schema().fields}
         for field in Schema.from_arrow(schema).fields:
@@ -103,7 +103,7 @@ class _Delta(LakeTable):
             table = self._open()
             last = table.transaction_version(query)
             if last is not None and last >= batch:
-                return failure is not None  # after an attempt it may be ours, and the files are needed
+                return failure is not None  # the entry may be from our failed attempt: then the files are needed
             try:
                 table.create_write_transaction(
                     actions,
@@ -118,10 +118,10 @@ class _Delta(LakeTable):
                 failure = error
             else:
                 return True
-        raise StorageConflictError(f"others keep changing the Delta table {self._url}: {failure}") from failure
+        raise StorageConflictError(f"concurrent changes of the Delta table {self._url}: {failure}") from failure
 
     def stats(self, metadata: Any) -> str:
-        """Return rows, and least and greatest value of integer columns (offsets among them), in Delta's own form."""
+        """Return number of rows, and minimum and maximum of integer columns (offsets included), in Delta's format."""
         least: dict[str, int] = {}
         greatest: dict[str, int] = {}
         for index in range(metadata.num_columns):

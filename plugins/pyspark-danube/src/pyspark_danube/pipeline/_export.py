@@ -47,10 +47,10 @@ def export_table(
     storage: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Export topics to a table: every message once, however often the job is killed and restarted.
+    """Export topics to a table: every message once, even if the job is killed and restarted.
 
-    Restarted with the same checkpoint it continues at its position. A new checkpoint begins at ``starting``, and
-    appends messages from there on to the table.
+    A restart with the same checkpoint continues at its position. With a new checkpoint the job begins at ``starting``,
+    and appends all messages from there on to the table.
 
     Args:
         session: a Spark session.
@@ -59,8 +59,8 @@ def export_table(
         servers: URL of the broker, ``danube://host:port``.
         kind: kind of ``target``.
         checkpoint: directory with the query's progress; by default inside a local table.
-        once: end when everything that was there at the start is exported; otherwise continue indefinitely.
-        every_s: seconds between two commits of the table, when it continues indefinitely. Each makes new files.
+        once: end when all messages that existed at the start are exported; otherwise continue indefinitely.
+        every_s: seconds between two commits of the table, without ``once``. Each commit adds new files.
         starting: ``earliest``, ``latest``, offsets as JSON, or a time, for a new checkpoint.
         schema: payloads are JSON objects with these fields (``"id BIGINT, total DOUBLE"``), which become columns beside
             topic, partition, offset, publish_time and key; empty: payloads stay as they are.
@@ -127,7 +127,7 @@ def _iceberg(
 
 
 def _absolute(path: str) -> str:
-    """Return a path that means the same in every process of Spark."""
+    """Return a path with the same meaning in all processes of Spark."""
     return path if "://" in path else os.path.abspath(path)
 
 

@@ -1,7 +1,7 @@
 """Iceberg tables, written with ``pyiceberg``: any of its catalogues, or one in an SQLite file in the warehouse.
 
 The marker of a query is a *table property*, changed in the same transaction that adds the files. (A property of the
-snapshot would do at first; but snapshots expire, and with them the memory of what was stored.)
+snapshot would be lost when the snapshot expires.)
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Iceberg(LakeTable):
             table = self._open()
             last = _last_batch(table, query)
             if last is not None and last >= batch:
-                return failure is not None  # after an attempt it may be ours, and the files are needed
+                return failure is not None  # the entry may be from our failed attempt: then the files are needed
             try:
                 with table.transaction() as transaction:
                     transaction.set_properties({_MARKER + query: str(batch)})
@@ -148,7 +148,7 @@ class _Iceberg(LakeTable):
                 time.sleep(random.uniform(0, _PAUSE_S * (attempt + 1)))
             else:
                 return True
-        raise StorageConflictError(f"others keep changing the Iceberg table {self._name}: {failure}") from failure
+        raise StorageConflictError(f"concurrent changes of the Iceberg table {self._name}: {failure}") from failure
 
 
 def _last_batch(table: Table, query: str) -> int | None:

@@ -46,12 +46,12 @@ def import_table(
         key: column that becomes the key.
         payload: column that becomes the payload; by default the whole row as a JSON object.
         attributes: column of texts by name that becomes the attributes.
-        producer_id: name that makes a repetition known. With ``batch_id`` the rows are written once, however often this
-            is called.
+        producer_id: name that identifies repetitions. With ``batch_id`` the rows are written once, even if this is
+            called several times.
         batch_id: number of this import among those of ``producer_id``; must grow.
 
     Returns:
-        Number of rows that Spark has passed on (even if the broker knew the batch already).
+        Number of rows that Spark has passed to the sink (even if the broker has stored the batch before).
 
     Raises:
         InvalidArgumentError: a column is missing, or ``batch_id`` comes without ``producer_id``.
@@ -87,16 +87,16 @@ def import_stream(
 
     Args:
         checkpoint: directory with the query's progress.
-        producer_id: by default the query's own id. Give one to start with a new checkpoint and still be known.
-        once: end when everything that was there at the start is written.
-        every_s: seconds from one look at the source to the next.
+        producer_id: by default the query's own id. Set it to keep the identity with a new checkpoint.
+        once: end when all rows that existed at the start are written.
+        every_s: seconds between two polls of the source.
     """
     given = dict(options or {})
     reader = session.readStream.format(format).options(**given)
     if schema:
         reader = reader.schema(schema)
     elif format in _FILES and format != "text":
-        # Streams of files want to be told their columns; what is there already knows them.
+        # A stream of files needs a schema: infer it from the files that exist now.
         reader = reader.schema(session.read.format(format).options(**given).load(path or None).schema)
     rows = reader.load(path) if path else reader.load()
     messages = rows_to_messages(rows, key=key, payload=payload, attributes=attributes)
@@ -113,7 +113,7 @@ def write_once(messages: DataFrame, servers: str, topic: str, producer_id: str, 
 
     if (batch_id is None) != (not producer_id):
         raise InvalidArgumentError(
-            "a batch is known again by producer id and batch id together: give both, or neither and no promise"
+            "producer id and batch id together identify a batch: give both, or neither to write without that identity"
         )
     seen = Observation()
     counted = messages.observe(seen, functions.count(functions.lit(1)).alias("rows"))

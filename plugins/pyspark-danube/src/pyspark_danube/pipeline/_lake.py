@@ -6,17 +6,17 @@
                                         | path, size, rows (a few bytes)
     driver     commit(messages, batch) -+--> one commit of the table: these files, and "query <id> has stored batch <n>"
 
-A file is part of a table only once the table's own log names it, and the log names it in the same commit that moves the
-marker of the query. A batch that Spark repeats (the driver died between our commit and Spark's note of it) finds its
-marker there, and its files are removed again: every row is in the table once. The id is that of the streaming query,
-which lives in its checkpoint: a new checkpoint is another export, which begins at its starting offsets.
+A file belongs to a table only once the table's own log names it, and the commit that does so also moves the marker of
+the query. If Spark repeats a batch (the driver died between our commit and Spark's record of it), the marker is found,
+and the files of the repetition are removed: every row is in the table once. The marker contains the id of the streaming
+query, which is in its checkpoint: a new checkpoint is another export, which begins at its starting offsets.
 
-Rows do not pass through the driver; this is why these are data sources, not functions for ``foreachBatch``, where each
-batch would have to be collected first.
+Rows do not pass through the driver. So these are data sources, not functions for ``foreachBatch``, where the driver
+would have to collect each batch first.
 
-A task that is killed leaves its file behind. Such a file is harmless, because no commit names it, and easy to tell,
-because its name begins with ``danube-`` and the query's id; the table's own cleaning (``VACUUM`` of Delta,
-``remove_orphan_files`` of Iceberg) takes it away.
+A killed task leaves its file behind. Such a file is harmless, because no commit names it. Its name begins with
+``danube-`` and the query's id, and the table's own clean-up (``VACUUM`` of Delta, ``remove_orphan_files`` of Iceberg)
+removes it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LakeTable(ABC):
         """Add files and move the marker of the query in one commit; False if the log has this batch already (driver).
 
         Raises:
-            StorageConflictError: others change the table all the time; a restart of the query tries again.
+            StorageConflictError: every attempt conflicted with a concurrent change; a restart of the query retries.
         """
 
     def stats(self, metadata: Any) -> str:
@@ -185,10 +185,10 @@ class _ParquetFile:
 
 
 class LakeSource(DataSource):
-    """Base of the data sources ``danube_delta`` and ``danube_iceberg``, which only streams can be written to."""
+    """Base of the data sources ``danube_delta`` and ``danube_iceberg``, which can only write streams."""
 
     known: ClassVar[frozenset[str]]
-    """The options that there are, in lower case, beside those that Spark adds."""
+    """Names of the supported options, in lower case, without those that Spark adds."""
 
     def table(self) -> LakeTable:
         """Return the table that the options describe.
@@ -222,7 +222,7 @@ class LakeSource(DataSource):
                 raise InvalidArgumentError(f"{self.name()} has no option {option!r}; {hint}")
 
     def required(self, option: str) -> str:
-        """Return an option that must be there."""
+        """Return a required option."""
         value = self.options.get(option)
         if not value:
             raise InvalidArgumentError(f"{self.name()} needs the option {option!r}")
@@ -230,7 +230,7 @@ class LakeSource(DataSource):
 
 
 def string_map(source: str, option: str, text: str | None) -> dict[str, str]:
-    """Read an option that is a JSON object of texts: Spark keeps no upper case in the names of options.
+    """Read an option that is a JSON object of strings; unlike Spark's options its names may have upper-case letters.
 
     Raises:
         InvalidArgumentError: it is something else. The message does not show the value, which may be secret.
@@ -241,11 +241,11 @@ def string_map(source: str, option: str, text: str | None) -> dict[str, str]:
         value = None
     if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value.values()):
         raise InvalidArgumentError(
-            f'{source}: the option {option!r} must be a JSON object of texts, {{"name": "value"}}'
+            f'{source}: the option {option!r} must be a JSON object of strings, {{"name": "value"}}'
         )
     return dict(value)
 
 
 def file_prefix(query: str) -> str:
-    """Return what the names of all data files of a query begin with."""
+    """Return the prefix of the names of a query's data files."""
     return f"danube-{query}-"

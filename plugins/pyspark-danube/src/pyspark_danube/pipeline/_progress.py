@@ -118,11 +118,11 @@ def plain_errors() -> Iterator[None]:
         said = _said(text)
         if isinstance(error, AnalysisException | ParseException) or "[DATA_SOURCE_NOT_FOUND]" in said:
             raise errors.InvalidArgumentError(said) from error
-        raise errors.DanubeError(f"Spark gave up: {said}") from error
+        raise errors.DanubeError(f"Spark failed: {said}") from error
 
 
 def _said(text: str) -> str:
-    """Return the line with the error; it is followed by a stack, or a plan with all of its options."""
+    """Return the line with the error, without the stack or the plan (with all options) that follow it."""
     lines = text.strip().splitlines()
     first = lines[0] if lines else "no reason given"
     if first.startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the next line is Java's

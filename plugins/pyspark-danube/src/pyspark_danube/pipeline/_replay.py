@@ -68,11 +68,11 @@ def replay(
         options: further options of the data source.
 
     Returns:
-        Number of messages passed on (even if the broker knew the batch already).
+        Number of messages passed to the sink (even if the broker has stored the batch before).
     """
     reader = session.read.format("danube").schema(BINARY_KEYS)
     rows = reader.options(**read_options(servers, topic, starting, ending, options)).load()
-    if where:  # it knows the key as text, which is not always all of it
+    if where:  # the condition sees the key as text; the message has it as bytes
         rows = rows.withColumn(_KEY_BYTES, rows["key"]).withColumn("key", rows["key"].cast("string")).where(where)
         rows = rows.withColumn("key", rows[_KEY_BYTES])
     return write_once(rows.selectExpr("key", "payload", _ORIGIN), servers, target, producer_id, batch_id)

@@ -78,7 +78,7 @@ def start_stream(writer: DataStreamWriter, checkpoint: str, *, once: bool, every
         InvalidArgumentError: no checkpoint; without one nothing could be resumed.
     """
     if not checkpoint:
-        raise InvalidArgumentError("a stream needs a checkpoint: a directory of its own, where it notes how far it is")
+        raise InvalidArgumentError("a stream needs a checkpoint: a directory of its own, where it stores its position")
     writer = writer.option("checkpointLocation", checkpoint)
     if once:
         return writer.trigger(availableNow=True).start()
@@ -93,7 +93,7 @@ def default_checkpoint(directory: str, name: str) -> str:
     """
     if "://" in directory and not directory.startswith("file://"):
         raise InvalidArgumentError(
-            f"an export to {directory.partition('?')[0]} needs a checkpoint: give a directory that outlives the job"
+            f"an export to {directory.partition('?')[0]} needs a checkpoint: give a persistent directory"
             " (Spark without further jars writes it to file systems only)"
         )
     return f"{directory.rstrip('/')}/{name}"

@@ -1,7 +1,7 @@
 """``danube pipeline export | import | transform | replay``: the jobs of :mod:`pyspark_danube.pipeline` as commands.
 
-This module is imported whenever ``danube --help`` is shown. Spark is not, until a command runs. Results go to standard
-output, progress to standard error.
+This module is imported whenever ``danube --help`` is shown; Spark is imported when a command runs. Results go to
+standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pipeline_app = typer.Typer(
 
 
 class Kind(enum.StrEnum):
-    """What a topic is exported to."""
+    """Kind of the target of an export."""
 
     PARQUET = "parquet"
     DELTA = "delta"
@@ -48,7 +48,7 @@ class Kind(enum.StrEnum):
 
 
 class PayloadFormat(enum.StrEnum):
-    """How payloads are opened."""
+    """Format of payloads."""
 
     BINARY = "binary"
     JSON = "json"
@@ -65,9 +65,9 @@ Pairs = list[str] | None
 MasterOption = Annotated[str, typer.Option(metavar="URL", help="Spark's master.")]
 SparkOption = Annotated[Pairs, typer.Option("--spark", metavar="K=V", help="Option of the Spark session; repeat.")]
 CheckpointOption = Annotated[
-    str, typer.Option(metavar="DIR", help="Where the job notes how far it is, to go on there when it is started again.")
+    str, typer.Option(metavar="DIR", help="Where the job stores its position; a restarted job continues there.")
 ]
-OnceOption = Annotated[bool, typer.Option("--once", help="End when all that is there now is done.")]
+OnceOption = Annotated[bool, typer.Option("--once", help="End when all present messages are done.")]
 StartOption = Annotated[
     str,
     typer.Option("--from", metavar="POSITION", help="First start: earliest, latest, a time, offsets as JSON."),
@@ -76,7 +76,7 @@ ReadOption = Annotated[
     Pairs, typer.Option("--option", metavar="K=V", help="Option of the data source, such as storage.options.key=...")
 ]
 ProducerOption = Annotated[
-    str, typer.Option(metavar="NAME", help="Makes a repetition known: the same batch is not stored twice.")
+    str, typer.Option(metavar="NAME", help="Identifies repetitions: the same batch is not stored twice.")
 ]
 BatchOption = Annotated[
     int | None, typer.Option(min=0, metavar="N", help="Number of this batch of the producer id; must grow.")
@@ -90,7 +90,7 @@ def export_command(
     kind: Annotated[Kind, typer.Option("--as", help="What the target is.")] = Kind.DELTA,
     checkpoint: CheckpointOption = "",
     once: OnceOption = False,
-    every: Annotated[str, typer.Option(metavar="TIME", help="From one commit to the next, without --once.")] = "10s",
+    every: Annotated[str, typer.Option(metavar="TIME", help="Time between two commits, without --once.")] = "10s",
     starting: StartOption = "earliest",
     payload_format: Annotated[PayloadFormat, typer.Option("--format", help="Of the payloads.")] = PayloadFormat.BINARY,
     schema: Annotated[
@@ -109,8 +109,8 @@ def export_command(
 ) -> None:
     """Export topics to Parquet files, a Delta table or an Iceberg table.
 
-    Every message gets there once, however often the command is killed and started again. It goes on until Ctrl-C, or
-    with --once until it has caught up. What a killed task has left behind (danube-*.parquet) is in no table.
+    Every message is exported once, even if the command is killed and restarted. It runs until Ctrl-C, or with --once
+    until it has caught up. Files left by killed tasks (danube-*.parquet) belong to no table.
     """
     if bool(schema) != (payload_format is PayloadFormat.JSON):
         raise typer.BadParameter("--format json and --schema belong together")
@@ -148,7 +148,9 @@ def import_command(
         str, typer.Option("--format", help="What Spark calls the source: parquet, csv, json, orc, jdbc, kafka, ...")
     ] = "parquet",
     option: Annotated[Pairs, typer.Option("--option", metavar="K=V", help="Option of the source; repeat.")] = None,
-    schema: Annotated[str, typer.Option(metavar="COLUMNS", help="Columns of the source, if Spark cannot tell.")] = "",
+    schema: Annotated[
+        str, typer.Option(metavar="COLUMNS", help="Columns of the source, unless Spark infers them.")
+    ] = "",
     key: Annotated[str, typer.Option(metavar="COLUMN", help="Becomes the key.")] = "",
     payload: Annotated[
         str, typer.Option(metavar="COLUMN", help="Becomes the payload; without it the whole row as JSON.")
@@ -156,9 +158,9 @@ def import_command(
     attributes: Annotated[str, typer.Option(metavar="COLUMN", help="A map of texts; becomes the attributes.")] = "",
     producer_id: ProducerOption = "",
     batch_id: BatchOption = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Go on with what appears later (new files, say).")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Continue with new data (new files, say).")] = False,
     once: OnceOption = False,
-    every: Annotated[str, typer.Option(metavar="TIME", help="From one look to the next, with --stream.")] = "1s",
+    every: Annotated[str, typer.Option(metavar="TIME", help="Time between two polls, with --stream.")] = "1s",
     checkpoint: CheckpointOption = "",
     master: MasterOption = "local[*]",
     spark: SparkOption = None,
@@ -166,10 +168,10 @@ def import_command(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write what Spark can read into a topic: files, tables of a database, and more.
+    """Write data that Spark can read into a topic: files, tables of a database, and more.
 
     All rows become visible at once. With --producer-id and --batch-id a repeated command stores nothing twice. With
-    --stream and --checkpoint it goes on with what appears later, and every row is stored once.
+    --stream and --checkpoint it continues with new data, and every row is stored once.
     """
     if stream != bool(checkpoint):
         raise typer.BadParameter("--stream and --checkpoint belong together")
@@ -204,9 +206,7 @@ def import_command(
 
 @pipeline_app.command("transform")
 def transform_command(
-    sources: Annotated[
-        list[str], typer.Argument(metavar="[VIEW=]TOPIC...", help="Topics, and what they are called in SQL.")
-    ],
+    sources: Annotated[list[str], typer.Argument(metavar="[VIEW=]TOPIC...", help="Topics, and their names in SQL.")],
     to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Where the results go.")],
     checkpoint: CheckpointOption,
     sql: Annotated[str, typer.Option(help="The query.")] = "",
@@ -217,7 +217,7 @@ def transform_command(
     key: Annotated[str, typer.Option(metavar="COLUMN", help="Of the results; becomes the key.")] = "",
     producer_id: ProducerOption = "",
     once: OnceOption = False,
-    every: Annotated[str, typer.Option(metavar="TIME", help="From one look to the next, without --once.")] = "1s",
+    every: Annotated[str, typer.Option(metavar="TIME", help="Time between two polls, without --once.")] = "1s",
     starting: StartOption = "earliest",
     output_mode: Annotated[
         OutputMode, typer.Option(help="update: every changed row of an aggregation.")
@@ -231,8 +231,8 @@ def transform_command(
 ) -> None:
     """Read topics with SQL and write the results to a topic, each once.
 
-    A topic is a view, called like the last part of its name (with _ for -). If the query selects a column payload, its
-    columns are those of messages: payload, key, attributes; else each row becomes a JSON object.
+    Each topic is a view, named after the last part of its name (with _ for -). If the query selects a column payload,
+    its columns are those of messages: payload, key, attributes; else each row becomes a JSON object.
     """
     if bool(sql) == (file is not None):
         raise typer.BadParameter("give either --sql or --file")
@@ -274,7 +274,7 @@ def replay_command(
     ] = "earliest",
     ending: Annotated[
         str,
-        typer.Option("--until", metavar="POSITION", help="A time or offsets, exclusive; else all that is there."),
+        typer.Option("--until", metavar="POSITION", help="A time or offsets, exclusive; by default the present end."),
     ] = "",
     where: Annotated[str, typer.Option(metavar="SQL", help="Only messages for which this is true.")] = "",
     producer_id: ProducerOption = "",
@@ -286,9 +286,9 @@ def replay_command(
     context: ContextOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write a range of a topic once more, with keys and attributes; all of it becomes visible at once.
+    """Write a range of a topic again, with keys and attributes; all of it becomes visible at once.
 
-    Attributes x-original-topic, -partition, -topic-offset and -publish-time say where a message is from. With
+    Attributes x-original-topic, -partition, -topic-offset and -publish-time contain the origin of a message. With
     --producer-id and --batch-id a repeated command stores nothing twice.
     """
     options = _pairs("--option", option)
@@ -313,7 +313,7 @@ def replay_command(
 
 @contextmanager
 def _session(job: str, master: str, config: Sequence[str] | None) -> Iterator[SparkSession]:
-    """Start Spark for one command; errors of Spark become ours, SIGTERM is what Ctrl-C is."""
+    """Start Spark for one command; convert Spark's errors to Danube's, and treat SIGTERM like Ctrl-C."""
     import pyspark_danube
     from pyspark_danube.pipeline._progress import plain_errors
 
@@ -321,7 +321,7 @@ def _session(job: str, master: str, config: Sequence[str] | None) -> Iterator[Sp
     session = pyspark_danube.session(f"danube pipeline {job}", master=master, config=given)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        # One line says what is wrong. Spark's own report has the plan with all options in it, which may be secret.
+        # Print one line with the error. Spark's own report has the plan with all options, which may be secret.
         session.sparkContext.setLogLevel("OFF")
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         with plain_errors():
@@ -363,7 +363,7 @@ def _pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
     for value in values or ():
         name, sign, text = value.partition("=")
         if not sign or not name:
-            raise InvalidArgumentError(f"{option} wants NAME=VALUE; there is one without a name or a '='")
+            raise InvalidArgumentError(f"{option} must be NAME=VALUE; one has no name or no '='")
         pairs[name] = text
     return pairs
 
