@@ -6,7 +6,7 @@ from danube.broker.broker import Broker, Seams
 from danube.broker.doctor import Check, doctor
 from danube.broker.faces import Face, FaceMaker
 from danube.broker.run import run_broker
-from danube.broker.runtime.config import BrokerConfig, load_config, parse_address, parse_size
+from danube.broker.runtime.config import BrokerConfig, load_config, parse_size
 
 __all__ = [
     "Broker",
@@ -17,7 +17,6 @@ __all__ = [
     "Seams",
     "doctor",
     "load_config",
-    "parse_address",
     "parse_size",
     "run_broker",
 ]

@@ -29,7 +29,7 @@ from danube.broker.durability import Levels, Surroundings
 from danube.broker.faces import FaceMaker
 from danube.broker.intake.composer import Composing
 from danube.broker.operations import Operations
-from danube.broker.runtime.config import DEFAULT_ADMIN_PORT, BrokerConfig, with_port
+from danube.broker.runtime.config import DEFAULT_ADMIN_PORT, BrokerConfig
 from danube.broker.runtime.descriptors import ADMIN_SHARE
 from danube.broker.runtime.runtime import Runtime
 from danube.broker.runtime.seams import Seams, shown_address
@@ -38,6 +38,7 @@ from danube.history import History, HistoryCatalogue
 from danube.log import Journal, with_descriptors
 from danube.metadata import MetadataStore, ObservedStore
 from danube.model import api
+from danube.model.addresses import with_port
 from danube.model.errors import DanubeError
 from danube.model.version import __version__
 from danube.wire import DEFAULT_CODECS, Context, Method, Server, ServerStream
@@ -82,6 +83,11 @@ class Broker:
     def draining(self) -> bool:
         """Whether :meth:`drain` was called."""
         return self._drain_wanted.is_set()
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """The metadata store, for records of faces."""
+        return self.directory.catalogue.store
 
     def drain(self) -> None:
         """Start the shutdown; :meth:`run` returns when it is complete."""

@@ -41,7 +41,8 @@ def storage_server(
     """
     import msgspec
 
-    from danube.broker.runtime.config import parse_address, parse_size
+    from danube.broker.runtime.config import parse_size
+    from danube.model.addresses import parse_address
     from danube.model.errors import ConfigurationError
     from danube.model.limits import Limits
     from danube.storage_server import StorageServerConfig, run_storage_server

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from danube.broker.delivery.dead_letters import dead_letter_topic, first_policy
 from danube.compat.admin_methods import BROKER_ID, failures_as_not_found, methods
 from danube.compat.producers import durability_of
 from danube.compat.proto import danube_admin_pb2 as pb
@@ -23,19 +22,19 @@ from danube.model import (
     Rate,
     SubscriptionPolicy,
     SubscriptionType,
+    api,
     policy_api,
     validate_name,
     validate_topic,
 )
+from danube.model.dead_letters import dead_letter_topic, first_policy
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, TopicNotFoundError
 from danube.model.names import split_partition
 from danube.model.records import members
 from danube.wire import Context, Service
 
 if TYPE_CHECKING:
-    from danube.broker.delivery.subscription import Subscription
-    from danube.broker.faces import Served
-    from danube.broker.topic.topic import Topic
+    from danube.broker.faces import Served, ServedSubscription, ServedTopic
 
 __all__ = ["NamespaceAdmin", "TopicAdmin"]
 
@@ -109,7 +108,7 @@ class NamespaceAdmin:
             NotFoundError: it exists, or cannot be created.
         """
         with failures_as_not_found():
-            await self._broker.directory.catalogue.create_namespace(request.name)
+            await self._broker.operations.topics.create_namespace(api.CreateNamespace(request.name))
         return pb.NamespaceResponse(success=True)
 
     async def delete_namespace(self, request: pb.NamespaceRequest, _context: Context) -> pb.NamespaceResponse:
@@ -119,7 +118,7 @@ class NamespaceAdmin:
             NotFoundError: it does not exist, or cannot be deleted.
         """
         with failures_as_not_found():
-            await self._broker.directory.catalogue.delete_namespace(request.name)
+            await self._broker.operations.topics.delete_namespace(api.DeleteNamespace(request.name))
         return pb.NamespaceResponse(success=True)
 
 
@@ -203,7 +202,7 @@ class TopicAdmin:
             )
         durability = durability_of(self._broker, request.dispatch_strategy == pb.Reliable)
         with failures_as_not_found():
-            await self._broker.directory.create(name, durability, partitions)
+            await self._broker.operations.topics.create_topic(api.CreateTopic(name, partitions, durability))
 
     async def delete_topic(self, request: pb.TopicRequest, _context: Context) -> pb.TopicResponse:
         """Delete a topic with all its messages and subscriptions.
@@ -219,7 +218,7 @@ class TopicAdmin:
                 " whole"
             )
         with failures_as_not_found():
-            await self._broker.directory.delete(request.name)
+            await self._broker.operations.topics.delete_topic(api.DeleteTopic(request.name))
         return pb.TopicResponse(success=True)
 
     async def unload_topic(self, request: pb.TopicRequest, _context: Context) -> pb.TopicResponse:
@@ -362,7 +361,7 @@ class TopicAdmin:
         config = pb.SubscriptionDispatchConfig(max_unacked_messages=min(most, _LARGEST_U32)) if most else None
         return pb.GetSubscriptionDispatchConfigResponse(dispatch_config=config)
 
-    def _policy_of(self, request: Any) -> tuple[Subscription | None, Topic, SubscriptionPolicy | None]:
+    def _policy_of(self, request: Any) -> tuple[ServedSubscription | None, ServedTopic, SubscriptionPolicy | None]:
         """Return an existing subscription, or else its planned policy, and a topic or partition that it belongs to."""
         name = request.subscription
         validate_topic(request.topic)

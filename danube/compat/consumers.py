@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from danube.broker.calls.consume import check_key_filters
 from danube.compat.consumer_ids import ConsumerIds, ConsumerRecord, KnownConsumer
 from danube.compat.discovery import broker_url
 from danube.compat.errors import for_clients, unary
@@ -36,12 +35,11 @@ from danube.model.errors import (
     SubscriptionBusyError,
     UnavailableError,
 )
+from danube.model.keys import check_key_filters
 from danube.wire import Context, Method, ServerStream, Service, UnaryCall
 
 if TYPE_CHECKING:
-    from danube.broker.delivery.subscription import Subscription
-    from danube.broker.faces import Served
-    from danube.broker.topic.topic import Topic
+    from danube.broker.faces import Served, ServedSubscription, ServedTopic
 
 __all__ = ["Consumers"]
 
@@ -70,7 +68,7 @@ class Consumers:
     def __init__(self, broker: Served) -> None:
         self._broker = broker
         self._limits = broker.runtime.limits
-        self.ids = ConsumerIds(broker.directory.catalogue.store, self._limits, broker.runtime.new_id, self._exists)
+        self.ids = ConsumerIds(broker.metadata, self._limits, broker.runtime.new_id, self._exists)
 
     def service(self) -> Service:
         """Return the methods, by path."""
@@ -176,10 +174,10 @@ class Consumers:
             subscription.leave(former)
         return pb.ConsumerResponse(request_id=request.request_id, consumer_id=consumer.consumer_id, consumer_name=name)
 
-    def _check_room(self, topic: Topic, subscription: Subscription, name: str) -> None:
-        limits, policies = self._limits, topic.policies
+    def _check_room(self, topic: ServedTopic, subscription: ServedSubscription, name: str) -> None:
+        expected = {(each.record.subscription, each.record.name) for each in self.ids.of(topic.topic_id)}
         others = {consumer.name for consumer in subscription.consumers.values()} - {name}
-        others |= {consumer.record.name for consumer in self.ids.of(topic.topic_id, subscription.name)} - {name}
+        others |= {each for of, each in expected if of == subscription.name} - {name}
         if subscription.kind is SubscriptionType.EXCLUSIVE and others:
             raise PermissionDeniedError(
                 f"the exclusive subscription {subscription.name!r} of topic {topic.name!r} has a consumer already,"
@@ -187,24 +185,10 @@ class Consumers:
                 " type"
             )
         try:
-            policies.check_room(
-                f"subscription {subscription.name!r} of topic {topic.name!r}",
-                "max_consumers_per_subscription",
-                len(others),
-                "max_consumers_per_subscription",
-                limits.max_consumers_per_subscription,
-            )
+            topic.check_subscription_consumers(subscription.name, name, expected)
         except LimitExceededError as error:
             raise PermissionDeniedError(error.message) from error
-        if policies.values.max_consumers is not None:
-            present = {
-                (each.name, consumer.name)
-                for each in topic.subscriptions.values()
-                for consumer in each.consumers.values()
-            }
-            present |= {(each.record.subscription, each.record.name) for each in self.ids.of(topic.topic_id)}
-            taken = len(present - {(subscription.name, name)})
-            policies.check_room(f"topic {topic.name!r}", "max_consumers", taken)
+        topic.check_topic_consumers(subscription.name, name, expected)
 
     # --- Receiving ---
 
@@ -228,7 +212,7 @@ class Consumers:
         except DanubeError as error:
             raise for_receivers(error) from error
 
-    async def _reach(self, consumer_id: int) -> tuple[KnownConsumer, Subscription]:
+    async def _reach(self, consumer_id: int) -> tuple[KnownConsumer, ServedSubscription]:
         consumer = self.ids.find(consumer_id)
         if consumer is None:
             await trio.sleep(_PAUSE_S)
@@ -247,10 +231,12 @@ class Consumers:
         # On a topic that stores no messages it is created again after each start of the broker.
         subscription = await topic.subscribe(_open(topic.name, record.subscription, record.name, record.type))
         consumer.subscription_id = subscription.subscription_id
-        topic.check_consumer(subscription, record.name)
+        topic.check_consumer(subscription.name, record.name)
         return consumer, subscription
 
-    async def _serve(self, stream: ServerStream, known: KnownConsumer, subscription: Subscription, url: str) -> None:
+    async def _serve(
+        self, stream: ServerStream, known: KnownConsumer, subscription: ServedSubscription, url: str
+    ) -> None:
         record = known.record
         consumer = CompatConsumer(
             subscription,
@@ -311,7 +297,7 @@ class Consumers:
             subscription.nack_for(offset, delay_s, request.reason[: self._limits.max_nack_reason_chars], generation)
         call.reply(pb.NackResponse(request_id=request.request_id))
 
-    def _subscription_of(self, request: pb.AckRequest | pb.NackRequest) -> Subscription:
+    def _subscription_of(self, request: pb.AckRequest | pb.NackRequest) -> ServedSubscription:
         if not request.HasField("msg_id"):
             raise InvalidArgumentError("the acknowledgement has no msg_id; send the msg_id of the message")
         name = request.msg_id.topic_name
@@ -325,7 +311,7 @@ class Consumers:
         return found
 
     @staticmethod
-    def _heard(subscription: Subscription, offset: int, generation: int) -> CompatConsumer | None:
+    def _heard(subscription: ServedSubscription, offset: int, generation: int) -> CompatConsumer | None:
         if generation != subscription.generation:
             return None  # delivered before a seek, so void
         for consumer in subscription.consumers.values():
@@ -335,7 +321,7 @@ class Consumers:
 
 
 class _Pending:
-    """A call that waits until its acknowledgement is durable; a :class:`danube.broker.delivery.receiver.AckWaiter`."""
+    """A call that waits until its acknowledgement is durable; a :class:`danube.broker.faces.AckWaiter`."""
 
     __slots__ = ("_call", "_request_id")
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from danube.broker.runtime.config import parse_address
 from danube.compat.errors import unary
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import validate_topic
+from danube.model.addresses import parse_address
 from danube.model.errors import InvalidArgumentError, NotFoundError, TopicNotFoundError
 from danube.model.records import members
 from danube.wire import Context, Service

@@ -30,14 +30,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from danube.broker.delivery.receiver import Delivery, StoredBatch
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model.batch import BatchFlags, BatchHeader, CompositeRecord, Record, open_records
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from danube.broker.delivery.source import Source
+    from danube.broker.faces import Delivery, Source, StoredBatch
 
 __all__ = ["generation_of", "key_of", "marked", "messages_of"]
 

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from danube.broker.intake.composer import Schema
 from danube.compat.errors import for_clients, unary
 from danube.compat.messages import key_of
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Durability, validate_name
-from danube.model.batch import CompositeRecord
+from danube.model.batch import CompositeRecord, SchemaRef
 from danube.model.errors import (
     DanubeError,
     DurabilityMismatchError,
@@ -35,8 +34,7 @@ from danube.model.errors import (
 from danube.wire import Context, Method, Service, UnaryCall
 
 if TYPE_CHECKING:
-    from danube.broker.faces import Served
-    from danube.broker.topic.topic import Topic
+    from danube.broker.faces import Served, ServedTopic
 
 __all__ = ["Producers", "durability_of"]
 
@@ -71,7 +69,7 @@ class Producers:
         self._broker = broker
         limits = broker.runtime.limits
         self._max_request_bytes = max(_DELIVERY_BYTES, limits.compat_max_message_bytes - _DELIVERY_BYTES)
-        self.topics: dict[int, Topic] = {
+        self.topics: dict[int, ServedTopic] = {
             producer_id: topic for topic in broker.directory.kept_topics() for producer_id in topic.producers.ids()
         }
 
@@ -194,7 +192,7 @@ class Producers:
             schema,
         )
 
-    def _find_topic(self, producer_id: int, topic_name: str) -> tuple[Topic, str]:
+    def _find_topic(self, producer_id: int, topic_name: str) -> tuple[ServedTopic, str]:
         """Find the topic of an id that is not in the index: the topic was loaded late, or does not exist."""
         try:
             topic = self._broker.directory.find(topic_name)
@@ -211,14 +209,14 @@ class Producers:
         return topic, name
 
 
-_NO_SCHEMA: Final = Schema()
+_NO_SCHEMA: Final = SchemaRef()
 
 
-def _schema_of(request: pb.StreamMessage) -> Schema:
+def _schema_of(request: pb.StreamMessage) -> SchemaRef:
     schema_id = request.schema_id
     if schema_id > _LARGEST_U32:
         raise InvalidArgumentError(f"schema_id {schema_id} is larger than {_LARGEST_U32}")
-    return Schema(schema_id, request.schema_version)
+    return SchemaRef(schema_id, request.schema_version)
 
 
 def _answer(call: UnaryCall, request_id: int, error: DanubeError | None) -> None:

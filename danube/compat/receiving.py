@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
-from danube.broker.delivery.receiver import Delivery, StoredBatch
 from danube.compat.errors import for_clients
 from danube.compat.messages import marked, messages_of
 from danube.model import Limits, api
@@ -31,9 +30,7 @@ from danube.model.limits import KIB, MIB
 from danube.wire import ServerStream
 
 if TYPE_CHECKING:
-    from danube.broker.delivery.receiver import Feeding
-    from danube.broker.delivery.source import Source
-    from danube.broker.delivery.subscription import Subscription
+    from danube.broker.faces import Delivery, Feeding, ServedSubscription, Source, StoredBatch
 
 __all__ = ["CompatConsumer", "for_receivers"]
 
@@ -65,7 +62,7 @@ class _Unsent(NamedTuple):
 
 
 class CompatConsumer:
-    """One connected consumer of a subscription; a :class:`danube.broker.delivery.receiver.Receiver`.
+    """One connected consumer of a subscription; a :class:`danube.broker.faces.Receiver`.
 
     Args:
         subscription: the source of its messages.
@@ -99,7 +96,7 @@ class CompatConsumer:
 
     def __init__(
         self,
-        subscription: Subscription,
+        subscription: ServedSubscription,
         consumer_id: int,
         name: str,
         key_filters: tuple[str, ...],

@@ -81,6 +81,7 @@ __all__ = [
     "Codec",
     "CompositeRecord",
     "Record",
+    "SchemaRef",
     "Stamp",
     "check_part",
     "count_records",
@@ -163,6 +164,13 @@ class CompositeRecord(Record, array_like=True, gc=False):
     producer_id: int = 0
     sequence: int = 0
     """Its sequence number, assigned by the producer."""
+
+
+class SchemaRef(NamedTuple):
+    """Schema of messages; 0 for none."""
+
+    schema_id: int = 0
+    schema_version: int = 0
 
 
 class Stamp(NamedTuple):

@@ -7,9 +7,15 @@ and works as for Python's file names (PEP 383): a byte that is not part of valid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from danube.model.errors import InvalidArgumentError
 
-__all__ = ["key_from_text", "key_to_text", "show_key"]
+if TYPE_CHECKING:
+    from danube.model.limits import Limits
+
+__all__ = ["check_key_filters", "key_from_text", "key_to_text", "show_key"]
 
 
 def key_from_text(text: str) -> bytes:
@@ -38,3 +44,20 @@ def show_key(key: bytes) -> str:
         return repr(key.decode())
     except UnicodeDecodeError:
         return repr(key)
+
+
+def check_key_filters(filters: Sequence[str], limits: Limits) -> tuple[str, ...]:
+    """Return the key filters of a consumer; raise InvalidArgumentError if one is invalid."""
+    if len(filters) > limits.max_key_filters:
+        raise InvalidArgumentError(
+            f"{len(filters)} key filters are more than max_key_filters = {limits.max_key_filters}; use wider patterns"
+        )
+    for pattern in filters:
+        if not pattern:
+            raise InvalidArgumentError("a key filter cannot be empty; '*' lets every key through")
+        if len(pattern) > limits.max_key_filter_chars:
+            raise InvalidArgumentError(
+                f"a key filter of {len(pattern)} characters is longer than"
+                f" max_key_filter_chars = {limits.max_key_filter_chars}"
+            )
+    return tuple(filters)

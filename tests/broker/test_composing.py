@@ -11,11 +11,11 @@ import pytest
 import trio
 import trio.testing
 
-from danube.broker.intake.composer import Composed, Composer, Composing, Schema
+from danube.broker.intake.composer import Composed, Composer, Composing
 from danube.broker.runtime.runtime import Runtime
 from danube.log import StoredBatch
 from danube.model import Limits
-from danube.model.batch import PART_OVERHEAD, BatchHeader, CompositeRecord, check_part, open_records
+from danube.model.batch import PART_OVERHEAD, BatchHeader, CompositeRecord, SchemaRef, check_part, open_records
 from danube.model.errors import (
     BrokerDrainingError,
     DanubeError,
@@ -91,7 +91,7 @@ class Bench:
         self.topic = SimpleNamespace(composer=None, intake=self.intake)
         self.told: dict[bytes, DanubeError | None] = {}
 
-    def send(self, *payloads: bytes, schema: Schema | None = None, time_us: int = 1_000) -> None:
+    def send(self, *payloads: bytes, schema: SchemaRef | None = None, time_us: int = 1_000) -> None:
         composer = self.composing.of(cast("Composed", self.topic))
         for payload in payloads:
             record = CompositeRecord(payload, producer="p", producer_id=1)
@@ -166,9 +166,9 @@ async def test_batches_stay_small_unless_a_message_is_large() -> None:
 
 async def test_another_schema_begins_another_batch() -> None:
     async with bench() as it:
-        it.send(b"1", b"2", schema=Schema(1, 1))
-        it.send(b"3", schema=Schema(1, 2))
-        it.send(b"4", schema=Schema(1, 2))
+        it.send(b"1", b"2", schema=SchemaRef(1, 1))
+        it.send(b"3", schema=SchemaRef(1, 2))
+        it.send(b"4", schema=SchemaRef(1, 2))
         it.send(b"5")
         await turn()
         it.intake.settle()
@@ -182,7 +182,7 @@ async def test_times_are_kept_in_every_batch() -> None:
     async with bench() as it:
         it.send(b"1", time_us=5_000)
         it.send(b"2", time_us=3_000)
-        it.send(b"3", time_us=9_000, schema=Schema(1, 1))
+        it.send(b"3", time_us=9_000, schema=SchemaRef(1, 1))
         await turn()
         it.intake.settle()
         found = []

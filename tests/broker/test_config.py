@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from danube.broker import BrokerConfig, load_config, parse_address, parse_size
+from danube.broker import BrokerConfig, load_config, parse_size
 from danube.model import Retention
+from danube.model.addresses import parse_address
 from danube.model.errors import ConfigurationError
 from danube.model.limits import GIB, MIB
 

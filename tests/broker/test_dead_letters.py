@@ -14,10 +14,10 @@ from broker_harness import RawConsumer, RunningBroker, raw_consumer, raw_produce
 
 import danube
 from danube.broker.delivery import dead_letters
-from danube.broker.delivery.dead_letters import dead_letter_topic, first_policy
 from danube.broker.delivery.subscription import Subscription
 from danube.model import Durability, PoisonPolicy, SubscriptionPolicy, api
 from danube.model.batch import encode_part, pack_part, read_header
+from danube.model.dead_letters import dead_letter_topic, first_policy
 from danube.model.errors import InvalidArgumentError, InvalidNameError, UnavailableError
 
 pytestmark = pytest.mark.virtual

@@ -68,8 +68,9 @@ async def test_ids_are_kept_while_the_storage_of_their_topic_is_away(tmp_path: P
         async def consumers(topic: Any) -> Consumers:
             ids = iter(range(1, 100))
             runtime = SimpleNamespace(limits=Limits(), new_id=lambda: next(ids))
-            directory = SimpleNamespace(catalogue=SimpleNamespace(store=store), find=topic)
-            face = Consumers(SimpleNamespace(runtime=runtime, directory=directory))  # type: ignore[arg-type]
+            directory = SimpleNamespace(find=topic)
+            broker = SimpleNamespace(runtime=runtime, directory=directory, metadata=store)
+            face = Consumers(broker)  # type: ignore[arg-type]
             async with trio.open_nursery() as nursery:
                 await nursery.start(face.run)
                 nursery.cancel_scope.cancel()

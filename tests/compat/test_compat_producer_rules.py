@@ -10,11 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from danube.broker.intake.composer import Schema
 from danube.compat.producers import Producers, durability_of
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Durability, Limits
-from danube.model.batch import CompositeRecord
+from danube.model.batch import CompositeRecord, SchemaRef
 from danube.model.errors import (
     DanubeError,
     DataLossError,
@@ -79,7 +78,7 @@ class Call:
         self.answer = error
 
 
-Added = tuple[str, CompositeRecord, int, int, Callable[[DanubeError | None], None], Schema]
+Added = tuple[str, CompositeRecord, int, int, Callable[[DanubeError | None], None], SchemaRef]
 
 
 class World:
@@ -119,7 +118,7 @@ def test_a_message_goes_to_its_topic_as_it_came() -> None:
     world = World(FakeTopic(ann=1))
     call = world.send(routing_key="k", attributes={"a": "1"}, schema_id=2**32 - 1, schema_version=3)
     ((name, record, publish_time_us, size, told, schema),) = world.added
-    assert (name, publish_time_us, schema) == (TOPIC, 1_700_000_000_123_000, Schema(2**32 - 1, 3))
+    assert (name, publish_time_us, schema) == (TOPIC, 1_700_000_000_123_000, SchemaRef(2**32 - 1, 3))
     assert (record.payload, record.key, record.attributes) == (b"hello", "k", {"a": "1"})
     assert (record.producer, record.producer_id, record.sequence) == ("ann", 1, 77)
     assert size == len(b"hello") + len("ann") + len("k") + len("a") + len("1") + 10
@@ -128,7 +127,7 @@ def test_a_message_goes_to_its_topic_as_it_came() -> None:
     assert call.answer == pb.MessageResponse(request_id=77)
     world.send()
     assert world.added[1][3] == len(b"hello") + len("ann")
-    assert (world.added[1][1].key, world.added[1][1].attributes, world.added[1][5]) == (None, None, Schema())
+    assert (world.added[1][1].key, world.added[1][1].attributes, world.added[1][5]) == (None, None, SchemaRef())
     world.send(routing_key="")
     assert world.added[2][1].key == "", "an empty key is one"
 

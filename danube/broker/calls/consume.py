@@ -6,7 +6,7 @@ something changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +17,7 @@ from danube.broker.delivery.subscription import Subscription
 from danube.model import Limits, SubscriptionType, api, validate_name
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError
+from danube.model.keys import check_key_filters
 from danube.model.ranges import check_flat
 from danube.wire import Context, Message, ServerStream
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from danube.broker.directory.directory import Directory
     from danube.broker.topic.topic import Topic
 
-__all__ = ["check_key_filters", "consume"]
+__all__ = ["consume"]
 
 _REQUEST = msgspec.msgpack.Decoder(api.ConsumeRequest)
 
@@ -60,23 +61,6 @@ def _key_filters(request: api.ConsumeOpen, limits: Limits) -> tuple[str, ...]:
     return check_key_filters(filters, limits)
 
 
-def check_key_filters(filters: Sequence[str], limits: Limits) -> tuple[str, ...]:
-    """Return the key filters of a consumer; raise InvalidArgumentError if one is invalid."""
-    if len(filters) > limits.max_key_filters:
-        raise InvalidArgumentError(
-            f"{len(filters)} key filters are more than max_key_filters = {limits.max_key_filters}; use wider patterns"
-        )
-    for pattern in filters:
-        if not pattern:
-            raise InvalidArgumentError("a key filter cannot be empty; '*' lets every key through")
-        if len(pattern) > limits.max_key_filter_chars:
-            raise InvalidArgumentError(
-                f"a key filter of {len(pattern)} characters is longer than"
-                f" max_key_filter_chars = {limits.max_key_filter_chars}"
-            )
-    return tuple(filters)
-
-
 async def _converse(
     stream: ServerStream, topic: Topic, found: Subscription | Reader, consumer: Consumer, limits: Limits
 ) -> None:
@@ -97,7 +81,7 @@ async def _converse(
         )
     else:
         subscription = found
-        topic.check_consumer(subscription, consumer.name)
+        topic.check_consumer(subscription.name, consumer.name)
         subscription.join(consumer)
         obey = lambda request: _obey(subscription, consumer, request, limits)  # noqa: E731
         answer = api.ConsumeOpened(

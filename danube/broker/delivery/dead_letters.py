@@ -21,10 +21,9 @@ origin and cause::
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 import trio
@@ -32,29 +31,25 @@ import trio
 from danube.broker.intake.internal_producer import InternalProducer
 from danube.dispatch import Machine, Poisoned
 from danube.log import StoredBatch
-from danube.model import PoisonPolicy, RangeSet, SubscriptionPolicy, validate_topic
+from danube.model import PoisonPolicy, RangeSet, SubscriptionPolicy
 from danube.model.batch import PART_OVERHEAD, BatchFlags, Codec, CompositeRecord, Record
+from danube.model.dead_letters import check_dead_letters, dead_letter_topic
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import (
     CorruptBatchError,
     DanubeError,
-    InvalidArgumentError,
     UnavailableError,
 )
-from danube.model.names import route_key, split_partition
-from danube.model.policies import change_policy
+from danube.model.names import route_key
 
 if TYPE_CHECKING:
     from danube.broker.delivery.source import Source
     from danube.broker.intake.internal_producer import Target
     from danube.broker.runtime.runtime import Runtime
 
-__all__ = ["DEAD_LETTER_SUFFIX", "DeadLetters", "GivingUp", "check_dead_letters", "dead_letter_topic", "first_policy"]
+__all__ = ["DeadLetters", "GivingUp"]
 
 _log = logging.getLogger("danube.subscription")
-
-DEAD_LETTER_SUFFIX: Final = "-dlq"
-"""Suffix of the names of dead-letter topics, unless a policy names them."""
 
 _RANGES_AT_A_TIME = 1_000
 _READ_BYTES = 1 * 2**20
@@ -64,57 +59,10 @@ _LONGEST_PAUSE_S = 30.0
 _ARRAY_HEAD = 5
 """Bytes of a msgpack array header."""
 
-_NO_TOPIC_CHARACTER = re.compile(r"[^\w-]")
 _encode = msgspec.msgpack.Encoder().encode
 _PAYLOAD = msgspec.msgpack.Decoder(bytes)
 _RECORD = msgspec.msgpack.Decoder(Record)
 _COMPOSITE = msgspec.msgpack.Decoder(CompositeRecord)
-
-
-def dead_letter_topic(topic: str, subscription: str, policy: SubscriptionPolicy) -> str:
-    """Return the dead-letter topic of a subscription.
-
-    Without a name in the policy that is ``{topic}-{subscription}-dlq``, one topic for all partitions; characters that
-    are invalid in a topic's name become ``-``.
-    """
-    if policy.dead_letter_topic:
-        return policy.dead_letter_topic
-    return f"{_base(topic)}-{_NO_TOPIC_CHARACTER.sub('-', subscription)}{DEAD_LETTER_SUFFIX}"
-
-
-def check_dead_letters(topic: str, subscription: str, policy: SubscriptionPolicy) -> None:
-    """Raise InvalidArgumentError if the policy sends dead letters to an invalid topic, or back to their origin."""
-    if policy.poison is not PoisonPolicy.DEAD_LETTER:
-        return
-    target = dead_letter_topic(topic, subscription, policy)
-    validate_topic(target)
-    if _base(target) == _base(topic):
-        raise InvalidArgumentError(
-            f"subscription {subscription!r} of topic {topic!r} cannot send dead letters to {target!r}: that is where"
-            " they come from; name another dead_letter_topic"
-        )
-
-
-def first_policy(
-    topic: str, subscription: str, default: SubscriptionPolicy, wanted: Mapping[str, Any]
-) -> SubscriptionPolicy:
-    """Return the policy of a new subscription: the broker's default, changed as its first consumer requests.
-
-    The default alone makes no dead letters of dead letters: they remain in their topic.
-
-    Raises:
-        InvalidArgumentError: the policy is invalid.
-    """
-    if default.poison is PoisonPolicy.DEAD_LETTER and _base(topic).endswith(DEAD_LETTER_SUFFIX):
-        default = change_policy(default, {"poison": PoisonPolicy.BLOCK.value})
-    policy = change_policy(default, wanted)
-    check_dead_letters(topic, subscription, policy)
-    return policy
-
-
-def _base(topic: str) -> str:
-    split = split_partition(topic)
-    return split[0] if split else topic
 
 
 class _Letter(NamedTuple):

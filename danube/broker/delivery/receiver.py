@@ -1,7 +1,7 @@
 """The interface of a consumer for a pump, for consumers of any protocol.
 
-The native implementation is ``danube.broker.calls.consumer.Consumer``; a face has its own (``danube.broker.faces``),
-and imports the argument types from here, too.
+The native implementation is ``danube.broker.calls.consumer.Consumer``; a face has its own, and gets
+these interfaces from ``danube.broker.faces``.
 """
 
 from __future__ import annotations

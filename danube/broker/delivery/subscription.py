@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from danube.broker.delivery.cursor_journal import CursorJournal
-from danube.broker.delivery.dead_letters import DeadLetters, check_dead_letters
+from danube.broker.delivery.dead_letters import DeadLetters
 from danube.broker.delivery.pump import Pump
 from danube.broker.delivery.receiver import AckWaiter, Receiver
 from danube.broker.delivery.source import Source
@@ -23,6 +23,7 @@ from danube.broker.runtime.token_bucket import TokenBucket
 from danube.dispatch import Cursor, Delivery, Machine, Span
 from danube.log import StoredBatch
 from danube.model import PoisonPolicy, Rate, SubscriptionPolicy, SubscriptionType, Unmatched, api
+from danube.model.dead_letters import check_dead_letters
 from danube.model.errors import (
     ConsumerDisplacedError,
     DanubeError,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import trio
 
 from danube.log import StoredBatch
-from danube.model.batch import PART_OVERHEAD, BatchHeader, CompositeRecord, encode_composite, read_header
+from danube.model.batch import PART_OVERHEAD, BatchHeader, CompositeRecord, SchemaRef, encode_composite, read_header
 from danube.model.errors import BrokerDrainingError, DanubeError
 from danube.model.limits import MIB
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from danube.broker.intake.intake import Intake
     from danube.broker.runtime.runtime import Runtime
 
-__all__ = ["Composed", "Composer", "Composing", "Schema", "Told"]
+__all__ = ["Composed", "Composer", "Composing", "Told"]
 
 Told = Callable[[DanubeError | None], None]
 """Called once with the outcome of a message: None when it has reached its topic's durability."""
@@ -42,14 +42,7 @@ _BATCH_BYTES: Final = MIB
 """Maximum size of a batch of more than one message."""
 
 
-class Schema(NamedTuple):
-    """Schema of a message; 0 for none."""
-
-    schema_id: int = 0
-    schema_version: int = 0
-
-
-_NO_SCHEMA: Final = Schema()
+_NO_SCHEMA: Final = SchemaRef()
 
 
 class _Batch(NamedTuple):
@@ -102,7 +95,7 @@ class Composer:
         return not self._records and not self._closed
 
     def add(
-        self, record: CompositeRecord, publish_time_us: int, size: int, told: Told, schema: Schema = _NO_SCHEMA
+        self, record: CompositeRecord, publish_time_us: int, size: int, told: Told, schema: SchemaRef = _NO_SCHEMA
     ) -> None:
         """Accept a message.
 

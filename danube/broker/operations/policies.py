@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from danube.broker.delivery.dead_letters import first_policy
 from danube.broker.delivery.explain import info_of
 from danube.broker.directory.policies import change_policies
 from danube.model import SubscriptionPolicy, api, policy_api, validate_name, validate_topic
+from danube.model.dead_letters import first_policy
 from danube.model.errors import SubscriptionNotFoundError
 from danube.model.names import split_partition
 from danube.model.policies import change_policy

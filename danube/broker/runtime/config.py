@@ -37,6 +37,7 @@ from typing import Any, Final
 import msgspec
 
 from danube.model import Durability, Limits, SubscriptionPolicy, TopicPolicies
+from danube.model.addresses import DEFAULT_PORT, parse_address
 from danube.model.errors import ConfigurationError, InvalidArgumentError, InvalidNameError
 from danube.model.limits import MIB, check_limits
 from danube.model.names import validate_identifier
@@ -44,17 +45,13 @@ from danube.model.policies import check_policy
 
 __all__ = [
     "DEFAULT_ADMIN_PORT",
-    "DEFAULT_PORT",
     "DEFAULT_STORAGE",
     "BrokerConfig",
     "StorageConfig",
     "load_config",
-    "parse_address",
     "parse_size",
-    "with_port",
 ]
 
-DEFAULT_PORT: Final = 6650
 DEFAULT_ADMIN_PORT: Final = 50051
 DEFAULT_STORAGE: Final = "default"
 
@@ -142,26 +139,6 @@ def parse_size(value: int | str) -> int:
         raise ConfigurationError(f"{value!r} is not a size; write a number of bytes or for example 64MiB")
     number, unit = match[1], _UNITS[(match[2] or "").lower()[:1]]
     return int(float(number) * unit) if "." in number else int(number) * unit
-
-
-def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
-    """Split ``host:port`` (IPv6 hosts in brackets); the port may be left out.
-
-    Raises:
-        ConfigurationError: the port is not a number from 0 to 65535.
-    """
-    host, separator, port = text.rpartition(":")
-    if not separator or port.endswith("]"):
-        host, port = text, str(default_port)
-    if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65535 and host):
-        raise ConfigurationError(f"listen address {text!r} is not host:port, for example 127.0.0.1:{default_port}")
-    return host.strip("[]"), int(port)
-
-
-def with_port(text: str, default_port: int) -> str:
-    """Return an address with its port; see :func:`parse_address`."""
-    host, port = parse_address(text, default_port)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _refuse_unknown(given: dict[str, Any], known: type[msgspec.Struct], where: str) -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import trio
 
-from danube.broker.runtime.config import BrokerConfig, StorageConfig, parse_address
+from danube.broker.runtime.config import BrokerConfig, StorageConfig
 from danube.broker.runtime.stage_disk import RealStageDisk, StageDisk
 from danube.log import Disk, RealDisk, with_descriptors
 from danube.metadata import MetadataStore, open_store
+from danube.model.addresses import parse_address
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError
 from danube.storage import StorageBackend, open_backend

@@ -7,14 +7,13 @@ to them at once and stores nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import trio
 
-from danube.broker.delivery.dead_letters import first_policy
 from danube.broker.delivery.pump import Pump
 from danube.broker.delivery.reader import Reader
 from danube.broker.delivery.subscription import Subscription
@@ -41,6 +40,7 @@ from danube.model import (
     SubscriptionType,
     api,
 )
+from danube.model.dead_letters import first_policy
 from danube.model.errors import (
     DanubeError,
     InvalidArgumentError,
@@ -289,30 +289,51 @@ class Topic:
             limits.max_subscriptions_per_topic,
         )
 
-    def check_consumer(self, subscription: Subscription, name: str = "") -> None:
+    def check_consumer(self, subscription: str, name: str) -> None:
         """Raise LimitExceededError if no further consumer may connect to a subscription of this topic.
 
         Args:
-            subscription: which one.
+            subscription: its name.
             name: of the consumer; it replaces a connected one of the same name, which does not add to the number.
         """
-        present = subscription.consumers.values()
-        if any(consumer.name == name for consumer in present):
+        self.check_subscription_consumers(subscription, name)
+        self.check_topic_consumers(subscription, name)
+
+    def check_subscription_consumers(
+        self, subscription: str, name: str, expected: Collection[tuple[str, str]] = ()
+    ) -> None:
+        """Raise LimitExceededError if the limit of a subscription forbids a further consumer.
+
+        Args:
+            subscription, name: as for :meth:`check_consumer`.
+            expected: consumers that have places while they are not connected, as pairs of subscription and name.
+        """
+        found = self.subscriptions.get(subscription)
+        present = {consumer.name for consumer in found.consumers.values()} if found is not None else set()
+        if name in present:
             return
-        limits, policies = self._runtime.limits, self.policies
-        policies.check_room(
-            f"subscription {subscription.name!r} of topic {self.name!r}",
+        present.update(each for of, each in expected if of == subscription and each != name)
+        self.policies.check_room(
+            f"subscription {subscription!r} of topic {self.name!r}",
             "max_consumers_per_subscription",
             len(present),
             "max_consumers_per_subscription",
-            limits.max_consumers_per_subscription,
+            self._runtime.limits.max_consumers_per_subscription,
         )
-        if policies.values.max_consumers is not None:
-            policies.check_room(
-                f"topic {self.name!r}",
-                "max_consumers",
-                sum(len(each.consumers) for each in self.subscriptions.values()),
-            )
+
+    def check_topic_consumers(self, subscription: str, name: str, expected: Collection[tuple[str, str]] = ()) -> None:
+        """Raise LimitExceededError if the limit of the topic forbids a further consumer.
+
+        Args:
+            subscription, name, expected: as for :meth:`check_subscription_consumers`.
+        """
+        if self.policies.values.max_consumers is None:
+            return
+        present = {(each.name, one.name) for each in self.subscriptions.values() for one in each.consumers.values()}
+        if (subscription, name) in present:
+            return
+        present.update(expected)
+        self.policies.check_room(f"topic {self.name!r}", "max_consumers", len(present - {(subscription, name)}))
 
     async def expire_messages(self, before_us: int) -> None:
         """Settle all messages appended before a time (microseconds since the epoch), in all subscriptions.
