@@ -119,7 +119,7 @@ def test_a_message_goes_to_its_topic_as_it_came() -> None:
     call = world.send(routing_key="k", attributes={"a": "1"}, schema_id=2**32 - 1, schema_version=3)
     ((name, record, publish_time_us, size, told, schema),) = world.added
     assert (name, publish_time_us, schema) == (TOPIC, 1_700_000_000_123_000, SchemaRef(2**32 - 1, 3))
-    assert (record.payload, record.key, record.attributes) == (b"hello", "k", {"a": "1"})
+    assert (record.payload, record.key, record.attributes) == (b"hello", b"k", {"a": "1"})
     assert (record.producer, record.producer_id, record.sequence) == ("ann", 1, 77)
     assert size == len(b"hello") + len("ann") + len("k") + len("a") + len("1") + 10
     assert call.answer is None, "it is answered when it is durable"
@@ -129,7 +129,7 @@ def test_a_message_goes_to_its_topic_as_it_came() -> None:
     assert world.added[1][3] == len(b"hello") + len("ann")
     assert (world.added[1][1].key, world.added[1][1].attributes, world.added[1][5]) == (None, None, SchemaRef())
     world.send(routing_key="")
-    assert world.added[2][1].key == "", "an empty key is one"
+    assert world.added[2][1].key == b"", "an empty key is one"
 
 
 @pytest.mark.parametrize(
