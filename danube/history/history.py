@@ -26,7 +26,7 @@ from danube.history.segment import SegmentPart
 from danube.log import Journal
 from danube.model.errors import DanubeError, OwnerFencedError
 from danube.model.limits import Limits
-from danube.model.policies import Durability, Retention
+from danube.model.policies import Retention
 from danube.storage import Storage
 
 __all__ = ["History", "ManagedTopic", "RecordSource"]
@@ -48,8 +48,13 @@ class ManagedTopic(Sealable, Protocol):
         ...
 
     @property
-    def durability(self) -> Durability:
-        """Its durability."""
+    def lossy(self) -> bool:
+        """Whether it has no log: there is nothing to seal or to expire."""
+        ...
+
+    @property
+    def commits_to_storage(self) -> bool:
+        """Whether its batches are committed to its storage and sealed there, by merging; else the sealer seals them."""
         ...
 
     def floors(self) -> Sequence[int]:
@@ -194,7 +199,7 @@ class History:
     def add_topic(self, topic: ManagedTopic) -> None:
         """Manage a topic's history from now on."""
         self._topics[topic.topic_id] = topic
-        if topic.durability is not Durability.REMOTE and self.can_seal(topic.storage):
+        if not topic.commits_to_storage and self.can_seal(topic.storage):
             self.sealer.watch(topic)
 
     async def drop_topic(self, topic_id: int, name: str) -> None:
@@ -318,7 +323,7 @@ class History:
 
     async def _keep_once(self) -> None:
         for topic in list(self._topics.values()):
-            if topic.retention and not topic.gone and topic.durability is not Durability.NONE:
+            if topic.retention and not topic.gone and not topic.lossy:
                 await self.expire(topic)
         errors: list[Exception] = []
 
@@ -354,11 +359,11 @@ class History:
             StorageError: a backend failed.
             OwnerFencedError: another broker owns the history now.
         """
-        stored = [topic for topic in topics if topic.durability is not Durability.NONE]
-        await self.sealer.seal_now(topic for topic in stored if topic.durability is not Durability.REMOTE)
+        stored = [topic for topic in topics if not topic.lossy]
+        await self.sealer.seal_now(topic for topic in stored if not topic.commits_to_storage)
         remote: dict[str, set[int]] = {}
         for topic in stored:
-            if topic.durability is Durability.REMOTE:
+            if topic.commits_to_storage:
                 remote.setdefault(topic.storage, set()).add(topic.topic_id)
         for storage, topic_ids in remote.items():
             async with self._keeping:

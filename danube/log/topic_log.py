@@ -120,6 +120,7 @@ class TopicLog:
             self.index = TopicIndex()
         self._sealed: SealedReader = sealed if sealed is not None else NothingSealed()
         self._submitter: Submitter = submitter if submitter is not None else journal
+        self._bypasses_journal = submitter is not None
         self._on_unsealed = on_unsealed if on_unsealed is not None else _ignore
         self._seal_bytes = seal_bytes or (1 << 62)
         self._seal_at = 0
@@ -133,7 +134,9 @@ class TopicLog:
         """Offset behind the last record that has reached the topic's durability; readers see records below it."""
         self.start_offset = min(start_offset, next_offset)
         """Offset of the first retained record."""
-        self.journal_start = next_offset if self._is_remote else min(max(start_offset, sealed_offset), next_offset)
+        self.journal_start = (
+            next_offset if self._bypasses_journal else min(max(start_offset, sealed_offset), next_offset)
+        )
         """Offset of the first record that is read from the journal."""
         if self.journal_start:
             # Released before the restart; the file may still exist because other topics need it.
@@ -196,7 +199,7 @@ class TopicLog:
             raise InternalError(f"{self!r}: batch at {batch.base_offset} settled out of order")
         self.end_offset = batch.end_offset
         self._cache.append(self._cached, batch)
-        if self._is_remote:
+        if self._bypasses_journal:
             self.journal_start = batch.end_offset
             return
         self.index.add(batch.base_offset, entry.file, entry.position, batch.append_time_us, entry.size)
@@ -416,10 +419,6 @@ class TopicLog:
         """Release everything in the journal and in memory, after the topic was deleted."""
         self._cached.clear()
         self._journal.drop_topic(self.topic_id)
-
-    @property
-    def _is_remote(self) -> bool:
-        return self.durability is Durability.REMOTE
 
 
 def _ignore(log: TopicLog) -> None:

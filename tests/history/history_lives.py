@@ -119,7 +119,7 @@ class LiveTopic:
         self.topic_id = truth.topic_id
         self.log = log
         self.storage = "default"
-        self.durability = Durability.DISK
+        self.lossy = self.commits_to_storage = False
         self.retention = Retention(acknowledged=True)
         self.gone = False
 

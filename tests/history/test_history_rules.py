@@ -99,7 +99,7 @@ class Topic:
         self.name = f"/default/t{topic_id}"
         self.log: Any = log or Log(topic_id)
         self.storage = "default"
-        self.durability = Durability.DISK
+        self.lossy = self.commits_to_storage = False
         self.retention = Retention()
         self.gone = False
         self.cursors: list[int] = []
@@ -596,9 +596,7 @@ async def test_manifests_are_told_of_topics_where_there_are_some() -> None:
 async def test_topics_are_sealed_if_they_are_to_be_and_their_storage_keeps_it() -> None:
     async with world("default", "volatile") as w:
         assert [w.history.can_seal(name) for name in ("default", "volatile", "elsewhere")] == [True, False, False]
-        for number, more in enumerate(
-            ({}, {"durability": Durability.REMOTE}, {"storage": "volatile"}, {"storage": "x"})
-        ):
+        for number, more in enumerate(({}, {"commits_to_storage": True}, {"storage": "volatile"}, {"storage": "x"})):
             w.history.add_topic(Topic(number, **more))
         assert list(w.history.sealer._of_topic) == [0]
         assert list(w.history._topics) == [0, 1, 2, 3]
@@ -687,9 +685,9 @@ async def test_a_round_applies_retention_to_what_keeps_something() -> None:
         kinds: dict[int, dict[str, Any]] = {
             1: {},
             2: {"gone": True},
-            3: {"durability": Durability.NONE},
+            3: {"lossy": True},
             4: {"retention": Retention()},
-            5: {"durability": Durability.REMOTE},
+            5: {"commits_to_storage": True},
         }
         topics = [Topic(number, **(rules | more)) for number, more in kinds.items()]
         for topic in topics:
@@ -850,15 +848,14 @@ async def test_what_is_asked_for_is_sealed_by_durability(monkeypatch: pytest.Mon
 
         monkeypatch.setattr(w.history.merger, "merge", merge)
         monkeypatch.setattr(w.history.sealer, "seal_now", seal_now)
-        remote = Durability.REMOTE
         await w.history.seal_now(
             [
                 Topic(1),
-                Topic(2, durability=remote),
-                Topic(3, durability=remote, storage="cold"),
-                Topic(4, durability=Durability.NONE),
-                Topic(5, durability=remote),
-                Topic(6, durability=Durability.OS),
+                Topic(2, commits_to_storage=True),
+                Topic(3, commits_to_storage=True, storage="cold"),
+                Topic(4, lossy=True),
+                Topic(5, commits_to_storage=True),
+                Topic(6),
             ]
         )
         assert sealed == [1, 6]

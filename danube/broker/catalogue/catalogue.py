@@ -488,7 +488,7 @@ class Catalogue:
         return record
 
     async def change_broker_policies(self, changes: Mapping[str, Any]) -> None:
-        """Change the policies of the broker; ``changes`` as in :func:`danube.model.change_policy`."""
+        """Change the policies of the broker; ``changes`` as in :func:`danube.model.policies.change_policy`."""
         async with self._changing():
             policies = change_policy(self.broker_policies, changes)
             await self._put(self._policy_table, _BROKER, policies)

@@ -138,6 +138,7 @@ class BucketLevel(Level):
 
     checkpointed = False
     recovers_itself = True
+    commits_to_storage = True
     needs_manifests = True
     sessions_may_move = True
 

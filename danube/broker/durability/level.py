@@ -64,6 +64,8 @@ class Level(ABC):
         checkpointed: whether checkpoints store the state of its topics and cursors; other levels store it elsewhere, or
             not at all.
         recovers_itself: whether its topics are recovered without the journal and the catalogue.
+        commits_to_storage: whether batches are committed to the storage of their topic, and sealed there; else they are
+            in the journal until the sealer moves them.
         needs_manifests: whether a bucket learns the policies of namespaces and of the broker from manifests alone.
         sessions_may_move: whether another machine may take its topics over, with the sessions of their producers.
         forgets_unsynced: whether a power loss may lose acknowledged messages, so that an offset may stand for another
@@ -73,6 +75,7 @@ class Level(ABC):
     keeps = True
     checkpointed = True
     recovers_itself = False
+    commits_to_storage = False
     needs_manifests = False
     sessions_may_move = False
     forgets_unsynced = False

@@ -80,6 +80,8 @@ class Level(Protocol):
 
     checkpointed: bool
     """Whether checkpoints store the state of its topics and cursors."""
+    commits_to_storage: bool
+    """Whether batches of its topics are committed to their storage, and sealed there."""
     sessions_may_move: bool
     """Whether another machine may take its topics over, with the sessions of their producers."""
     forgets_unsynced: bool
@@ -205,6 +207,11 @@ class Topic:
     def sessions_may_move(self) -> bool:
         """Whether another machine may take it over, with the sessions of its producers."""
         return self.level.sessions_may_move
+
+    @property
+    def commits_to_storage(self) -> bool:
+        """Whether its batches are committed to its storage, and sealed there."""
+        return self.level.commits_to_storage
 
     @property
     def lossy(self) -> bool:
