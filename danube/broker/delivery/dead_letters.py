@@ -2,49 +2,37 @@
 
 The machine sets poison aside (:meth:`danube.dispatch.Machine.poisoned`). A task, which exists only while there is some,
 reads it, publishes copies, waits until they are durable, and only then counts the originals as acknowledged. A crash in
-between repeats the copy. Delivery does not wait for it: other messages pass those that are set aside.
+between repeats the copy. Delivery does not wait for it: other messages pass those that are set aside. The copies
+are made in :mod:`danube.broker.delivery.letters`.
 
-A copy has the payload, key, attributes, schema and publish time of its original, and further attributes that state its
-origin and cause::
-
-    x-original-topic              topic or partition
-    x-original-subscription
-    x-original-topic-offset
-    x-original-producer           name
-    x-original-producer-id
-    x-original-broker-addr        where the broker listens
-    x-poison-policy               dead_letter
-    x-delivery-attempt            deliveries so far
-    x-failure-reason              of the last failure: what the nack said, "nack" or "ack timeout"
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import msgspec
 import trio
 
+from danube.broker.delivery.letters import Letter, Origin, letters_of, sort_letters, within
 from danube.broker.intake.internal_producer import InternalProducer
-from danube.dispatch import Machine, Poisoned
+from danube.dispatch import Machine
 from danube.log import StoredBatch
-from danube.model import PoisonPolicy, RangeSet, SubscriptionPolicy
-from danube.model.batch import PART_OVERHEAD, BatchFlags, Codec, CompositeRecord, Record
+from danube.model import RangeSet, SubscriptionPolicy
+from danube.model.batch import Codec
 from danube.model.dead_letters import check_dead_letters, dead_letter_topic
-from danube.model.decoding import UNDECODABLE
 from danube.model.errors import (
     CorruptBatchError,
     DanubeError,
     UnavailableError,
 )
-from danube.model.names import route_key
 
 if TYPE_CHECKING:
     from danube.broker.delivery.source import Source
     from danube.broker.intake.internal_producer import Target
+    from danube.broker.runtime.opened_batches import OpenedBatch
     from danube.broker.runtime.runtime import Runtime
 
 __all__ = ["DeadLetters", "GivingUp"]
@@ -55,22 +43,6 @@ _RANGES_AT_A_TIME = 1_000
 _READ_BYTES = 1 * 2**20
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
-
-_ARRAY_HEAD = 5
-"""Bytes of a msgpack array header."""
-
-_encode = msgspec.msgpack.Encoder().encode
-_PAYLOAD = msgspec.msgpack.Decoder(bytes)
-_RECORD = msgspec.msgpack.Decoder(Record)
-_COMPOSITE = msgspec.msgpack.Decoder(CompositeRecord)
-
-
-class _Letter(NamedTuple):
-    """A copy, and the offsets of its originals."""
-
-    start: int
-    end: int
-    record: Record
 
 
 class GivingUp(Protocol):
@@ -175,7 +147,10 @@ class DeadLetters:
                 if batch is None:
                     continue
                 targets = await self._targets()
-                for topic, letters in self._sort(self._letters(batch, _within(batch, found)), targets):
+                self._turn += 1
+                copies = letters_of(batch, self._opened(batch), within(batch, found), self._origin(batch))
+                for share, letters in sort_letters(copies, len(targets), self._turn, self._runtime.limits):
+                    topic = targets[share]
                     if topic not in producers:
                         producer = await InternalProducer.open(topic, self._producer_name(), self._say)
                         producers[topic] = stack.enter_context(producer)
@@ -210,77 +185,20 @@ class DeadLetters:
         check_dead_letters(source.name, self._subscription.name, self._subscription.policy)
         return await source.dead_letter_topics(self.target)
 
-    # --- Copies ---
-
-    def _letters(self, batch: StoredBatch, found: Sequence[Poisoned]) -> list[_Letter]:
-        """Return the copies of poisoned messages of a batch."""
+    def _opened(self, batch: StoredBatch) -> OpenedBatch | CorruptBatchError:
         topic = self._subscription.topic
         try:
-            opened = topic.opened.open(topic.topic_id, batch)
+            return topic.opened.open(topic.topic_id, batch)
         except CorruptBatchError as error:
-            # Its messages cannot be told apart: one letter stands for all of them.
-            reason = f"the batch cannot be opened, so the payload is its raw bytes: {error}"
-            attributes = self._attributes(batch, found[0]._replace(start=batch.base_offset, reason=reason))
-            return [_Letter(batch.base_offset, batch.end_offset, Record(batch.part, attributes=attributes))]
-        flags = batch.header.flags
-        decode: Callable[[msgspec.Raw], Record] = _plain if flags & BatchFlags.PAYLOADS_ONLY else _RECORD.decode
-        if flags & BatchFlags.COMPOSITE:
-            decode = _COMPOSITE.decode
-        letters = []
-        for item in found:
-            for offset in range(item.start, item.end):
-                raw = opened.raws[offset - batch.base_offset]
-                about = item._replace(start=offset)
-                try:
-                    record = decode(raw)
-                except UNDECODABLE as error:
-                    record = Record(bytes(raw))
-                    about = about._replace(
-                        reason=f"the record does not decode, so the payload is its raw bytes: {error}"
-                    )
-                attributes = {**(record.attributes or {}), **self._attributes(batch, about)}
-                if isinstance(record, CompositeRecord):
-                    attributes |= _producer(record.producer, record.producer_id)
-                record = Record(record.payload, record.key, attributes, record.publish_delta_us)
-                letters.append(_Letter(offset, offset + 1, record))
-        return letters
+            return error
 
-    def _attributes(self, batch: StoredBatch, item: Poisoned) -> dict[str, str]:
-        subscription = self._subscription
-        producer_id = batch.header.producer_id
-        return {
-            "x-original-topic": subscription.topic.name,
-            "x-original-subscription": subscription.name,
-            "x-original-topic-offset": str(item.start),
-            **_producer(subscription.topic.producer_name(producer_id), producer_id),
-            "x-original-broker-addr": ",".join(self._runtime.addresses),
-            "x-poison-policy": PoisonPolicy.DEAD_LETTER.value,
-            "x-delivery-attempt": str(item.attempt),
-            "x-failure-reason": item.reason,
-        }
+    def _origin(self, batch: StoredBatch) -> Origin:
+        subscription, producer_id = self._subscription, batch.header.producer_id
+        topic = subscription.topic
+        addresses = ",".join(self._runtime.addresses)
+        return Origin(topic.name, subscription.name, topic.producer_name(producer_id), producer_id, addresses)
 
-    def _sort(self, letters: list[_Letter], targets: Sequence[Target]) -> Iterator[tuple[Target, list[_Letter]]]:
-        """Distribute letters to partitions (by key, else in turn) and cut them into batches of bounded size."""
-        limits = self._runtime.limits
-        self._turn += 1
-        shares: dict[int, list[_Letter]] = {}
-        for letter in letters:
-            key = letter.record.key
-            share = route_key(key, len(targets)) if key else self._turn % len(targets)
-            shares.setdefault(share, []).append(letter)
-        for share, mine in shares.items():
-            begin = size = 0
-            for index, letter in enumerate(mine):
-                cost = len(_encode(letter.record))
-                # A letter that is too large because of its added attributes is published nevertheless.
-                full = size + cost > limits.max_batch_bytes - PART_OVERHEAD - _ARRAY_HEAD
-                if index > begin and (full or index - begin >= limits.max_batch_records):
-                    yield targets[share], mine[begin:index]
-                    begin, size = index, 0
-                size += cost
-            yield targets[share], mine[begin:]
-
-    async def _publish(self, producer: InternalProducer, batch: StoredBatch, letters: list[_Letter]) -> None:
+    async def _publish(self, producer: InternalProducer, batch: StoredBatch, letters: Sequence[Letter]) -> None:
         header = batch.header
         await producer.publish(
             [letter.record for letter in letters],
@@ -289,20 +207,3 @@ class DeadLetters:
             schema_id=header.schema_id,
             schema_version=header.schema_version,
         )
-
-
-def _producer(name: str, producer_id: int) -> dict[str, str]:
-    return {"x-original-producer": name, "x-original-producer-id": str(producer_id)}
-
-
-def _plain(raw: msgspec.Raw) -> Record:
-    return Record(_PAYLOAD.decode(raw))
-
-
-def _within(batch: StoredBatch, found: Sequence[Poisoned]) -> list[Poisoned]:
-    """Return the parts of poisoned ranges that lie in a batch."""
-    return [
-        item._replace(start=max(item.start, batch.base_offset), end=min(item.end, batch.end_offset))
-        for item in found
-        if item.start < batch.end_offset and item.end > batch.base_offset
-    ]

@@ -11,66 +11,37 @@ the message itself. So a topic collects such messages and appends them together:
 There is no timer: a message that finds no batch in flight is appended at the end of the turn of the loop in which it
 arrived, and under load the batches grow with the duration of a commit. A full batch is appended at once.
 
-These messages have no sequence that the broker could check: retries are not deduplicated.
+:mod:`danube.broker.intake.packing` decides which messages share a batch. They have no sequence that the broker could
+check: retries are not deduplicated.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from danube.broker.intake.packing import NO_SCHEMA, PackedBatch, Packing, Told
 from danube.log import StoredBatch
-from danube.model.batch import PART_OVERHEAD, BatchHeader, CompositeRecord, SchemaRef, encode_composite, read_header
+from danube.model.batch import CompositeRecord, SchemaRef
 from danube.model.errors import BrokerDrainingError, DanubeError
-from danube.model.limits import MIB
 
 if TYPE_CHECKING:
     from danube.broker.intake.intake import Intake
     from danube.broker.runtime.runtime import Runtime
 
-__all__ = ["Composed", "Composer", "Composing", "Told"]
-
-Told = Callable[[DanubeError | None], None]
-"""Called once with the outcome of a message: None when it has reached its topic's durability."""
-
-_RECORD_OVERHEAD: Final = 64
-"""Upper bound of the bytes of a record besides payload, key, attributes and the name of its producer."""
-_BATCH_BYTES: Final = MIB
-"""Maximum size of a batch of more than one message."""
-
-
-_NO_SCHEMA: Final = SchemaRef()
-
-
-class _Batch(NamedTuple):
-    """A batch that is closed for further messages."""
-
-    part: bytes
-    header: BatchHeader
-    told: list[Told]
-
-    def tell(self, error: DanubeError | None) -> None:
-        for told in self.told:
-            told(error)
+__all__ = ["Composed", "Composer", "Composing"]
 
 
 class Composer:
     """Collects the messages of one topic; created by :meth:`Composing.of`."""
 
     __slots__ = (
-        "_base_us",
-        "_closed",
         "_composing",
         "_intake",
-        "_records",
+        "_packing",
         "_scheduled",
-        "_schema",
-        "_size",
         "_submitting",
-        "_told",
         "_waiting",
         "in_flight",
     )
@@ -78,12 +49,7 @@ class Composer:
     def __init__(self, composing: Composing, intake: Intake) -> None:
         self._composing = composing
         self._intake = intake
-        self._records: list[CompositeRecord] = []
-        self._told: list[Told] = []
-        self._schema = _NO_SCHEMA
-        self._base_us = 0
-        self._size = 0
-        self._closed: deque[_Batch] = deque()
+        self._packing = Packing(composing.limits)
         self._scheduled = False
         self._submitting = False
         self._waiting = False
@@ -92,10 +58,10 @@ class Composer:
     @property
     def is_empty(self) -> bool:
         """Whether no message waits to be appended."""
-        return not self._records and not self._closed
+        return not self._packing.is_open and not self._packing.closed
 
     def add(
-        self, record: CompositeRecord, publish_time_us: int, size: int, told: Told, schema: SchemaRef = _NO_SCHEMA
+        self, record: CompositeRecord, publish_time_us: int, size: int, told: Told, schema: SchemaRef = NO_SCHEMA
     ) -> None:
         """Accept a message.
 
@@ -106,36 +72,11 @@ class Composer:
             told: called when it has settled, perhaps before this returns.
             schema: a change of schema starts another batch.
         """
-        limits = self._composing.limits
-        records = self._records
-        size += _RECORD_OVERHEAD
-        if not records:
-            self._schema, self._base_us = schema, publish_time_us
-        elif (
-            self._size + size > min(_BATCH_BYTES, limits.max_batch_bytes - PART_OVERHEAD)
-            or len(records) >= limits.max_batch_records
-            or schema != self._schema
-        ):
-            self._close()
-            self._schema, self._base_us = schema, publish_time_us
-        record.publish_delta_us = publish_time_us - self._base_us
-        self._records.append(record)
-        self._told.append(told)
-        self._size += size
-        if not self._scheduled and not self._waiting and (not self.in_flight or self._closed):
+        packing = self._packing
+        packing.add(record, publish_time_us, size, told, schema)
+        if not self._scheduled and not self._waiting and (not self.in_flight or packing.closed):
             self._scheduled = True
             self._composing.schedule(self)
-
-    def _close(self) -> None:
-        """Make a batch of the collected messages."""
-        part = encode_composite(
-            self._records,
-            publish_time_us=self._base_us,
-            schema_id=self._schema.schema_id,
-            schema_version=self._schema.schema_version,
-        )
-        self._closed.append(_Batch(part, read_header(part), self._told))
-        self._records, self._told, self._size = [], [], 0
 
     def submit(self) -> None:
         """Append the batches that may go now; a task appends those that wait for the publish rate or the journal."""
@@ -151,7 +92,7 @@ class Composer:
                         self._composing.start_waiting(self)
                         return
                 except DanubeError as error:
-                    self._closed.popleft().tell(error)
+                    self._packing.closed.popleft().tell(error)
                 else:
                     self._append()
         finally:
@@ -163,36 +104,38 @@ class Composer:
             try:
                 await self._intake.admit(len(batch.part))
             except DanubeError as error:
-                self._closed.popleft().tell(error)
+                self._packing.closed.popleft().tell(error)
             else:
                 self._append()
         self._waiting = False
 
     def refuse(self, error: DanubeError) -> None:
         """Refuse the waiting batches; :meth:`wait` was cancelled."""
-        if self._records:
-            self._close()
-        while self._closed:
-            self._closed.popleft().tell(error)
+        packing = self._packing
+        if packing.is_open:
+            packing.close()
+        while packing.closed:
+            packing.closed.popleft().tell(error)
         self._waiting = False
 
-    def _first(self) -> _Batch | None:
+    def _first(self) -> PackedBatch | None:
         """Return the next batch that may be appended, without removing it."""
-        if not self._closed and self._records and not self.in_flight:
-            self._close()
-        return self._closed[0] if self._closed else None
+        packing = self._packing
+        if not packing.closed and packing.is_open and not self.in_flight:
+            packing.close()
+        return packing.closed[0] if packing.closed else None
 
     def _append(self) -> None:
-        batch = self._closed.popleft()
+        batch = self._packing.closed.popleft()
         try:
             self._intake.compose(self, batch, batch.part, batch.header)
         except DanubeError as error:
             batch.tell(error)
 
-    def settled(self, batch: _Batch, _stored: StoredBatch, error: DanubeError | None, /) -> None:
+    def settled(self, batch: PackedBatch, _stored: StoredBatch, error: DanubeError | None, /) -> None:
         """Intake: a batch has reached its durability, or will not, or is delayed."""
         batch.tell(error)
-        if self._records or self._closed:
+        if not self.is_empty:
             self.submit()
 
 
