@@ -10,7 +10,8 @@ from __future__ import annotations
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.history import History, ManagedTopic, RecordSource
 from danube.history.janitor import StorageReport
-from danube.history.manifest import Bucket, Subscriptions, read_bucket
+from danube.history.manifest import read_bucket
+from danube.history.manifest_format import Bucket, Subscriptions
 from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHistory, to_log_part
 from danube.history.reader import SegmentReader
 from danube.history.remote import (
@@ -25,9 +26,10 @@ from danube.history.remote import (
     encode_change,
     highest_epoch,
 )
-from danube.history.restore import Chain, Survey, enter, survey_bucket, survey_topics, verify_chains
+from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
 from danube.history.retention import RetentionPlan
 from danube.history.sealer import Sealable, Sealer, SealingStatus
+from danube.history.survey import Chain, Survey
 
 __all__ = [
     "Bucket",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from danube.history.manifest import Bucket
+from danube.history.manifest_format import Bucket
 from danube.history.parts import to_log_part
 from danube.history.segment import SegmentPart
 from danube.model.errors import InvalidArgumentError, TopicNotFoundError

@@ -15,7 +15,8 @@ import trio
 
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.janitor import Janitor
-from danube.history.manifest import Bucket, Everything, ManifestLog, Subscriptions
+from danube.history.manifest import Everything, ManifestLog
+from danube.history.manifest_format import Bucket, Subscriptions
 from danube.history.merger import Merger
 from danube.history.parts import PartRecord
 from danube.history.reader import SegmentReader

@@ -25,7 +25,8 @@ import msgspec
 import trio
 
 from danube.history.catalogue import HistoryCatalogue
-from danube.history.manifest import ManifestLog, is_piece, load_manifest, manifest_prefix
+from danube.history.manifest import ManifestLog, load_manifest
+from danube.history.manifest_format import is_piece, manifest_prefix
 from danube.history.objects import object_origin, segment_prefix
 from danube.history.parts import ObjectRef
 from danube.history.reader import SegmentReader

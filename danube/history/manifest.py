@@ -14,39 +14,35 @@ An owner that does not know yet that it has been superseded may still delete. So
 deleted only after :meth:`ManifestLog.confirm` has written a manifest without it, and has *then* found no later owner in
 the bucket. A later owner first writes to the bucket (a claim, or a manifest) and then reads the manifests. So either
 this write is found and nothing is deleted, or the later owner reads manifests that no longer list the objects, no
-matter when they are deleted.
-
-The bytes of a manifest (numbers little-endian)::
-
-    0             8         10     12         16              20     24
-    +-------------+---------+------+----------+---------------+------+-------~~-------+
-    | "DNB-MAN\n" | version | kind | reserved | body length   | CRC  | body (msgpack) |
-    |             |  u16    | u16  |   u32    |  u32          |  u32 | Manifest       |
-    +-------------+---------+------+----------+---------------+------+-------~~-------+
-
-The CRC32C is over everything else: the 20 bytes before it, and the body. Magic, version, length and CRC stay in place
-in all versions. A manifest larger than the backend's maximum object is stored in pieces (``<sequence>-<number>``). The
-object under its own key then has the kind PIECES and contains their number; the joined pieces are a manifest as drawn
-above. Sealing waits for its manifest before it releases local data, so after the loss of a machine the bucket lists all
-sealed data.
+matter when they are deleted. The bytes of manifests are drawn in
+:mod:`danube.history.manifest_format`. Sealing waits for its manifest before it releases local data, so after the loss
+of a machine the bucket lists all sealed data.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
 import re
-import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-import msgspec
 import trio
 
+from danube.history.manifest_format import (
+    Bucket,
+    Manifest,
+    ManifestKind,
+    Subscriptions,
+    decode_manifest,
+    decode_pieces,
+    encode_manifest,
+    encode_pieces,
+    manifest_prefix,
+    unwrap,
+)
 from danube.history.parts import PartRecord
 from danube.history.pieces import cut, join_pieces, piece_bytes, put_pieces
-from danube.history.segment import SegmentPart, extend_crc
-from danube.model.batch import crc32c
+from danube.history.segment import SegmentPart
 from danube.model.errors import (
     DanubeError,
     DataLossError,
@@ -57,106 +53,14 @@ from danube.model.errors import (
 )
 from danube.storage import Storage
 
-__all__ = [
-    "Bucket",
-    "Everything",
-    "Manifest",
-    "ManifestKind",
-    "ManifestLog",
-    "Subscriptions",
-    "decode_manifest",
-    "encode_manifest",
-    "is_piece",
-    "load_manifest",
-    "manifest_prefix",
-    "read_bucket",
-]
+__all__ = ["Everything", "ManifestLog", "load_manifest", "read_bucket"]
 
 _log = logging.getLogger("danube.history")
 
-FORMAT_VERSION: Final = 1
-_MAGIC: Final = b"DNB-MAN\n"
-_HEAD = struct.Struct("<8sHHII")
-_CRC = struct.Struct("<I")
-_BODY_START: Final = _HEAD.size + _CRC.size
 _KEY = re.compile("([0-9a-f]{16})/([0-9a-f]{16})")
-_PIECE_KEY = re.compile("[0-9a-f]{16}/[0-9a-f]{16}-[0-9a-f]{8}")
 _LOOKS: Final = 50
 """How often a listing is repeated because a listed object is missing, 0.1 s apart."""
 _DELTAS_PER_SNAPSHOT: Final = 64
-
-
-class ManifestKind(enum.IntEnum):
-    """The kind of a manifest."""
-
-    SNAPSHOT = 1
-    """Complete state."""
-    DELTA = 2
-    """Changes since the previous manifest."""
-    PIECES = 3
-    """Only the number of its pieces."""
-
-
-Subscriptions = dict[int, dict[str, tuple[bytes, bytes]]]
-"""Topic id, subscription name, (record, cursor)."""
-
-
-class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """The body of a manifest."""
-
-    kind: int
-    incarnation: str
-    """Identity of the metadata store that it describes."""
-    epoch: int
-    sequence: int
-    created_us: int
-    removed: list[tuple[int, int]]
-    """(topic id, base offset) of removed parts. Applied before ``added``."""
-    added: dict[str, list[SegmentPart]]
-    """Object key to the referenced parts in it."""
-    starts: dict[int, int]
-    """Topic id to its start offset, where retention has moved it."""
-    topics: dict[str, bytes | None]
-    """Topic name to its record; None: it was deleted. A name without a leading slash is a namespace,
-    and the empty name is the broker: the policies in their records also apply to their topics."""
-    subscriptions: Subscriptions
-    """Topic id, subscription name, (record, cursor): of all topics in a snapshot, of the sealed topics in a delta.
-    A topic's subscriptions are always listed completely."""
-
-
-_BODY = msgspec.msgpack.Decoder(Manifest)
-
-
-class _Pieces(msgspec.Struct, frozen=True, array_like=True):
-    """The body of an object of kind PIECES."""
-
-    count: int
-
-
-_PIECES = msgspec.msgpack.Decoder(_Pieces)
-
-
-def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the bytes of the object."""
-    return _wrap(manifest.kind, msgspec.msgpack.encode(manifest))
-
-
-def _wrap(kind: int, body: bytes) -> bytes:
-    head = _HEAD.pack(_MAGIC, FORMAT_VERSION, kind, 0, len(body))
-    return head + _CRC.pack(extend_crc(crc32c(head), body)) + body
-
-
-def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Decode a whole manifest: one object, or joined pieces. ``where`` names it in errors.
-
-    Raises:
-        DataLossError: damaged.
-        FailedPreconditionError: written by a newer version.
-    """
-    kind, body = _unwrap(data, where)
-    if kind == ManifestKind.PIECES:
-        raise DataLossError(f"{where}: a piece of the manifest is itself split into pieces")
-    return _BODY.decode(body)
 
 
 async def load_manifest(storage: Storage, key: str) -> Manifest:
@@ -168,88 +72,10 @@ async def load_manifest(storage: Storage, key: str) -> Manifest:
         StorageError: the backend failed.
     """
     data, where = await storage.get(key), f"{storage.url}/{key}"
-    kind, body = _unwrap(data, where)
+    kind, body = unwrap(data, where)
     if kind == ManifestKind.PIECES:
-        data = await join_pieces(storage, key, _PIECES.decode(body).count)
+        data = await join_pieces(storage, key, decode_pieces(body))
     return decode_manifest(data, where)
-
-
-def is_piece(cluster: str, key: str) -> bool:
-    """Whether a key is that of a piece of a manifest."""
-    return _PIECE_KEY.fullmatch(key.removeprefix(manifest_prefix(cluster))) is not None
-
-
-def _unwrap(data: bytes, where: str) -> tuple[int, bytes]:
-    """Verify an object, and return its kind and body."""
-    if len(data) < _BODY_START or not data.startswith(_MAGIC):
-        raise DataLossError(f"{where}: this is not a Danube manifest, or its header is damaged")
-    _, version, kind, _, length = _HEAD.unpack_from(data)
-    (crc,) = _CRC.unpack_from(data, _HEAD.size)
-    body = data[_BODY_START:]
-    if len(body) != length or extend_crc(crc32c(data[: _HEAD.size]), body) != crc:
-        raise DataLossError(f"{where}: the manifest is damaged")
-    if version > FORMAT_VERSION:
-        raise FailedPreconditionError(
-            f"{where}: format version {version} is newer than {FORMAT_VERSION}, the newest that this version of Danube "
-            "reads; upgrade Danube"
-        )
-    return kind, body
-
-
-def manifest_prefix(cluster: str) -> str:
-    """Return the key prefix of a cluster's manifests."""
-    return f"manifests/{cluster}/"
-
-
-class Bucket:
-    """The combined contents of a bucket's manifests.
-
-    Attributes:
-        epoch: epoch of the last owner; 0 if there is no manifest.
-        incarnation: identity of the metadata store that they describe.
-        created_us: when the newest manifest was written.
-        snapshot_key: key of the snapshot that it starts from.
-        parts: topic id, base offset, (object key, part).
-        starts, topics, subscriptions: as in :class:`Manifest`.
-        namespaces: name to record; the empty name has the policies of the broker itself.
-    """
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.incarnation = ""
-        self.created_us = 0
-        self.snapshot_key = ""
-        self._empty()
-
-    def _empty(self) -> None:
-        self.parts: dict[int, dict[int, tuple[str, SegmentPart]]] = {}
-        self.starts: dict[int, int] = {}
-        self.topics: dict[str, bytes] = {}
-        self.namespaces: dict[str, bytes] = {}
-        self.subscriptions: Subscriptions = {}
-
-    def apply(self, manifest: Manifest) -> None:
-        """Apply the next manifest."""
-        if manifest.kind == ManifestKind.SNAPSHOT:
-            self._empty()
-        self.subscriptions.update(manifest.subscriptions)
-        self.epoch, self.incarnation, self.created_us = manifest.epoch, manifest.incarnation, manifest.created_us
-        for topic_id, base in manifest.removed:
-            self.parts.get(topic_id, {}).pop(base, None)
-        for key, parts in manifest.added.items():
-            for part in parts:
-                self.parts.setdefault(part.topic_id, {})[part.base_offset] = (key, part)
-        self.starts.update(manifest.starts)
-        for name, record in manifest.topics.items():
-            records = self.topics if name.startswith("/") else self.namespaces
-            if record is None:
-                records.pop(name, None)
-            else:
-                records[name] = record
-
-    def objects(self) -> set[str]:
-        """Return the keys of all referenced objects."""
-        return {key for parts in self.parts.values() for key, _ in parts.values()}
 
 
 async def read_bucket(storage: Storage, cluster: str) -> Bucket:
@@ -542,7 +368,7 @@ class ManifestLog:
         if len(data) > most:
             pieces = cut(data, most)
             await put_pieces(key, pieces, self._put)
-            data = _wrap(ManifestKind.PIECES, msgspec.msgpack.encode(_Pieces(len(pieces))))
+            data = encode_pieces(len(pieces))
         await self._put(key, data)
 
     async def _put(self, key: str, data: bytes) -> None:

@@ -19,12 +19,13 @@ interruption. Ownership of the bucket changes at the very end, with a manifest o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import trio
 
 from danube.history.catalogue import HistoryCatalogue
-from danube.history.manifest import Bucket, read_bucket
+from danube.history.manifest import read_bucket
+from danube.history.manifest_format import Bucket
 from danube.history.objects import segment_prefix
 from danube.history.parts import ObjectRef, PartRecord
 from danube.history.segment import (
@@ -36,108 +37,18 @@ from danube.history.segment import (
     read_index,
     read_trailer,
 )
+from danube.history.survey import Chain, FoundObject, Survey, promised_parts
 from danube.model.errors import DataLossError, StorageNotFoundError
 from danube.model.limits import KIB, MIB
 from danube.storage import Storage
 
-__all__ = ["Chain", "FoundObject", "Survey", "enter", "survey_bucket", "survey_topics", "verify_chains"]
+__all__ = ["enter", "survey_bucket", "survey_topics", "verify_chains"]
 
 T = TypeVar("T")
 
 _TAIL_BYTES: Final = 64 * KIB
 _AT_ONCE: Final = 8
 """Number of objects read concurrently."""
-
-
-class FoundObject(NamedTuple):
-    """An object in the bucket."""
-
-    key: str
-    size_bytes: int
-    footer: SegmentFooter
-
-
-class Chain(NamedTuple):
-    """The restorable parts of one topic or partition."""
-
-    topic_id: int
-    start_offset: int
-    end_offset: int
-    parts: list[tuple[str, SegmentPart]]
-    """Keys and parts, in the order of their offsets."""
-    unlisted: int
-    """Number of these parts that no manifest mentions."""
-    gap: tuple[str, SegmentPart] | None
-    """The first part after a gap; None if there is none."""
-
-
-class Survey:
-    """Result of surveying a bucket. Created by :func:`survey_bucket`.
-
-    Attributes:
-        bucket: contents of the manifests.
-        objects: by key; those that have passed the checks made so far.
-        damage: by topic id: data listed in the manifests and missing in the bucket.
-        broken: objects that no manifest mentions and that are not valid segments: key and reason.
-    """
-
-    def __init__(self, bucket: Bucket) -> None:
-        self.bucket = bucket
-        self.objects: dict[str, FoundObject] = {}
-        self.damage: dict[int, list[str]] = {}
-        self.broken: list[tuple[str, str]] = []
-        self._unlisted: dict[int, list[tuple[str, SegmentPart]]] = {}
-
-    def note_unlisted(self) -> None:
-        """Add the parts of objects that no manifest mentions."""
-        needed = self.bucket.objects()
-        for key, found in self.objects.items():
-            if key not in needed:
-                for part in found.footer.parts:
-                    self._unlisted.setdefault(part.topic_id, []).append((key, part))
-
-    def found_names(self) -> dict[int, str]:
-        """Return ids and names of topics that appear only in footers.
-
-        A topic that is missing in the manifests, although they are newer than its objects, was deleted; it is not
-        included.
-        """
-        return {
-            topic_id: self.objects[key].footer.names[topic_id]
-            for topic_id, parts in self._unlisted.items()
-            for key, _ in parts
-            if self.objects[key].footer.created_us > self.bucket.created_us
-        }
-
-    def chain(self, topic_id: int) -> Chain:
-        """Return the restorable parts of a topic."""
-        listed = [part for _, part in sorted(self.bucket.parts.get(topic_id, {}).items())]
-        parts = list(listed)
-        start = self.bucket.starts.get(topic_id, 0)
-        spare = [(key, part) for key, part in self._unlisted.get(topic_id, ()) if part.end_offset > start]
-        if not parts and not start:
-            start = min((part.base_offset for _, part in spare), default=0)
-        end = max([start, *(part.end_offset for _, part in parts)])
-        epoch = max((part.epoch for _, part in parts), default=0)
-        while True:
-            # Of two parts that begin here, prefer the later owner's; of one owner's parts, the merged one.
-            fitting = [(key, part) for key, part in spare if part.base_offset == end and part.epoch >= epoch]
-            if not fitting:
-                break
-            taken = max(fitting, key=lambda one: (one[1].epoch, one[1].end_offset))
-            parts.append(taken)
-            end, epoch = taken[1].end_offset, taken[1].epoch
-        gap = min(
-            ((key, part) for key, part in spare if part.base_offset > end),
-            key=lambda one: one[1].base_offset,
-            default=None,
-        )
-        return Chain(topic_id, start, end, parts, len(parts) - len(listed), gap)
-
-    def note_damage(self, parts: Iterable[SegmentPart], what: str) -> None:
-        """Record that parts are damaged."""
-        for part in parts:
-            self.damage.setdefault(part.topic_id, []).append(f"offsets [{part.base_offset}, {part.end_offset}): {what}")
 
 
 async def survey_bucket(storage: Storage, cluster: str) -> Survey:
@@ -148,7 +59,7 @@ async def survey_bucket(storage: Storage, cluster: str) -> Survey:
         StorageError: the backend cannot be read.
     """
     survey = Survey(await read_bucket(storage, cluster))
-    await _survey_objects(survey, storage, cluster, _listed_parts(survey.bucket, survey.bucket.parts), unlisted=True)
+    await _survey_objects(survey, storage, cluster, promised_parts(survey.bucket, survey.bucket.parts), unlisted=True)
     survey.broken.sort()
     survey.note_unlisted()
     return survey
@@ -161,17 +72,8 @@ async def survey_topics(storage: Storage, cluster: str, bucket: Bucket, topic_id
         StorageError: the backend cannot be read.
     """
     survey = Survey(bucket)
-    await _survey_objects(survey, storage, cluster, _listed_parts(bucket, topic_ids), unlisted=False)
+    await _survey_objects(survey, storage, cluster, promised_parts(bucket, topic_ids), unlisted=False)
     return survey
-
-
-def _listed_parts(bucket: Bucket, topic_ids: Iterable[int]) -> dict[str, list[SegmentPart]]:
-    """Return the listed parts of topics by object."""
-    listed: dict[str, list[SegmentPart]] = {}
-    for topic_id in topic_ids:
-        for key, part in bucket.parts.get(topic_id, {}).values():
-            listed.setdefault(key, []).append(part)
-    return listed
 
 
 async def _survey_objects(

@@ -31,7 +31,8 @@ import msgspec
 import trio
 
 from danube.history.catalogue import HistoryCatalogue
-from danube.history.manifest import ManifestLog, Subscriptions
+from danube.history.manifest import ManifestLog
+from danube.history.manifest_format import Subscriptions
 from danube.history.objects import BuiltObject, build, object_name, upload
 from danube.history.segment import SegmentBuilder, SegmentKind, SegmentPart
 from danube.log import Journal, StoredBatch, TopicLog

@@ -12,7 +12,7 @@ import msgspec
 
 from danube.model import Durability, SubscriptionPolicy, SubscriptionType, TopicPolicies, partition_name
 
-__all__ = ["NamespaceRecord", "SubscriptionRecord", "TopicRecord", "members"]
+__all__ = ["NamespaceRecord", "SubscriptionRecord", "TopicRecord", "decode_subscription", "decode_topic", "members"]
 
 
 class NamespaceRecord(msgspec.Struct, array_like=True):
@@ -57,3 +57,17 @@ def members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
     if not record.partitions:
         return [(name, record.topic_ids[0])]
     return [(partition_name(name, index), topic_id) for index, topic_id in enumerate(record.topic_ids)]
+
+
+_TOPIC = msgspec.msgpack.Decoder(TopicRecord)
+_SUBSCRIPTION = msgspec.msgpack.Decoder(SubscriptionRecord)
+
+
+def decode_topic(record: bytes) -> TopicRecord:
+    """Decode the record of a topic."""
+    return _TOPIC.decode(record)
+
+
+def decode_subscription(record: bytes) -> SubscriptionRecord:
+    """Decode the record of a subscription."""
+    return _SUBSCRIPTION.decode(record)

@@ -11,7 +11,7 @@ from sealed import build, make_batch
 
 from danube.history._direct_bucket import DirectBucket
 from danube.history._direct_run import DirectPart, Span, _cut
-from danube.history.manifest import Bucket, Manifest, ManifestKind
+from danube.history.manifest_format import Bucket, Manifest, ManifestKind
 from danube.history.merger import runs_to_merge
 from danube.history.objects import object_origin
 from danube.history.parts import ObjectRecord, PartRecord, TopicHistory

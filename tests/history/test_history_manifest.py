@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from sealed import run_virtual
 from trio.testing import wait_all_tasks_blocked
 
-from danube.history.manifest import (
+from danube.history.manifest import ManifestLog, read_bucket
+from danube.history.manifest_format import (
     Bucket,
     Manifest,
     ManifestKind,
-    ManifestLog,
     decode_manifest,
     encode_manifest,
     manifest_prefix,
-    read_bucket,
 )
 from danube.history.parts import PartRecord
 from danube.history.segment import SegmentPart, extend_crc

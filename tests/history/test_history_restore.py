@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from danube.history.manifest import Bucket, Manifest, ManifestKind
-from danube.history.restore import FoundObject, Survey
+from danube.history.manifest_format import Bucket, Manifest, ManifestKind
 from danube.history.segment import SegmentFooter, SegmentPart
+from danube.history.survey import FoundObject, Survey
 
 TOPIC = 7
 

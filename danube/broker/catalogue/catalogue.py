@@ -59,7 +59,7 @@ from danube.model.errors import (
 )
 from danube.model.names import split_partition
 from danube.model.policies import change_policy
-from danube.model.records import NamespaceRecord, SubscriptionRecord, TopicRecord
+from danube.model.records import NamespaceRecord, SubscriptionRecord, TopicRecord, decode_subscription
 
 __all__ = ["Catalogue"]
 
@@ -71,8 +71,6 @@ BUILT_IN_NAMESPACES = ("default", "system")
 
 _encode = msgspec.msgpack.encode
 _NAMESPACE = msgspec.msgpack.Decoder(NamespaceRecord)
-_TOPIC = msgspec.msgpack.Decoder(TopicRecord)
-_SUBSCRIPTION = msgspec.msgpack.Decoder(SubscriptionRecord)
 _BROKER: Final = "broker"
 _NO_POLICIES: Final = TopicPolicies()
 _SETTLE_S: Final = 1.0
@@ -448,7 +446,7 @@ class Catalogue:
 
     async def _sweep(self, topic_id: int) -> None:
         for item in (await self._store.list(f"/subscriptions/{topic_id:016x}/"))[0]:
-            record = _SUBSCRIPTION.decode(item.value)
+            record = decode_subscription(item.value)
             await self.snapshots.delete("cursors", record.subscription_id)
             await self._store.delete(item.key)
         await self.snapshots.delete("topics", topic_id)
@@ -650,7 +648,7 @@ class Catalogue:
         async with self._changing():
             key = _subscription_key(topic_id, name)
             present = await self._store.get(key)
-            if present is None or _SUBSCRIPTION.decode(present.value).subscription_id != record.subscription_id:
+            if present is None or decode_subscription(present.value).subscription_id != record.subscription_id:
                 raise SubscriptionNotFoundError(f"subscription {name!r} was deleted while its policy was being changed")
             await self._store.put(key, _encode(record), expected_revision=present.mod_revision)
 
@@ -661,7 +659,7 @@ class Catalogue:
         found: dict[int, dict[str, SubscriptionRecord]] = {}
         for item in (await self._store.list("/subscriptions/"))[0]:
             _, _, topic_id, name = item.key.split("/", 3)
-            found.setdefault(int(topic_id, 16), {})[name] = _SUBSCRIPTION.decode(item.value)
+            found.setdefault(int(topic_id, 16), {})[name] = decode_subscription(item.value)
         return found
 
     async def create_subscription(
@@ -690,16 +688,6 @@ class Catalogue:
     def encode(record: TopicRecord | SubscriptionRecord) -> bytes:
         """Return the stored form of a record, for copies of it."""
         return _encode(record)
-
-    @staticmethod
-    def decode_topic(record: bytes) -> TopicRecord:
-        """Decode a copy of a topic's record."""
-        return _TOPIC.decode(record)
-
-    @staticmethod
-    def decode_subscription(record: bytes) -> SubscriptionRecord:
-        """Decode a copy of a subscription's record."""
-        return _SUBSCRIPTION.decode(record)
 
     def new_id(self) -> int:
         """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""

@@ -67,7 +67,7 @@ from danube.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
-from danube.model.records import SubscriptionRecord, TopicRecord, members
+from danube.model.records import SubscriptionRecord, TopicRecord, decode_subscription, decode_topic, members
 from danube.storage import Storage
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ class BucketLevel(Level):
         Another owner that was fenced on its way here may still write its first manifest, under an epoch below the
         claim's and above all earlier ones. Without a manifest of the claim's epoch, it would count.
         """
-        find, decode = self.catalogue.find, Catalogue.decode_topic
+        find, decode = self.catalogue.find, decode_topic
         # Commits describe the topics of durability remote: one that only a manifest lists was deleted at the very end.
         others = sorted(
             topic
@@ -364,7 +364,7 @@ class BucketLevel(Level):
         """Make the metadata agree with the bucket, and return the records of its topics that can be served."""
         catalogue, url = self.catalogue, self._storages[name].url
         records = {
-            topic: msgspec.structs.replace(Catalogue.decode_topic(encoded), storage=name)
+            topic: msgspec.structs.replace(decode_topic(encoded), storage=name)
             for topic, (_, encoded) in recovered.state.topics.items()
         }
         for topic, record in list(records.items()):
@@ -446,7 +446,7 @@ class BucketLevel(Level):
     ) -> None:
         """Build the topics, also the withheld ones for snapshots of the journal; serve those of ``records``."""
         subscriptions = {
-            number: {subscription: Catalogue.decode_subscription(encoded) for subscription, encoded in found.items()}
+            number: {subscription: decode_subscription(encoded) for subscription, encoded in found.items()}
             for number, found in recovered.state.subscriptions.items()
         }
         withheld = self.catalogue.withheld(name)
