@@ -6,7 +6,8 @@ from danube.broker.broker import Broker, Seams
 from danube.broker.doctor import Check, doctor
 from danube.broker.faces import Face, FaceMaker
 from danube.broker.run import run_broker
-from danube.broker.runtime.config import BrokerConfig, load_config, parse_size
+from danube.broker.runtime.config import BrokerConfig, parse_size
+from danube.broker.runtime.config_file import load_config
 
 __all__ = [
     "Broker",

@@ -55,7 +55,8 @@ def serve(
     wins over the defaults.
     """
     leave_on_interrupt()  # until the broker handles signals itself: nothing has begun before that
-    from danube.broker.runtime.config import load_config, parse_size
+    from danube.broker.runtime.config import parse_size
+    from danube.broker.runtime.config_file import load_config
 
     limits: dict[str, Any] = {}
     if journal_limit is not None:

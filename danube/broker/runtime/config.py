@@ -30,8 +30,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -48,7 +46,7 @@ __all__ = [
     "DEFAULT_STORAGE",
     "BrokerConfig",
     "StorageConfig",
-    "load_config",
+    "make_config",
     "parse_size",
 ]
 
@@ -149,26 +147,20 @@ def _refuse_unknown(given: dict[str, Any], known: type[msgspec.Struct], where: s
             raise ConfigurationError(f"{where}: unknown setting {key!r}{hint}")
 
 
-def load_config(path: str | None = None, overrides: dict[str, Any] | None = None) -> BrokerConfig:
-    """Read a configuration.
+def make_config(
+    settings: dict[str, Any], overrides: dict[str, Any] | None = None, where: str = "options"
+) -> BrokerConfig:
+    """Make a configuration of settings.
 
     Args:
-        path: a TOML file, or None for the defaults.
-        overrides: settings that win over the file; None values are left out, ``limits`` is merged key by key.
+        settings: as in a TOML file.
+        overrides: settings that win over them; None values are left out, ``limits`` is merged key by key.
+        where: where the settings are from, for errors.
 
     Raises:
-        ConfigurationError: unreadable file, unknown key (with the nearest known one), or a value of the wrong kind.
+        ConfigurationError: unknown key (with the nearest known one), or a value of the wrong kind.
     """
-    settings: dict[str, Any] = {}
-    where = "options"
-    if path is not None:
-        where = path
-        try:
-            settings = tomllib.loads(Path(path).read_text("utf-8"))
-        except OSError as error:
-            raise ConfigurationError(f"configuration file {path!r} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ConfigurationError(f"configuration file {path!r} is not valid TOML: {error}") from error
+    settings = dict(settings)
     limits = settings.get("limits", {})
     if not isinstance(limits, dict):
         raise ConfigurationError(f"{where}: [limits] must be a table")

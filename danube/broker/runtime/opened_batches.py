@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from danube.log import StoredBatch
+from danube.log.cache import StoredBatch
 from danube.model import Limits
 from danube.model.batch import BatchFlags, open_raw
 from danube.model.decoding import UNDECODABLE
