@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable, Sequence
+from typing import Protocol, cast
 
 from danube.model.api import AckedSequence, PublishOpened
 from danube.model.batch import (
@@ -42,16 +42,25 @@ from danube.model.errors import (
     SequenceGapError,
 )
 
-if TYPE_CHECKING:
-    import anyio
-
-__all__ = ["RECORD_OVERHEAD", "UNKNOWN_OFFSET", "Budget", "OutBatch", "Outbox", "Verdict", "record_size"]
+__all__ = ["RECORD_OVERHEAD", "UNKNOWN_OFFSET", "Budget", "OutBatch", "Outbox", "Signal", "Verdict", "record_size"]
 
 RECORD_OVERHEAD = 8
 """Bytes of a message besides payload, key and attributes: array and length prefixes of msgpack, rounded up."""
 
 UNKNOWN_OFFSET = -1
 """Offset of a message that the broker has stored, but whose position it no longer knows."""
+
+
+class Signal(Protocol):
+    """An event of the shell, for tasks that wait; it is set here, and made and awaited there."""
+
+    def set(self) -> object:
+        """Wake the tasks."""
+        ...
+
+    def wait(self) -> Awaitable[None]:
+        """Wait for :meth:`set`."""
+        ...
 
 
 def record_size(size: int, key: bytes | None, attributes: dict[str, str] | None) -> int:
@@ -72,7 +81,7 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.changed: anyio.Event | None = None
+        self.changed: Signal | None = None
         """Set when bytes are released; created by the first waiter."""
 
     def give_back(self, size: int) -> None:
@@ -121,7 +130,7 @@ class OutBatch:
         self.settled = False
         self.error: DanubeError | None = None
         self.refusal: DanubeError | None = None
-        self.event: anyio.Event | None = None
+        self.event: Signal | None = None
         self.waiters = 0
 
 

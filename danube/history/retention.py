@@ -12,14 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Protocol
 
 import msgspec
 
 from danube.history.parts import TopicHistory
-from danube.log import TopicLog
+from danube.log.index import TopicIndex
 from danube.model.policies import Retention
 
-__all__ = ["RetentionPlan", "plan_retention"]
+__all__ = ["Measured", "RetentionPlan", "plan_retention"]
+
+
+class Measured(Protocol):
+    """The part of a topic's log that retention looks at; see :class:`danube.log.TopicLog`."""
+
+    start_offset: int
+    end_offset: int
+    journal_start: int
+    index: TopicIndex
+    unsealed_bytes: int
+    unsealed_surplus_bytes: int
 
 
 class RetentionPlan(msgspec.Struct, frozen=True):
@@ -36,7 +48,7 @@ class RetentionPlan(msgspec.Struct, frozen=True):
 def plan_retention(
     name: str,
     policy: Retention,
-    log: TopicLog,
+    log: Measured,
     history: TopicHistory | None,
     floors: Sequence[int],
     now_us: int,

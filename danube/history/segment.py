@@ -48,7 +48,7 @@ from typing import Final, NamedTuple
 import google_crc32c
 import msgspec
 
-from danube.log import StoredBatch
+from danube.log.cache import StoredBatch
 from danube.model.batch import CRC_RESIDUE, STAMP_SIZE, Stamp, check_part, crc32c, read_stamp
 from danube.model.errors import CorruptBatchError, DataLossError
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from danube.dispatch import Delivery
-from danube.log import StoredBatch
+from danube.log.cache import StoredBatch
 from danube.model import api
 
 __all__ = ["encode_delivery"]

@@ -13,7 +13,7 @@ partitions share one record.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from danube.broker.intake.effective_policies import EffectivePolicies, stack
 from danube.model import TopicPolicies
@@ -21,10 +21,38 @@ from danube.model.names import validate_namespace, validate_topic
 from danube.model.policy_api import PolicyReport
 
 if TYPE_CHECKING:
-    from danube.broker.catalogue.catalogue import Catalogue
     from danube.model.records import TopicRecord
 
-__all__ = ["PolicyBook"]
+__all__ = ["PolicyBook", "StoredPolicies"]
+
+
+class StoredPolicies(Protocol):
+    """The part of the catalogue that has policies."""
+
+    @property
+    def broker_policies(self) -> TopicPolicies:
+        """The policies of the broker that were set by command."""
+        ...
+
+    def namespace_policies(self, name: str, /) -> TopicPolicies:
+        """Return the policies of a namespace.
+
+        Raises:
+            NamespaceNotFoundError: it does not exist.
+        """
+        ...
+
+    def find(self, name: str, /) -> TopicRecord | None:
+        """Return the record of a plain or partitioned topic; None if it does not exist."""
+        ...
+
+    def locate(self, name: str, /) -> tuple[TopicRecord, int]:
+        """Return the record of the topic that a plain topic or a partition belongs to, and its own id.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+        """
+        ...
 
 
 class PolicyBook:
@@ -35,7 +63,7 @@ class PolicyBook:
         configured: those of the configuration.
     """
 
-    def __init__(self, catalogue: Catalogue, configured: TopicPolicies) -> None:
+    def __init__(self, catalogue: StoredPolicies, configured: TopicPolicies) -> None:
         self._catalogue = catalogue
         self._configured = configured
 

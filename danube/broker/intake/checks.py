@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from danube.model.batch import PART_OVERHEAD, BatchFlags, BatchHeader, Codec, open_raw
 from danube.model.errors import InvalidArgumentError, LimitExceededError, MessageTooLargeError
 
 if TYPE_CHECKING:
-    from danube.broker.intake.intake import Intake
     from danube.model.limits import Limits
 
-__all__ = ["check_batch"]
+__all__ = ["Bounded", "check_batch"]
+
+
+class Bounded(Protocol):
+    """The part of an intake that has the bounds of its topic."""
+
+    max_message_bytes: int
+
+    def said_max_message_bytes(self) -> str:
+        """Return the largest size of a message as printed in error messages."""
+        ...
+
+    def check_delivery_time(self, deliver_at_us: int, /) -> None:
+        """Raise InvalidArgumentError or LimitExceededError if messages may not be delayed until then."""
+        ...
+
 
 _RESERVED_FLAGS: Final = BatchFlags.COMPOSITE | BatchFlags.SLICE
 _LAST_CODEC: Final = max(Codec)
 
 
-def check_batch(intake: Intake, limits: Limits, header: BatchHeader, part: bytes) -> None:
+def check_batch(intake: Bounded, limits: Limits, header: BatchHeader, part: bytes) -> None:
     """Refuse a batch that violates a limit or policy of its topic, from any sender.
 
     Args:
@@ -47,7 +61,7 @@ def check_batch(intake: Intake, limits: Limits, header: BatchHeader, part: bytes
         raise InvalidArgumentError(f"batch codec {header.codec} is unknown; known are none, lz4 and zstd")
 
 
-def _check_messages(intake: Intake, limits: Limits, header: BatchHeader, part: bytes) -> None:
+def _check_messages(intake: Bounded, limits: Limits, header: BatchHeader, part: bytes) -> None:
     """Check each message of a batch that is large enough to contain one beyond the limit."""
     largest = header.unpacked_size
     if header.record_count > 1:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from danube.log import ProducerSession, StoredBatch
+from danube.log.cache import StoredBatch
+from danube.log.producers import ProducerSession
 from danube.model.errors import DanubeError
 
 __all__ = ["Sender", "Waiter"]

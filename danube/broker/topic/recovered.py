@@ -11,7 +11,9 @@ from collections.abc import Mapping
 import msgspec
 
 from danube.dispatch import Cursor, decode_entry
-from danube.log import EntryType, Location, ProducerTable
+from danube.log.format import EntryType
+from danube.log.index import Location
+from danube.log.producers import ProducerTable
 from danube.model import BatchHeader, Durability, Limits, Stamp
 from danube.model.records import SubscriptionRecord
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from danube.history.remote.format import CommitKind, Position
 from danube.history.segment import SegmentPart
-from danube.log import Entry
+from danube.log.format import Entry
 from danube.model.limits import KIB
 
 __all__ = ["GATHER_BYTES", "Commit", "CommitQueue"]

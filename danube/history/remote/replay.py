@@ -24,8 +24,8 @@ from danube.history.remote.format import (
     decode_change,
 )
 from danube.history.segment import ControlEntry, SegmentPart, cut_batches
-from danube.log import EntryType, ProducedBatch, Visitor
-from danube.log.recovered import WINDOW_BATCHES
+from danube.log.format import EntryType
+from danube.log.recovered import WINDOW_BATCHES, ProducedBatch, Visitor
 from danube.model.batch import BatchFlags
 from danube.model.errors import CorruptBatchError, DataLossError
 from danube.model.policies import Durability

@@ -1,0 +1,147 @@
+"""The structure of the code: which modules are pure, and where durabilities are compared.
+
+import-linter holds the modules listed in its contracts to them (``tox -e lint``). These tests hold the list of pure
+modules to the code: it is complete, and the share of pure code does not shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+CONTRACT = "Pure cores do no I/O"
+LEFT_OUT = ("danube.cli", "danube.testing")
+LEAST_SHARE = 0.39
+"""Share of the lines of code in modules under the contract, without those left out. Raise it when it has grown."""
+CLAIM = re.compile(r"(^|[.]\s+)Pure\b")
+"""A module calls itself pure with a sentence that begins with this word."""
+
+
+class Module:
+    """One module: its tree, and the modules that it imports, those for type checkers included."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        source = path.read_text("utf-8")
+        self.name = name
+        self.is_package = path.name == "__init__.py"
+        self.lines = source.count("\n")
+        self.tree = ast.parse(source)
+        self.doc = ast.get_docstring(self.tree) or ""
+        self.is_async = False
+        self.imported: set[str] = set()
+        for node in statements(self.tree):
+            self.is_async = self.is_async or isinstance(node, ast.AsyncFunctionDef)
+            if isinstance(node, ast.Import):
+                self.imported.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0
+                assert node.module is not None, "imports are absolute"
+                self.imported.update(f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements, and what holds them; expressions are left out, because there are many."""
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, part, ())
+            if isinstance(inner, list):
+                left.extend(inner)
+
+
+@cache
+def modules() -> dict[str, Module]:
+    """Return the modules by name, without those left out."""
+    found = {}
+    for path in sorted((CHECKOUT / "danube").rglob("*.py")):
+        parts = path.relative_to(CHECKOUT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if not is_in(name, LEFT_OUT):
+            found[name] = Module(name, path)
+    return found
+
+
+@cache
+def contract() -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the modules and packages under the contract, and the modules that it forbids."""
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))
+    (found,) = [each for each in settings["tool"]["importlinter"]["contracts"] if each["name"].startswith(CONTRACT)]
+    return tuple(found["source_modules"]), frozenset(found["forbidden_modules"])
+
+
+def is_in(name: str, packages: tuple[str, ...]) -> bool:
+    """Whether a module is one of these, or below one of them."""
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
+@cache
+def qualified() -> frozenset[str]:
+    """Return the modules that do no I/O, nor anything that they import, and have no asynchronous functions."""
+    every, forbidden = modules(), contract()[1]
+
+    def resolved(module: Module) -> set[str]:
+        return {name if name in every else name.rpartition(".")[0] for name in module.imported}
+
+    ours = {name: resolved(module) & every.keys() for name, module in every.items()}
+    impure = {
+        name for name, module in every.items() if any(each.partition(".")[0] in forbidden for each in module.imported)
+    }
+    while more := {name for name, imported in ours.items() if name not in impure and imported & impure}:
+        impure |= more
+    return frozenset(name for name, module in every.items() if name not in impure and not module.is_async)
+
+
+def below(package: str) -> list[str]:
+    """Return the modules of a package, itself included."""
+    return [name for name in modules() if is_in(name, (package,))]
+
+
+def test_every_pure_module_is_under_the_contract() -> None:
+    listed, _ = contract()
+    missing = sorted(
+        name
+        for name in qualified()
+        if not is_in(name, listed)
+        # A package in the list stands for everything in it.
+        and (not modules()[name].is_package or all(each in qualified() for each in below(name)))
+    )
+    assert not missing, "add them to the contract in pyproject.toml"
+
+
+def test_every_module_that_calls_itself_pure_is_under_the_contract() -> None:
+    listed, _ = contract()
+    claiming = [name for name, module in modules().items() if CLAIM.search(module.doc)]
+    assert len(claiming) > 20
+    assert [name for name in claiming if not is_in(name, listed)] == []
+
+
+def test_the_contract_lists_modules_that_exist_and_each_once() -> None:
+    listed, _ = contract()
+    assert [name for name in listed if name not in modules()] == []
+    assert [name for name in listed if is_in(name, tuple(each for each in listed if each != name))] == []
+
+
+def test_the_share_of_pure_code_does_not_shrink() -> None:
+    listed, _ = contract()
+    pure = sum(module.lines for name, module in modules().items() if is_in(name, listed))
+    share = pure / sum(module.lines for module in modules().values())
+    assert share >= LEAST_SHARE
+
+
+def test_durabilities_are_compared_by_their_levels_only() -> None:
+    compared = set()
+    for name, module in modules().items():
+        if is_in(name, ("danube.broker", "danube.history")) and not is_in(name, ("danube.broker.durability",)):
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.Compare | ast.MatchValue):
+                    inner = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
+                    if any(isinstance(each.value, ast.Name) and each.value.id == "Durability" for each in inner):
+                        compared.add(f"{name}:{node.lineno}")
+    assert not compared, "ask the topic or its level for a trait instead"
