@@ -2,7 +2,7 @@
 
 :class:`History` combines the components of one broker: catalogue, sealer, reader, manifests, retention, merging and
 the janitor. Topics of durability ``remote`` commit to a storage directly, with a :class:`RemoteJournal`. The bytes
-are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest`.
+are defined in :mod:`danube.history.segment` and :mod:`danube.history.manifest_format`.
 """
 
 from __future__ import annotations

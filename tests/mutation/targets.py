@@ -18,6 +18,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "intake": (
         "danube/broker/intake/intake.py",
         "danube/broker/intake/composer.py",
+        "danube/broker/intake/packing.py",
         "danube/broker/stages/*.py",
         "danube/broker/runtime/stage_disk.py",
     ),

@@ -161,7 +161,7 @@ class Committer:
     # --- Decision ---
 
     async def commit(self, known: Known, batch_id: int, stage_ids: Sequence[int], label: str = "") -> StageCommit:
-        """Commit a batch; the caller holds the producer's lock. Raises as :meth:`Client.commit_stages`."""
+        """Commit a batch; the caller holds the producer's lock. Raises as :meth:`danube.client.Stages.commit`."""
         await self.settle(known)
         record = known.record
         if record is not None and batch_id <= record.last_batch:

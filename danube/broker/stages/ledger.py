@@ -60,7 +60,7 @@ class ProducerRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Known:
-    """One producer with its last known record. A decision for it requires :attr:`lock`."""
+    """One producer with its last known record. A decision for it requires ``lock``."""
 
     __slots__ = ("certain", "lock", "name", "problem", "record")
 
