@@ -11,7 +11,8 @@ from urllib.parse import unquote
 import msgspec
 import pytest
 
-from danube.broker.stages.ledger import Known, Ledger, ProducerRecord
+from danube.broker.stages.decisions import ProducerRecord
+from danube.broker.stages.ledger import Known, Ledger
 from danube.metadata import MemoryStore
 from danube.model import Limits
 from danube.model.errors import LimitExceededError, MetadataConflictError, OwnerFencedError, UnavailableError

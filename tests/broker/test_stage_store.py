@@ -27,7 +27,8 @@ from danube.broker.stages.format import (
     read_end,
     read_head,
 )
-from danube.broker.stages.store import StageStore, StoredStage
+from danube.broker.stages.store import StageStore
+from danube.broker.stages.stored import StoredStage
 from danube.model.batch import BatchHeader, check_part, crc32c, encode_part
 from danube.model.errors import CorruptBatchError, DataLossError, LimitExceededError, UnavailableError
 from danube.model.limits import MIB, Limits
@@ -59,7 +60,7 @@ async def read(store: StageStore, stage: StoredStage) -> list[bytes]:
 
 def test_the_bytes_are_those_of_the_picture() -> None:
     head = encode_head(HEAD)
-    assert (head[:4], head[4:8]) == (b"DNG1", (1).to_bytes(4, "little"))
+    assert (head[:4], head[4:8]) == (b"DNG1", (2).to_bytes(4, "little"))
     assert int.from_bytes(head[8:12], "little") == len(head) - 16
     assert read_head(head + b"what follows") == read_head(head) == (HEAD, len(head))
     foreign = b"DNG2" + head[4:-4]

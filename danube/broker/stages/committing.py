@@ -19,11 +19,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
-from danube.broker.stages.ledger import Known, Ledger, ProducerRecord, Share
-from danube.broker.stages.store import StageStore, StoredStage
+from danube.broker.stages.decisions import (
+    ProducerRecord,
+    Share,
+    addressed,
+    claim,
+    continued,
+    former_commit,
+    losers,
+    named_stages,
+    stages_by_topic,
+)
+from danube.broker.stages.ledger import Known, Ledger
+from danube.broker.stages.store import StageStore
+from danube.broker.stages.stored import StoredStage
 from danube.log import ProducerSession, StoredBatch
 from danube.model import api
-from danube.model.batch import PART_HEADER_SIZE, BatchHeader, seal_part
+from danube.model.batch import PART_HEADER_SIZE, seal_part
 from danube.model.errors import (
     DanubeError,
     DataLossError,
@@ -46,7 +58,6 @@ _log = logging.getLogger("danube.broker")
 
 _AT_ONCE: Final = 8
 """Number of topics that one commit works on at a time."""
-_MOST_NAMES: Final = 10
 _IN_FLIGHT_BYTES: Final = 16 * MIB
 
 
@@ -127,28 +138,19 @@ class Committer:
 
     def _claim(self, known: Known) -> None:
         """Mark the stages of a decided batch, and release those that were marked for one that was not decided."""
-        record = known.record
-        decided = {number for share in record.shares for number in share.stage_ids} if record is not None else set()
-        for stage in self._store:
-            if stage.head.producer == known.name and stage.state != StageState.OPEN:
-                claimed = stage.head.stage_id in decided
-                stage.state = StageState.COMMITTING if claimed else StageState.STAGED
+        claim(self._store, known.name, known.record)
 
     def _drop_losers(self, known: Known) -> None:
         """Drop the stages of decided batches, except those being appended."""
-        last = known.last_batch
-        if last is None or not known.certain:
+        if known.record is None or not known.certain:
             return
-        for stage in self._store:
-            head = stage.head
-            if head.producer != known.name or head.batch_id > last or stage.state == StageState.COMMITTING:
-                continue
+        for stage in losers(self._store, known.name, known.record):
             if stage.fail is None:
                 self._store.drop(stage)
             else:  # its own task drops it
                 stage.fail(
                     FailedPreconditionError(
-                        f"{stage}: batch {head.batch_id} was committed without it, or a later one was; it accepts"
+                        f"{stage}: batch {stage.head.batch_id} was committed without it, or a later one was; it accepts"
                         " no more data"
                     )
                 )
@@ -163,11 +165,10 @@ class Committer:
     async def commit(self, known: Known, batch_id: int, stage_ids: Sequence[int], label: str = "") -> StageCommit:
         """Commit a batch; the caller holds the producer's lock. Raises as :meth:`danube.client.Stages.commit`."""
         await self.settle(known)
-        record = known.record
-        if record is not None and batch_id <= record.last_batch:
-            offsets = dict(record.offsets) if batch_id == record.last_batch else {}
-            return StageCommit(False, offsets, record.label)
-        stages = self._named(known.name, batch_id, stage_ids)
+        former = former_commit(known.record, batch_id)
+        if former is not None:
+            return former
+        stages = named_stages(known.name, batch_id, stage_ids, self._store.find)
         for stage in stages:
             stage.state = StageState.COMMITTING
         try:
@@ -181,37 +182,10 @@ class Committer:
         assert record is not None
         return StageCommit(True, dict(record.offsets), record.label)
 
-    def _named(self, producer: str, batch_id: int, stage_ids: Sequence[int]) -> list[StoredStage]:
-        """Return the stages of a commit, in the order in which they are named."""
-        found: list[StoredStage] = []
-        wrong: list[str] = []
-        for number in stage_ids:
-            stage = self._store.find(number)
-            if stage is None:
-                wrong.append(f"stage {number:016x} does not exist (it was dropped, or has expired)")
-            elif (stage.head.producer, stage.head.batch_id) != (producer, batch_id):
-                wrong.append(f"{stage} belongs to another batch")
-            elif stage.state != StageState.STAGED:
-                wrong.append(f"{stage} is not finished")
-            else:
-                found.append(stage)
-        if wrong:
-            why = "; ".join(wrong[:_MOST_NAMES])
-            if len(wrong) > _MOST_NAMES:
-                why += f", and {len(wrong) - _MOST_NAMES} more"
-            raise FailedPreconditionError(
-                f"batch {batch_id} of producer {producer!r} cannot be committed: {why}; nothing was committed: stage"
-                " the batch again"
-            )
-        return found
-
     async def _decide(
         self, known: Known, batch_id: int, stages: Sequence[StoredStage], label: str
     ) -> dict[int, ProducerSession]:
-        by_topic: dict[tuple[str, int], list[StoredStage]] = {}
-        for stage in stages:
-            if stage.end.records:
-                by_topic.setdefault((stage.head.topic, stage.head.topic_id), []).append(stage)
+        by_topic = stages_by_topic(stages)
         shares: dict[int, Share] = {}
         sessions: dict[int, ProducerSession] = {}
 
@@ -323,7 +297,7 @@ class Committer:
         await _all(*[partial(resume, share) for share in shares if share.topic_id not in opened])
         # A topic of durability 'os' may have lost, with the power, messages that were stored before this batch was
         # decided. Then none of this batch is stored there either, and it continues from the present sequence.
-        moved = [_continued(share, opened.get(share.topic_id)) for share in shares]
+        moved = [continued(share, opened.get(share.topic_id)) for share in shares]
         if moved != shares:
             await self._ledger.write(known, msgspec.structs.replace(known.record, shares=moved))
             self._hold()
@@ -369,7 +343,7 @@ class Committer:
         reader = self._store.read(stage)
         while parts := await reader.next_parts():
             for part, header in parts:
-                header = _addressed(header, session, sequence)
+                header = addressed(header, session, sequence)
                 part = seal_part(header, part[PART_HEADER_SIZE:-4])
                 sequence += header.record_count
                 await sender.room(_IN_FLIGHT_BYTES)
@@ -389,18 +363,6 @@ class Committer:
                         sender.in_flight_bytes -= len(part)
                         sender.landed(known, header.record_count)
         return sequence
-
-
-def _continued(share: Share, session: ProducerSession | None) -> Share:
-    """Return a share that begins at its producer's present sequence, if that is lower than the decided one."""
-    if session is None or session.next_sequence >= share.base_sequence:
-        return share
-    return msgspec.structs.replace(share, producer_id=session.producer_id, base_sequence=session.next_sequence)
-
-
-def _addressed(header: BatchHeader, session: ProducerSession, sequence: int) -> BatchHeader:
-    """Return the header of a staged part with the sender filled in. Its records stay unopened."""
-    return header._replace(producer_id=session.producer_id, producer_epoch=session.epoch, base_sequence=sequence)
 
 
 async def _all(*calls: Callable[[], Awaitable[None]]) -> None:

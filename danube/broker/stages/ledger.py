@@ -17,46 +17,17 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import quote, unquote
 
-import msgspec
 import trio
 
+from danube.broker.stages.decisions import ProducerRecord
 from danube.metadata import Change, MetadataStore, Table, TableWriter
 from danube.model.errors import DanubeError, LimitExceededError
 from danube.model.limits import Limits
 
-__all__ = ["Known", "Ledger", "ProducerRecord", "Share"]
+__all__ = ["Known", "Ledger"]
 
 _PREFIX: Final = "/stages/producers/"
 _WRITER: Final = "/writers/stages"
-
-
-class Share(msgspec.Struct, array_like=True, frozen=True):
-    """The part of a decided batch for one topic or partition."""
-
-    topic: str
-    topic_id: int
-    producer_id: int
-    base_sequence: int
-    """Sequence of the first message of the first stage; the others follow without a gap."""
-    start_offset: int
-    """The topic's end when the batch was decided: all messages of the batch are after it."""
-    stage_ids: list[int]
-
-
-class ProducerRecord(msgspec.Struct, array_like=True, frozen=True):
-    """The state of a producer of staged batches."""
-
-    last_batch: int
-    time_us: int
-    """When it was written."""
-    committing: bool
-    """Whether the last batch is still being appended to its topics."""
-    shares: list[Share]
-    """Shares of a batch that is being appended."""
-    offsets: dict[str, tuple[int, int]]
-    """Offsets of a completed batch, as in :class:`danube.model.stage_api.StageCommit`."""
-    label: str = ""
-    """Label of the last commit."""
 
 
 class Known:

@@ -20,7 +20,8 @@ from danube.broker.stages.aborted import AbortedWrites, Write
 from danube.broker.stages.committing import Committer
 from danube.broker.stages.format import StageHead
 from danube.broker.stages.ledger import Known, Ledger
-from danube.broker.stages.store import StageStore, StoredStage
+from danube.broker.stages.store import StageStore
+from danube.broker.stages.stored import StoredStage
 from danube.model import api, validate_name
 from danube.model.batch import BatchHeader, check_part
 from danube.model.decoding import UNDECODABLE

@@ -1,0 +1,148 @@
+"""Commits of staged batches: what is decided, from the stages and the record of their producer. Pure.
+
+:mod:`danube.broker.stages.committing` stores the decisions and executes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from danube.broker.stages.stored import StoredStage
+from danube.log.producers import ProducerSession
+from danube.model.batch import BatchHeader
+from danube.model.errors import FailedPreconditionError
+from danube.model.stage_api import StageCommit, StageState
+
+__all__ = [
+    "ProducerRecord",
+    "Share",
+    "addressed",
+    "claim",
+    "continued",
+    "former_commit",
+    "losers",
+    "named_stages",
+    "stages_by_topic",
+]
+
+_MOST_NAMES: Final = 10
+
+
+class Share(msgspec.Struct, array_like=True, frozen=True):
+    """The part of a decided batch for one topic or partition."""
+
+    topic: str
+    topic_id: int
+    producer_id: int
+    base_sequence: int
+    """Sequence of the first message of the first stage; the others follow without a gap."""
+    start_offset: int
+    """The topic's end when the batch was decided: all messages of the batch are after it."""
+    stage_ids: list[int]
+
+
+class ProducerRecord(msgspec.Struct, array_like=True, frozen=True):
+    """The state of a producer of staged batches."""
+
+    last_batch: int
+    time_us: int
+    """When it was written."""
+    committing: bool
+    """Whether the last batch is still being appended to its topics."""
+    shares: list[Share]
+    """Shares of a batch that is being appended."""
+    offsets: dict[str, tuple[int, int]]
+    """Offsets of a completed batch, as in :class:`danube.model.stage_api.StageCommit`."""
+    label: str = ""
+    """Label of the last commit."""
+
+
+def former_commit(record: ProducerRecord | None, batch_id: int) -> StageCommit | None:
+    """Return the answer to a batch that was decided before; None for one that is to be decided now.
+
+    Offsets are known of the last batch only.
+    """
+    if record is None or batch_id > record.last_batch:
+        return None
+    offsets = dict(record.offsets) if batch_id == record.last_batch else {}
+    return StageCommit(False, offsets, record.label)
+
+
+def named_stages(
+    producer: str, batch_id: int, stage_ids: Sequence[int], find: Callable[[int], StoredStage | None]
+) -> list[StoredStage]:
+    """Return the stages of a commit, in the order in which they are named.
+
+    Args:
+        producer, batch_id: which batch.
+        stage_ids: its stages.
+        find: returns the stage of an id.
+
+    Raises:
+        FailedPreconditionError: one does not exist, belongs to another batch, or is not finished.
+    """
+    found: list[StoredStage] = []
+    wrong: list[str] = []
+    for number in stage_ids:
+        stage = find(number)
+        if stage is None:
+            wrong.append(f"stage {number:016x} does not exist (it was dropped, or has expired)")
+        elif (stage.head.producer, stage.head.batch_id) != (producer, batch_id):
+            wrong.append(f"{stage} belongs to another batch")
+        elif stage.state != StageState.STAGED:
+            wrong.append(f"{stage} is not finished")
+        else:
+            found.append(stage)
+    if wrong:
+        why = "; ".join(wrong[:_MOST_NAMES])
+        if len(wrong) > _MOST_NAMES:
+            why += f", and {len(wrong) - _MOST_NAMES} more"
+        raise FailedPreconditionError(
+            f"batch {batch_id} of producer {producer!r} cannot be committed: {why}; nothing was committed: stage"
+            " the batch again"
+        )
+    return found
+
+
+def stages_by_topic(stages: Iterable[StoredStage]) -> dict[tuple[str, int], list[StoredStage]]:
+    """Return the stages that have records by the name and id of their topic."""
+    found: dict[tuple[str, int], list[StoredStage]] = {}
+    for stage in stages:
+        if stage.end.records:
+            found.setdefault((stage.head.topic, stage.head.topic_id), []).append(stage)
+    return found
+
+
+def claim(stages: Iterable[StoredStage], producer: str, record: ProducerRecord | None) -> None:
+    """Mark the stages of a decided batch, and release those that were marked for one that was not decided."""
+    decided = {number for share in record.shares for number in share.stage_ids} if record is not None else set()
+    for stage in stages:
+        if stage.head.producer == producer and stage.state != StageState.OPEN:
+            claimed = stage.head.stage_id in decided
+            stage.state = StageState.COMMITTING if claimed else StageState.STAGED
+
+
+def losers(stages: Iterable[StoredStage], producer: str, record: ProducerRecord) -> list[StoredStage]:
+    """Return the stages that no later commit can name: of decided batches, except those being appended."""
+    return [
+        stage
+        for stage in stages
+        if stage.head.producer == producer
+        and stage.head.batch_id <= record.last_batch
+        and stage.state != StageState.COMMITTING
+    ]
+
+
+def continued(share: Share, session: ProducerSession | None) -> Share:
+    """Return a share that begins at its producer's present sequence, if that is lower than the decided one."""
+    if session is None or session.next_sequence >= share.base_sequence:
+        return share
+    return msgspec.structs.replace(share, producer_id=session.producer_id, base_sequence=session.next_sequence)
+
+
+def addressed(header: BatchHeader, session: ProducerSession, sequence: int) -> BatchHeader:
+    """Return the header of a staged part with the sender filled in. Its records stay unopened."""
+    return header._replace(producer_id=session.producer_id, producer_epoch=session.epoch, base_sequence=sequence)
