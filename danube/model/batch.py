@@ -108,6 +108,7 @@ PART_HEADER_SIZE: Final = 64
 PART_OVERHEAD: Final = PART_HEADER_SIZE + 4
 """Bytes of a producer's part besides the records."""
 CRC_RESIDUE: Final = 0x48674BC7
+"""The CRC32C of any bytes that end with their own CRC32C."""
 MAX_OFFSET: Final = 2**63 - 1
 
 _STAMP = struct.Struct("<4sIQQQQI")
