@@ -44,12 +44,10 @@ from danube.history.parts import PartRecord
 from danube.history.pieces import cut, join_pieces, piece_bytes, put_pieces
 from danube.history.segment import SegmentPart
 from danube.model.errors import (
-    DanubeError,
     DataLossError,
     FailedPreconditionError,
     OwnerFencedError,
     StorageNotFoundError,
-    StorageUnavailableError,
 )
 from danube.storage import Storage
 
@@ -174,7 +172,7 @@ class ManifestLog:
         self.check_owner: Callable[[], Awaitable[None]] | None = None
         """Optional further check: raises OwnerFencedError if another broker has claimed the bucket without writing a
         manifest."""
-        self._held: Callable[[], DanubeError | None] | None = None
+        self._held: Callable[[], Awaitable[None]] | None = None
         self._clear()
 
     @property
@@ -222,16 +220,16 @@ class ManifestLog:
         """Whether nothing may be written now; see :meth:`hold`."""
         return self._held is not None
 
-    def hold(self, why: Callable[[], DanubeError | None]) -> None:
+    def hold(self, claimed: Callable[[], Awaitable[None]]) -> None:
         """Write nothing until :meth:`release`: this broker is about to claim the place, or to learn that it need not.
 
         A manifest that is made from what was read before the claim's fences would hide what another owner has written
         in the meantime.
 
         Args:
-            why: returns what has delayed the claim, if anything.
+            claimed: waits for the next attempt to claim it, and raises if that has failed.
         """
-        self._held = why
+        self._held = claimed
 
     def release(self) -> None:
         """Write again: the former owner is fenced, or there is none."""
@@ -249,14 +247,14 @@ class ManifestLog:
             OwnerFencedError: a later owner has written manifests.
             StorageUnavailableError: nothing may be written yet; see :meth:`hold`.
         """
-        self._check_held()
+        if self._held is not None:
+            await self._held()
         if self._is_checked():
             return
         try:
             bucket = await read_bucket(self._storage, self._cluster)
         except DataLossError as error:
             bucket = await self._read_damaged(error)
-        self._check_held()
         if self._is_checked():
             return  # another upload has verified it in the meantime; the manifest just read may be our own
         if bucket.epoch and bucket.incarnation != self._incarnation:
@@ -269,14 +267,6 @@ class ManifestLog:
             raise self._fenced(bucket, self._epoch)
         self._previous_snapshot = bucket.snapshot_key
         self._checked = True
-
-    def _check_held(self) -> None:
-        if self._held is not None:
-            why = self._held()
-            raise StorageUnavailableError(
-                f"{self._storage.url}: nothing is sealed, merged or deleted there until this broker has fenced the"
-                f" former owner of its topics of durability 'remote'{f': {why}' if why is not None else ''}; try again"
-            )
 
     def _fenced(self, bucket: Bucket, epoch: int) -> OwnerFencedError:
         return OwnerFencedError(

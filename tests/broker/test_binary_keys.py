@@ -53,7 +53,7 @@ async def test_every_type_of_subscription_gets_the_same_bytes(tmp_path: Path) ->
 async def test_dead_letters_keep_their_key_and_its_partition(tmp_path: Path) -> None:
     policy = {"max_redelivery_count": 0, "poison": "dead_letter", "dead_letter_topic": "/default/dead"}
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic("/default/dead", partitions=3)
+        await client.admin.create_topic("/default/dead", partitions=3)
         async with client.producer(TOPIC) as producer:
             await producer.send_many(PAYLOADS, keys=KEYS)
         async with client.consumer(TOPIC, subscription="s", type="shared", start="earliest", policy=policy) as consumer:
@@ -71,11 +71,11 @@ async def test_dead_letters_keep_their_key_and_its_partition(tmp_path: Path) -> 
 
 async def test_staged_records_have_keys_of_bytes(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, running.client() as client:
-        await client.create_topic(TOPIC)
-        async with client.stage(TOPIC, producer="job", batch_id=1) as stage:
+        await client.admin.create_topic(TOPIC)
+        async with client.stages.open(TOPIC, producer="job", batch_id=1) as stage:
             with pytest.raises(InvalidArgumentError, match="the key of a Record is bytes or None, not str"):
                 await stage.add([Record(b"x", "text")])  # type: ignore[arg-type]
             await stage.add([Record(payload, key) for payload, key in zip(PAYLOADS, KEYS, strict=True)])
             staged = await stage.finish()
-        await client.commit_stages("job", 1, [staged])
+        await client.stages.commit("job", 1, [staged])
         assert await taken(client, "s", "exclusive", 5) == list(zip(PAYLOADS, KEYS, strict=True))

@@ -75,7 +75,7 @@ def test_rows_become_messages(spark: SparkSession, broker: BrokerProcess, client
         assert records
         for record in records:
             number = int(record.payload)
-            assert record.key == f"user-{number % 50}"
+            assert record.key == b"user-%d" % (number % 50)
             assert name == f"/default/k-rows-part-{route_key(record.key, 3)}"
             assert record.attributes == ({"n": str(number), "v": "é"} if number % 2 == 0 else None)
         # What one task has of one key stays in its order.

@@ -154,8 +154,12 @@ class BucketLevel(Level):
         self.by_id: dict[int, Topic] = {}
         self._deleting: set[int] = set()
         """First ids of topics whose deletion has begun."""
+        self._wanted = {name: trio.Event() for name in storages}
+        """Set by those that need a storage before its next attempt is due."""
+        self._looked = {name: trio.Event() for name in storages}
+        """Set, and replaced, after each attempt to open a storage."""
         for name in self._capable():
-            self.history.manifests[name].hold(partial(self._failures.get, name))
+            self.history.manifests[name].hold(partial(self._claimed, name))
 
     def _capable(self) -> list[str]:
         return [name for name in self._storages if self._lacking(name) is None]
@@ -188,7 +192,7 @@ class BucketLevel(Level):
                 if self.records(name) or await highest_epoch(self._storages[name], self.runtime.config.cluster):
                     await self.open(name)
                 self._unread.pop(name, None)
-                self.history.manifests[name].release()
+                self._release_manifests(name)
                 break
             except OwnerFencedError:
                 raise
@@ -198,16 +202,42 @@ class BucketLevel(Level):
                 # for a moment just as well as the storage.
                 if not isinstance(error, StorageError) and not error.retryable:
                     _log.error("topics of durability 'remote' in storage %r cannot be served: %s", name, error)
-                    self.history.manifests[name].release()  # its other topics are sealed
+                    self._release_manifests(name)  # its other topics are sealed
                     break
                 if self.records(name):
                     _log.error("topics of durability 'remote' wait for storage %r: %s", name, error)
                 else:
                     _log.warning("whether storage %r has topics of durability 'remote' is not known: %s", name, error)
-                await trio.sleep(pause_s)
+                self._note_look(name)
+                with trio.move_on_after(pause_s):
+                    await self._wanted[name].wait()
+                self._wanted[name] = trio.Event()
                 pause_s = min(2 * pause_s, _MOST_RETRY_S)
             finally:
                 done.set()
+
+    def _note_look(self, name: str) -> None:
+        self._looked[name].set()
+        self._looked[name] = trio.Event()
+
+    def _release_manifests(self, name: str) -> None:
+        """Let manifests be written: a former owner is fenced, or there is none, or the storage cannot be claimed."""
+        self.history.manifests[name].release()
+        self._note_look(name)
+
+    async def _claimed(self, name: str) -> None:
+        """Try at once to claim a storage, and wait for the result.
+
+        Raises:
+            StorageUnavailableError: it is not claimed; its manifests must not be written yet.
+        """
+        self._wanted[name].set()
+        await self._looked[name].wait()
+        if self.history.manifests[name].held:
+            raise StorageUnavailableError(
+                f"{self._storages[name].url}: nothing is sealed, merged or deleted there until this broker has fenced"
+                f" the former owner of its topics of durability 'remote': {self._failures.get(name)}; try again"
+            )
 
     def _unknown(self, topic: str) -> StorageUnavailableError | None:
         """Return why it is unknown whether a topic exists; until that is known, it must not be created."""
@@ -291,7 +321,7 @@ class BucketLevel(Level):
         async def enter_history(recovered: RemoteRecovered) -> None:
             nonlocal bucket
             bucket = await read_bucket(storage, cluster)
-            history.manifests[name].release()  # the fences are there: what it reads from now on is complete
+            self._release_manifests(name)  # the fences are there: what is read from now on is complete
             if self._is_foreign(bucket):
                 await self._enter_history(name, bucket, recovered)
 
