@@ -88,6 +88,10 @@ class World:
             machine = subscriptions[kind].machine
             await wait_until(lambda machine=machine: machine.position >= len(self.stored))
 
+    def generation(self, kind: str) -> int:
+        """The generation of deliveries, which a seek raises; acknowledgements of an earlier one have no effect."""
+        return self.running.topic(TOPIC).subscriptions[kind].generation
+
     # --- Steps ---
 
     async def publish(self, sizes: list[int]) -> None:
@@ -111,13 +115,13 @@ class World:
             assert await self.producer.acked() == [(base, base, len(payloads))]
 
     async def ack(self, kind: str, start: int, count: int) -> None:
-        self.consumers[kind].send(api.Ack([start, start + count]))
+        self.consumers[kind].send(api.Ack([start, start + count], self.generation(kind)))
         await self.consumers[kind].flush(1)
         self.acked[kind] |= set(range(start, min(start + count, len(self.stored))))
 
     async def nack(self, kind: str, start: int, count: int) -> None:
         """Refuse messages; all that are not acknowledged are in flight, and are again at once."""
-        self.consumers[kind].send(api.Nack([start, start + count], 0, "model"))
+        self.consumers[kind].send(api.Nack([start, start + count], 0, "model", self.generation(kind)))
         await self.consumers[kind].flush(2)
         failures = self.failures[kind]
         for offset in set(range(start, min(start + count, len(self.stored)))) - self.acked[kind]:

@@ -46,7 +46,7 @@ def test_a_delayed_message_that_was_delivered_can_be_acknowledged_by_everything_
     machine = make_subscription(kind, Cursor(), Limits(), SubscriptionPolicy())
     machine.join(1, "c", 0.0)
     machine.credit(1, 100, 10**6)
-    late = Span(0, 2, 20, None, ["a", "b"], 50.0)
+    late = Span(0, 2, 20, None, [b"a", b"b"], 50.0)
     machine.offered(late, 0.0)
     assert machine.ack([0, 2], None, 1.0) == [], "it was not delivered"
     pump(machine, late, now=60.0)
@@ -111,7 +111,7 @@ def test_a_seek_forgets_what_failed(kind):
     machine = make_subscription(kind, Cursor(), Limits(), SubscriptionPolicy(redelivery_delay_s=100.0))
     machine.join(1, "c", 0.0)
     machine.credit(1, 100, 10**6)
-    span = Span(0, 2, 20, None, ["a", "b"])
+    span = Span(0, 2, 20, None, [b"a", b"b"])
     machine.offered(span, 0.0)
     machine.nack(1, [0, 1], None, 0.0, "bad")
     machine.seek(0, 1.0)
@@ -147,9 +147,9 @@ def test_without_credit_for_bytes_a_lossy_consumer_of_keys_gets_nothing():
     machine = make_subscription(SubscriptionType.KEY_SHARED, Cursor(), Limits(), SubscriptionPolicy(), lossy=True)
     machine.join(1, "c", 0.0)
     machine.credit(1, 100, 0)
-    assert machine.offered(Span(0, 2, 20, None, ["a", "b"]), 0.0) == []
+    assert machine.offered(Span(0, 2, 20, None, [b"a", b"b"]), 0.0) == []
     assert machine.describe(2).dropped_messages == 2
     machine.credit(1, 0, 1)
-    deliveries = machine.offered(Span(2, 4, 20, None, ["a", "b"]), 0.0)
+    deliveries = machine.offered(Span(2, 4, 20, None, [b"a", b"b"]), 0.0)
     assert [type(one).__name__ for one in deliveries] == ["Gap", "Delivery"]
     assert (deliveries[0].start, deliveries[0].end) == (0, 2)

@@ -22,7 +22,7 @@ def machine_of(kind, *names):
 
 
 def span(base, size):
-    return Span(base, base + size, 10 * size, None, ["k"] * size)
+    return Span(base, base + size, 10 * size, None, [b"k"] * size)
 
 
 def delivered(machine, batch, now):

@@ -188,7 +188,11 @@ async def readers_cross_moving_borders(seed: int) -> None:
             async with trio.open_nursery() as writers:
                 for topic_id in (1, 2):
                     writers.start_soon(house.append, topic_id, 60)
-            await trio.sleep(0.02)
+            with trio.fail_after(60):
+                while any(  # noqa: ASYNC110 - of virtual time
+                    log.end_offset < house.truth[each][-1].end_offset for each, log in house.logs.items()
+                ):
+                    await trio.sleep(0.02)
             house.writing = False
         for topic_id, log in house.logs.items():
             assert log.end_offset == house.truth[topic_id][-1].end_offset
