@@ -77,7 +77,7 @@ class Feed(Inflow):
         self._extensions: dict[int, RangeSet] = {}
         self._handed = HandedOut(limits.max_in_flight_ranges)
         self._cumulates = open_message.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
-        self._waiting: RangeSet | None = None  # number of waiting messages in `queue`, computed on demand
+        self._waiting: RangeSet | None = None  # offsets of the messages in `queue`, computed on demand
         self._given_back: RangeSet | None = None
         self._owed_messages = 0  # credit of messages that were given back
         self._owed_bytes = 0

@@ -231,9 +231,16 @@ class ManifestLog:
         """
         self._held = claimed
 
-    def release(self) -> None:
-        """Write again: the former owner is fenced, or there is none."""
+    def release(self, epoch: int = 0) -> None:
+        """Write again: the former owner is fenced, or there is none.
+
+        Args:
+            epoch: of the claim, under which manifests are written from now on; 0: there is no claim.
+        """
         self._held = None
+        if epoch > self._epoch:
+            self._epoch, self._sequence, self._until_snapshot = epoch, 0, 0
+            self._checked = False
 
     def _is_checked(self) -> bool:
         # A call, because another task may change it: a type checker treats a plain attribute as unchanged.

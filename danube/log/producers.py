@@ -408,10 +408,14 @@ class ProducerTable:
         if not any(start <= low and high <= end for start, end in self._unread):
             self._unread.append((low, high))
 
-    def note_read(self, low: int, high: int) -> None:
-        """Remove noted offsets: :meth:`apply_batches` was called with their batches."""
-        self._unread.remove((low, high))
-        self.note_lost_names()
+    def note_read(self, end: int) -> None:
+        """Remove the offsets of :attr:`unread` below ``end``: :meth:`apply_batches` was called with their batches."""
+        low, high = self._unread[0]
+        if end < high:
+            self._unread[0] = (max(low, end), high)
+        else:
+            del self._unread[0]
+            self.note_lost_names()
 
     def note_lost_names(self) -> int:
         """After damage to the journal before its end, determine whether producer names were lost, and how many.

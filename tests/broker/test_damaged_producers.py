@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from broker_harness import RunningBroker, raw_producer, read_all, running_broker
 
 import danube
-from danube.model.errors import StorageUnavailableError
+from danube.log import StoredBatch
+from danube.model.errors import DataLossError, StorageUnavailableError
 
 pytestmark = pytest.mark.virtual
 
@@ -93,3 +95,57 @@ async def test_producers_wait_for_a_history_that_is_away(tmp_path: Path) -> None
             await publish(running, "ann")
         backend.get = real_get
         assert await publish(running, "ann") == 3
+
+
+async def test_a_batch_of_which_nothing_is_left_in_the_journal(tmp_path: Path) -> None:
+    """Recovery did not see the topic at all, and its producer was told that it had stored nothing."""
+    async with running_broker(tmp_path) as running, running.client() as client:
+        for topic in (TOPIC, "/default/other"):
+            await client.admin.create_topic(topic)
+        await publish(running, "ann", b"ann-0-to-be-overwritten")
+        await running.broker.directory.history.sealer.seal_now([running.topic(TOPIC)])
+        async with client.producer("/default/other") as producer:
+            await producer.send(b"behind the damage")
+        await running.crash()
+        assert running.machine is not None
+        disk = running.machine.node.disk
+        (name,) = [name for name in disk.names() if b"ann-0-to-be" in disk.content(name)]
+        place = disk.content(name).index(b"ann-0-to-be")
+        for at in range(place - 150, place + 20):  # with the headers of the batch, the entry and its block
+            disk.flip(name, at, 0xFF)
+        await running.start()
+        assert await publish(running, "ann", b"ann-1") == 1
+        assert await read_all(client, TOPIC) == [b"ann-0-to-be-overwritten", b"ann-1"]
+
+
+async def test_a_read_that_is_cancelled_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        await lose_last_batch(running, client)
+        topic = running.topic(TOPIC)
+        read, done = topic.log.read, 0
+
+        async def read_one(offset: int, max_bytes: int) -> list[StoredBatch]:
+            nonlocal done
+            done += 1
+            if done == 2:
+                await trio.sleep_forever()
+            return (await read(offset, max_bytes))[:1]
+
+        topic.log.read = read_one  # type: ignore[method-assign]
+        left = topic.producers.unread
+        with trio.move_on_after(1):
+            await publish(running, "ann")
+        assert topic.producers.unread not in (left, None)
+        assert await publish(running, "ann") == 3
+
+
+async def test_damage_to_journal_and_history_is_named(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running, running.client() as client:
+        await lose_last_batch(running, client)
+
+        async def lost(offset: int, max_bytes: int) -> list[StoredBatch]:
+            raise DataLossError("no such object")
+
+        running.topic(TOPIC).log.read = lost  # type: ignore[method-assign]
+        with pytest.raises(DataLossError, match=r"stored at offsets \[0, 3\) is not known.*no such object; restore"):
+            await publish(running, "ann")

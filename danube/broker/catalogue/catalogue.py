@@ -183,16 +183,20 @@ class Catalogue:
         Raises:
             OwnerFencedError: another broker has taken over the metadata; this one has to stop.
         """
+        failing = False
         while True:
             await self._doubt.wait()
             await trio.sleep(_SETTLE_S)
             try:
                 async with self._changing():
                     self._doubt = trio.Event()
+                failing = False
             except OwnerFencedError:
                 raise
             except DanubeError as error:
-                _log.warning("a change of the metadata is in doubt, which is settled later: %s", error)
+                if not failing:
+                    _log.warning("a change of the metadata is in doubt until the store answers again: %s", error)
+                failing = True
 
     # --- Storages ---
 

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from danube.broker.directory.directory import Directory
+    from danube.broker.topic.recovered import TopicState
     from danube.broker.topic.topic import Topic
-    from danube.log import Recovered
+    from danube.history import TopicHistory
+    from danube.log import Recovered, RecoveredTopic
 
 __all__ = ["Checkpoints", "recover"]
 
@@ -75,6 +77,7 @@ async def recover(directory: Directory, *, identity: int | None, synced: int, lo
                         topic_name,
                         lost,
                     )
+                _note_unread(topic, history.catalogue.find(topic_id), recovered, visitor.topics.get(topic_id))
             failure = topic.failure or stopped.get(topic_id)
             if failure is not None:
                 topic.stop(failure)
@@ -86,6 +89,17 @@ async def recover(directory: Directory, *, identity: int | None, synced: int, lo
     await catalogue.snapshots.save(changed)
     for topic_id in report.topics:
         runtime.journal.drop_topic(topic_id)  # deleted topics
+
+
+def _note_unread(
+    topic: Topic, history: TopicHistory | None, recovered: RecoveredTopic | None, state: TopicState | None
+) -> None:
+    """Note sealed batches since the last checkpoint that a damaged journal does not show any more."""
+    if history is not None:
+        low = max(history.start_offset, state.end_offset if state is not None else 0)
+        high = min(history.end_offset, recovered.first_offset if recovered is not None else history.end_offset)
+        if low < high:
+            topic.producers.note_unread(low, high)
 
 
 def _tell(report: Recovered) -> None:

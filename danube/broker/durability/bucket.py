@@ -220,9 +220,9 @@ class BucketLevel(Level):
         self._looked[name].set()
         self._looked[name] = trio.Event()
 
-    def _release_manifests(self, name: str) -> None:
+    def _release_manifests(self, name: str, epoch: int = 0) -> None:
         """Let manifests be written: a former owner is fenced, or there is none, or the storage cannot be claimed."""
-        self.history.manifests[name].release()
+        self.history.manifests[name].release(epoch)
         self._note_look(name)
 
     async def _claimed(self, name: str) -> None:
@@ -235,8 +235,8 @@ class BucketLevel(Level):
         await self._looked[name].wait()
         if self.history.manifests[name].held:
             raise StorageUnavailableError(
-                f"{self._storages[name].url}: nothing is sealed, merged or deleted there until this broker has fenced"
-                f" the former owner of its topics of durability 'remote': {self._failures.get(name)}; try again"
+                f"{self._storages[name].url}: nothing is sealed, merged or deleted there before this broker knows that"
+                f" no other one owns topics of durability 'remote' in it: {self._failures.get(name)}; try again"
             )
 
     def _unknown(self, topic: str) -> StorageUnavailableError | None:
@@ -321,7 +321,8 @@ class BucketLevel(Level):
         async def enter_history(recovered: RemoteRecovered) -> None:
             nonlocal bucket
             bucket = await read_bucket(storage, cluster)
-            self._release_manifests(name)  # the fences are there: what is read from now on is complete
+            # The fences are there: what is read from now on is complete.
+            self._release_manifests(name, history.catalogue.epoch)
             if self._is_foreign(bucket):
                 await self._enter_history(name, bucket, recovered)
 

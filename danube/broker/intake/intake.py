@@ -36,6 +36,7 @@ from danube.model import Durability, Limits, ProducerAccess, api
 from danube.model.batch import BatchFlags, BatchHeader
 from danube.model.errors import (
     DanubeError,
+    DataLossError,
     DurabilityMismatchError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -186,7 +187,7 @@ class Intake:
             ProducerFencedError: a resumed session was replaced by a newer one.
             FailedPreconditionError: the topic has an exclusive producer.
             LimitExceededError: too many producers.
-            DataLossError: names of producers are lost, and this one is not known.
+            DataLossError: names of producers are lost, and this one is not known; or journal and history are damaged.
             StorageUnavailableError: the journal was damaged, and the history, which tells what was stored, is away.
         """
         topic = self._topic
@@ -250,8 +251,8 @@ class Intake:
             DanubeError: the journal accepts nothing any more.
         """
         topic, table, now_us = self._topic, self._table, self._clock_us()
-        topic.check_alive()
         await self._read_unread()
+        topic.check_alive()
         self._check_room(name)
         self._check_not_held()
         session, new = table.register(name, self._new_id(), now_us=now_us)
@@ -320,11 +321,17 @@ class Intake:
             while (unread := table.unread) is not None:
                 assert isinstance(log, TopicLog)
                 low, high = unread
-                offset = low
-                while max(offset, log.start_offset) < high and (batches := await log.read(offset, _READ_BYTES)):
-                    table.apply_batches(_produced(batches, high))
-                    offset = batches[-1].end_offset
-                table.note_read(low, high)
+                offset = max(low, log.start_offset)
+                try:
+                    batches = await log.read(offset, _READ_BYTES) if offset < high else []
+                except DataLossError as error:
+                    raise DataLossError(
+                        f"topic {self._topic.name!r}: what its producers have stored at offsets [{low}, {high}) is not"
+                        f" known: these were damaged in the journal, and in the history, too: {error}; restore the"
+                        " history from a copy, or delete the topic"
+                    ) from error
+                table.apply_batches(_produced(batches, high))
+                table.note_read(batches[-1].end_offset if batches else high)  # kept if the caller is cancelled
 
     async def _write(self, session: ProducerSession, now_us: int) -> None:
         """Write a session; return when it is durable."""
