@@ -54,7 +54,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
 class KnownConsumer:
     """A consumer with an id, its stored record, and its connection state."""
 
-    __slots__ = ("active", "consumer_id", "expected_until", "record", "stream", "subscription_id", "used")
+    __slots__ = ("active", "consumer_id", "expected_until", "leaving", "record", "stream", "subscription_id", "used")
 
     def __init__(self, consumer_id: int, record: ConsumerRecord, now: float) -> None:
         self.consumer_id = consumer_id
@@ -70,6 +70,8 @@ class KnownConsumer:
         """Time (monotonic seconds) until which its place in the subscription is reserved after it has subscribed."""
         self.used = now
         """Time of its last request, in monotonic seconds."""
+        self.leaving = False
+        """Whether its id is being removed: it is not found any more."""
 
 
 class ConsumerIds:
@@ -141,7 +143,7 @@ class ConsumerIds:
         return self._by_topic.get(topic_id, {}).get((subscription, name))
 
     def _seen(self, consumer: KnownConsumer | None) -> KnownConsumer | None:
-        if consumer is None or not self._exists(consumer):
+        if consumer is None or consumer.leaving or not self._exists(consumer):
             return None
         consumer.used = trio.current_time()
         return consumer
@@ -218,8 +220,20 @@ class ConsumerIds:
 
     async def _forget(self, consumers: Sequence[KnownConsumer]) -> None:
         for start in range(0, len(consumers), _DELETES_PER_TRANSACTION):
-            some = consumers[start : start + _DELETES_PER_TRANSACTION]
-            await self._writer.apply(*[self._table.delete(_name(consumer.consumer_id)) for consumer in some])
+            some = [
+                consumer
+                for consumer in consumers[start : start + _DELETES_PER_TRANSACTION]
+                if consumer.stream is None or not self._exists(consumer)  # it may have connected since it was chosen
+            ]
+            if not some:
+                continue
+            for consumer in some:
+                consumer.leaving = True
+            try:
+                await self._writer.apply(*[self._table.delete(_name(consumer.consumer_id)) for consumer in some])
+            finally:
+                for consumer in some:  # those that were removed are unknown by now
+                    consumer.leaving = False
 
 
 def _name(consumer_id: int) -> str:

@@ -168,6 +168,8 @@ def _fill(message: pb.StreamMessage, header: BatchHeader, record: Record) -> Non
         attributes.clear()
     if record.attributes:
         attributes.update(record.attributes)
+        if KEY_ENCODING in attributes:
+            del attributes[KEY_ENCODING]  # it is said of this key only
     if binary_key:
         attributes[KEY_ENCODING] = BASE64
 

@@ -276,3 +276,32 @@ async def test_many_are_forgotten_in_several_transactions() -> None:
         assert await world.ids.sweep() == 1
         assert len(world.ids) == 0
         await world.agrees()
+
+
+async def test_an_id_that_is_being_removed_is_not_found(autojump_clock: trio.testing.MockClock) -> None:
+    """A client opened a stream under an id that was then removed below it."""
+    async with world_of(max_compat_consumers=2, compat_consumer_expiry_s=1.0) as world:
+        ann, bob = await world.register("ann"), await world.register("bob")
+        await trio.sleep(2)
+        transact, seen = world.store.transact, []
+
+        async def slow(conditions: Sequence[Any], operations: Sequence[Any]) -> Any:
+            seen.append(world.ids.find(ann.consumer_id))
+            return await transact(conditions, operations)
+
+        world.store.transact = slow  # type: ignore[method-assign]
+        bob.stream = STREAM
+        assert await world.ids.sweep() >= 1
+        assert seen == [None]
+        assert world.ids.find(bob.consumer_id) is bob
+        await world.agrees()
+
+
+async def test_an_id_that_could_not_be_removed_is_found_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with world_of(compat_consumer_expiry_s=1.0) as world:
+        ann = await world.register("ann")
+        await trio.sleep(2)
+        world.store.refuses = True
+        with pytest.raises(UnavailableError):
+            await world.ids.sweep()
+        assert world.ids.find(ann.consumer_id) is ann

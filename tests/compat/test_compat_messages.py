@@ -121,6 +121,13 @@ def test_nothing_of_one_message_is_left_in_the_next(ranges: list[int] | None) ->
     assert [each.publish_time * 1000 - NOW_US // 1000 * 1000 for each in found] == [5_000, 0, -1_000_000, 0]
 
 
+def test_the_encoding_of_a_key_is_said_of_encoded_keys_only() -> None:
+    """An attribute of that name, given by a native producer, made official clients decode a plain key."""
+    said = {"x-danube-key-encoding": "base64", "x": "1"}
+    found = rendered(native([Record(b"a", b"aaaa", said), Record(b"b", b"\xff", said)]), None)
+    assert [dict(each.attributes) for each in found] == [{"x": "1"}, said]
+
+
 @given(
     st.lists(
         st.builds(
