@@ -114,8 +114,8 @@ async def test_a_failed_sync_ends_the_broker_and_nothing_more_is_acknowledged(tm
             ):
                 await publish(producer, ledger, 1000)
         assert await trio.to_thread.run_sync(broker.wait) == EXIT_UNAVAILABLE
-        # Two syncs belong to the start (the journal's own, and the revision of the metadata), the third to the producer's
-        # session, and each further one to a message.
+        # Two syncs belong to the start (the journal's own, and the revision of the metadata), the third to the session
+        # of the producer, and each further one to a message.
         assert len(ledger.acknowledged) == max(0, nth - 4)
         assert "Input/output error; nothing more is acknowledged" in broker.said
         assert "check the disk" in broker.said
