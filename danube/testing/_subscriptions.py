@@ -28,6 +28,8 @@ class SubscriptionRules(NamedTuple):
     """Failures after which a message is poison."""
     message_ttl_s: float = 0.0
     """Unacknowledged messages may expire after this time; 0: never."""
+    ack_timeout_s: float = 30.0
+    """Shortest ack timeout that it has at any time."""
     in_order: bool = True
     """Whether messages arrive in the order of the log; False if some are scheduled for later."""
 
@@ -119,10 +121,13 @@ class Place(msgspec.Struct):
     stream: tuple[int, int] = (0, 0)
     """Session and generation of the stream that messages come by."""
     stream_since_s: float = 0.0
-    """When the first of them came by it."""
+    """Since when they have come by it without a long rest."""
+    stream_last_s: float = 0.0
+    """When the last of them came by it."""
     gaps: list[tuple[int, int, float, float]] = []
     """Offsets that were passed over because they must have expired: start, end, when, and since when messages have
-    come by the same stream. What was published earlier may have been lost with another stream, and be pausing."""
+    come by the same stream without a long rest. What was published earlier may be pausing: it was lost with another
+    stream, or waited in the client while the application took nothing, and was given back or has timed out."""
     letters: dict[bytes, DeadLetter] = {}
     """Dead letters by payload."""
 
@@ -130,8 +135,12 @@ class Place(msgspec.Struct):
         """Record a delivery; return a violation, if any."""
         found = ""
         session = handed.session
-        if self.stream != (session.number, handed.generation):
-            self.stream, self.stream_since_s = (session.number, handed.generation), handed.now_s
+        stream = session.number, handed.generation
+        # A client renews the leases of waiting messages every third of the ack timeout, until the application has
+        # taken nothing for the whole of it. Half of it is less than any rest in which a message can time out.
+        if self.stream != stream or handed.now_s - self.stream_last_s > self.rules.ack_timeout_s / 2:
+            self.stream, self.stream_since_s = stream, handed.now_s
+        self.stream_last_s = handed.now_s
         spot = offset, told.checksum
         settled = self.settled.get(spot)
         if settled is not None and not self.former_owners:

@@ -21,6 +21,7 @@ that an emulator lacks are listed in ``known_gaps``; those tests are skipped wit
 
 from __future__ import annotations
 
+import math
 import unittest
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -110,8 +111,8 @@ class StorageConformance(ABC):
     settle_s: ClassVar[float] = 0.2
     """After a cancelled put, how long to wait for an object that must not appear."""
     cancelled_may_be_whole: ClassVar[bool] = False
-    """Whether the server takes so long over an object that it often has received all of it when its put is cancelled:
-    then the object may exist, whole."""
+    """Whether a put that is cancelled on its way may have reached the server: the server takes long over what it has
+    received, or the last request of many stores the object. Then the object may exist, whole."""
     races: ClassVar[int] = 3
     """Races for one key; fewer for a server that lets the losers wait."""
     many: ClassVar[int] = 250
@@ -474,9 +475,11 @@ class StorageConformance(ABC):
         """A put cancelled in progress stores nothing, now or later, and the backend stays usable."""
         data = Random(6).randbytes(self.cancel_bytes)
         async with self.open_backend() as backend:
-            start = trio.current_time()
-            await backend.put("x/whole", data)
-            took_s = trio.current_time() - start
+            took_s = math.inf
+            for _ in range(2):  # the first one opens the connection
+                start = trio.current_time()
+                await backend.put("x/whole", data)
+                took_s = min(took_s, trio.current_time() - start)
             for number, part in enumerate((0, 0.1, 0.25)):
                 key = f"x/{number}"
                 with trio.move_on_after(part * took_s) as scope:

@@ -132,6 +132,19 @@ def test_a_message_that_was_lost_with_a_stream_may_pause_until_it_has_expired() 
     assert story.check() == []
 
 
+@pytest.mark.parametrize(("rest_s", "well"), [(3.5, True), (1.0, False)])
+def test_a_message_that_an_application_let_wait_may_pause_until_it_has_expired(rest_s: float, well: bool) -> None:
+    """Seed 20261212004098: the application handled a message for so long that the client gave the next one back."""
+    story = Story(SubscriptionRules(EXCLUSIVE, message_ttl_s=4.0, ack_timeout_s=3.0))
+    for number in (0, 1, 3, 4):
+        if number == 3:
+            story.now_s += rest_s
+        story.deliver(number)
+        story.history.given(story.session, TOPIC, number, b"m%d" % number)
+    story.now_s = 10.0
+    assert (story.check() == []) is well
+
+
 def test_a_message_is_not_delivered_before_its_time() -> None:
     story = Story(SubscriptionRules(EXCLUSIVE, in_order=False))
     story.history.publish("p", 1, 5, TOPIC, b"later", "k", due_s=3.0)

@@ -13,7 +13,7 @@ from danube.testing.simulation.chores import ChorePlan
 from danube.testing.simulation.node import PORT
 from danube.testing.simulation.storm import FAULTS, SLOW_FAULTS
 from danube.testing.simulation.upstream import UpstreamPlan
-from danube.testing.simulation.workload import ConsumerPlan, ProducerPlan, TopicPlan
+from danube.testing.simulation.workload import ACK_TIMEOUT_S, ConsumerPlan, ProducerPlan, TopicPlan
 
 __all__ = ["KINDS", "Plan", "draw_plan"]
 
@@ -240,5 +240,5 @@ def _draw_config(random: Random, home: str) -> BrokerConfig:
             remote_snapshot_commits=random.choice((10, 100)),
             remote_stall_s=5.0,
         ),
-        subscription_policy=SubscriptionPolicy(ack_timeout_s=3.0, max_redelivery_count=-1),
+        subscription_policy=SubscriptionPolicy(ack_timeout_s=ACK_TIMEOUT_S, max_redelivery_count=-1),
     )

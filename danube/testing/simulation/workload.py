@@ -29,10 +29,13 @@ from danube.testing.simulation.trace import Trace
 if TYPE_CHECKING:
     from danube.client._message import DeliveredBatch, Source
 
-__all__ = ["Applications", "ConsumerPlan", "ProducerPlan", "TopicPlan", "read_letters", "read_topic"]
+__all__ = ["ACK_TIMEOUT_S", "Applications", "ConsumerPlan", "ProducerPlan", "TopicPlan", "read_letters", "read_topic"]
 
 
 _KEYS: Final = tuple(f"k{index}" for index in range(6))
+
+ACK_TIMEOUT_S: Final = 3.0
+"""Ack timeout of subscriptions that do not set another one."""
 
 _C = TypeVar("_C")
 _Message = tuple[bytes, str | None]
@@ -109,6 +112,7 @@ class ConsumerPlan(NamedTuple):
             self.poisons,
             self.policy.get("max_redelivery_count", -1),
             self.topic.message_ttl_s,
+            self.policy.get("ack_timeout_s", ACK_TIMEOUT_S),
             in_order=not self.topic.delays,
         )
 
