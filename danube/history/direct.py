@@ -277,7 +277,7 @@ class _Place:
         """Offset of the next batch; -1 if unknown."""
 
     def passes(self, span: Span, batch: StoredBatch) -> bool:
-        """Record a batch; return whether it is in the requested range.
+        """Record a batch; return whether it is in the requested range. The caller stops at the end of the range.
 
         Raises:
             CorruptBatchError: its offset is not the expected one.
@@ -287,7 +287,7 @@ class _Place:
             raise CorruptBatchError(f"the batch found here has offset {batch.base_offset} instead of {expected}")
         self.position += STAMP_SIZE + len(batch.part)
         self.expected = batch.end_offset
-        return batch.end_offset > span.start and batch.base_offset < span.end
+        return batch.end_offset > span.start
 
 
 def _raw(batch: StoredBatch, piece: Piece) -> RawBatch:

@@ -182,6 +182,15 @@ def test_damage_is_named_and_what_lies_before_it_is_delivered() -> None:
         assert "outside of [15, 25)" in text
 
 
+def test_damage_at_offset_0_before_what_is_wanted_is_named_as_such() -> None:
+    b = Bench(9000)
+    data, footer = build({1: [make_batch(1, 0, [b"x", b"y"]), make_batch(1, 2, [b"z", b"z"])]})
+    (part,) = footer.parts
+    b.loop.objects["o"] = flipped(data, part.start + 60)
+    with pytest.raises(DataLossError, match=r"the batch at offset 0 cannot be read.*outside of \[0, 4\)"):
+        list(b.storage.read(DirectPart("/default/t", "default", "o", 0, part), 3))
+
+
 def test_a_batch_that_does_not_belong_here_is_refused() -> None:
     b = Bench(9000)
     odd = [make_batch(1, 0, [b"x"]), make_batch(1, 5, [b"y"])]
@@ -232,3 +241,7 @@ def test_offsets_by_time() -> None:
     found = LogParts("/default/t", 1, 9, 43, 9, 45, 45, parts, [], {})
     times = {0: 9, 1000: 9, 1020: 9, 1021: 11, 1030: 11, 1090: 23, 1091: 25, 1100: 25, 1101: 27, 1180: 41, 1191: 43}
     assert {at: b.storage.offset_at(found, at) for at in times} == times
+    for at, read in ((1000, 0), (1001, 1), (1091, 0), (1101, 1), (1191, 0)):
+        b.loop.started.clear()
+        b.storage.offset_at(found, at)
+        assert len(b.loop.started) == read, "only a part with times before and after it is read"

@@ -151,6 +151,33 @@ def test_names_of_producers(bucket: Bucket) -> None:
     assert names == ["maker", f"{255:016x}", "maker", ""]
 
 
+def test_names_in_the_objects_that_were_read_last_are_kept(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_run, "_MAX_FOOTERS", 2)
+    parts = {key: bucket.store([make_batch(7, 0, [b"x"])], key) for key in "abc"}
+    with watched_gets() as gets, open_direct(bucket.url) as storage:
+        for key, with_footer in (("a", True), ("b", True), ("c", True), ("c", False), ("b", False), ("a", True)):
+            gets.clear()
+            assert [batch.producer for batch in storage.read(parts[key])] == ["maker"]
+            assert len(gets) == 1 + with_footer, key
+
+
+def test_a_small_part_is_read_whole_unless_there_is_damage_before_what_is_wanted(bucket: Bucket) -> None:
+    batches = make_batches(Random(6), 7, 20, sizes=(3000,))
+    part = bucket.store(batches)
+    inner, start = part.part, batches[10].base_offset
+    with open_direct(bucket.url) as storage:
+        with watched_gets() as gets:
+            assert list(storage.read(part, start, producers=False)) == expected(batches, start, 1 << 60, "")
+        assert gets == [(KEY, inner.start, inner.end)]
+        bucket.damage(inner.start + 300)
+        with watched_gets() as gets:
+            assert list(storage.read(part, start, producers=False)) == expected(batches, start, 1 << 60, "")
+        whole, index, rest = gets
+        assert (whole, index) == ((KEY, inner.start, inner.end), (KEY, inner.index_start, inner.index_end))
+        assert inner.start + 300 < rest[1]
+        assert rest[2] == inner.end
+
+
 def test_pieces_are_fetched_ahead_and_not_without_bound(bucket: Bucket) -> None:
     batches = make_batches(Random(4), 7, 300, sizes=(3000,))
     parts = [bucket.store(batches[:150], "a"), bucket.store(batches[150:], "b")]

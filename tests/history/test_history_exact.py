@@ -32,7 +32,7 @@ from danube.history.segment import (
 )
 from danube.log import Entry, EntryType
 from danube.model import Durability
-from danube.model.errors import InvalidArgumentError, TopicNotFoundError
+from danube.model.errors import InvalidArgumentError, InvalidNameError, TopicNotFoundError
 from danube.storage import MemoryBackend, Storage
 
 
@@ -414,6 +414,11 @@ def test_a_bucket_knows_its_topics_and_partitions() -> None:
     for unknown in ("/default/nothing", wrong, names[0].replace("many", "plain"), names[0].replace("many", "nothing")):
         with pytest.raises(TopicNotFoundError, match="/default/many, /default/plain, /other/empty"):
             bucket.log_parts(unknown)
+    for invalid in ("", "plain", "/default", "/default/pla in"):
+        with pytest.raises(InvalidNameError):
+            bucket.log_parts(invalid)
+        with pytest.raises(InvalidNameError):
+            bucket.log_state([invalid])
 
 
 def test_manifests_put_together_say_what_is_there_now() -> None:

@@ -21,6 +21,7 @@ from danube.history.manifest_format import (
     ManifestKind,
     decode_manifest,
     encode_manifest,
+    encode_pieces,
     manifest_prefix,
 )
 from danube.history.parts import PartRecord
@@ -151,6 +152,11 @@ def newer(manifest: Manifest) -> bytes:
     body = msgspec.msgpack.encode([9, "what nobody knows today"])
     head = b"DNB-MAN\n" + (2).to_bytes(2, "little") + encode_manifest(manifest)[10:16] + len(body).to_bytes(4, "little")
     return head + extend_crc(crc32c(head), body).to_bytes(4, "little") + body
+
+
+def test_pieces_are_not_in_pieces_again() -> None:
+    with pytest.raises(DataLossError, match="x: the manifest is in pieces of which one is another such object"):
+        decode_manifest(encode_pieces(2), "x")
 
 
 async def test_a_newer_version_is_refused_with_a_sentence() -> None:
@@ -561,6 +567,29 @@ async def test_a_manifest_of_a_fenced_owner_does_not_count(written: bool) -> Non
     await owner.log.confirm()
     await owner.log.take_over(await read_bucket(storage, "c"), 4)
     owner.check(await read_bucket(storage, "c"), epoch=4)
+
+
+async def test_an_owner_that_claims_a_higher_epoch_looks_again_for_a_later_one() -> None:
+    storage, _ = open_storage(MemorySpace())
+    owner = Truth(storage, epoch=1)
+    owner.add("o1", make_part(1, 0, 10))
+    await owner.log.flush()
+
+    async def claimed() -> None:
+        raise AssertionError("nothing is written before the claim")
+
+    owner.log.hold(claimed)
+    later = Truth(storage, epoch=5)
+    later.add("o2", make_part(2, 0, 10))
+    await later.log.flush()
+    owner.log.release(4)
+    owner.add("o3", make_part(1, 10, 20))
+    with pytest.raises(OwnerFencedError, match="a broker of epoch 5 owns this history; this one has epoch 4"):
+        await owner.log.flush()
+    later.check(await read_bucket(storage, "c"), epoch=5)
+    owner.log.release(6)
+    await owner.log.flush()
+    owner.check(await read_bucket(storage, "c"), epoch=6)
 
 
 async def test_a_place_with_a_later_owner_is_not_taken_over() -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
+import msgspec
 import pytest
 import trio
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from danube.history.reader import SegmentReader
 from danube.log import StoredBatch
 from danube.metadata.memory import MemoryStore
 from danube.model.errors import (
+    CorruptBatchError,
     DataLossError,
     StorageDeniedError,
     StorageError,
@@ -388,6 +390,33 @@ async def test_an_object_that_was_cut_off_is_named() -> None:
                 await world.replay(1, 0)
             with pytest.raises(DataLossError, match="missing or truncated"):
                 await world.reader.read(1, batches[8].base_offset, 1)
+
+
+async def test_a_part_that_ends_before_an_offset_that_it_should_hold_is_named() -> None:
+    async with opened() as world:
+        batches = make_batches(Random(1), 1, 3)
+        data, footer = build({1: batches})
+        end = batches[-1].end_offset
+        part = msgspec.structs.replace(footer.parts[0], end_offset=end + 10)
+        world.backend.space.store("segments/c/x.seg", data, 0)
+        await world.catalogue.enter(ObjectRef("default", "segments/c/x.seg"), len(data), 50, [part])
+        assert same(await world.reader.read(1, 0, 10**6), batches)
+        with pytest.raises(DataLossError, match=rf"\[{end}, {end + 10}\) .*the part ends before offset {end};"):
+            await world.reader.read(1, end, 10**6)
+
+
+async def test_a_part_that_goes_on_behind_the_end_of_its_object_is_damaged() -> None:
+    async with opened() as world:
+        batches = make_batches(Random(1), 1, 3, sizes=(80,))
+        data, footer = build({1: batches})
+        ref, size = ObjectRef("default", "segments/c/x.seg"), footer.parts[0].end - len(batches[-1].part)
+        world.backend.space.store(ref.key, data, 0)
+        await world.catalogue.enter(ref, size, 50, footer.parts)
+        record = world.record(1)
+        assert await world.reader._bytes_at(record, size - 1, 1, 0, fresh=False) == (data[:size], size - 1, size)
+        for behind in (size, size + 1):
+            with pytest.raises(CorruptBatchError, match="the object is truncated"):
+                await world.reader._bytes_at(record, behind, 1, 0, fresh=False)
 
 
 # Damage

@@ -22,7 +22,7 @@ from danube.history.objects import load_footer, object_name, segment_prefix
 from danube.history.parts import ObjectRecord, ObjectRef, PartRecord
 from danube.history.reader import SegmentReader
 from danube.history.remote import RemoteJournal, RemoteState
-from danube.history.remote.format import CommitKind
+from danube.history.remote.format import CommitKind, Position, commit_key, wal_prefix
 from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
 from danube.history.sealer import Sealer, _Request
 from danube.history.segment import TRAILER_SIZE, SegmentBuilder, SegmentKind, SegmentPart, read_trailer
@@ -795,10 +795,13 @@ async def test_trouble_in_one_storage_is_told_and_the_worst_of_it_first(
         with pytest.raises(OwnerFencedError):
             await w.history.keep()
         assert sorted(done) == ["a", "c"], "what is garbage in the third one is for the other broker to say"
+        assert caplog.text.count("also failed with: ") == 1
         assert "also failed with: a is away" in caplog.text
         del troubles["b"]
+        caplog.clear()
         with pytest.raises(StorageError, match="a is away"):
             await w.history.keep()
+        assert "also failed" not in caplog.text, "it is raised"
         troubles.clear()
         await w.history.keep()
 
@@ -811,7 +814,10 @@ async def test_trouble_in_one_storage_is_told_and_the_worst_of_it_first(
             await w.history.keep()
 
 
-async def test_runs_that_are_due_together_share_objects_up_to_a_segment(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("to_the_last_byte", [False, True])
+async def test_runs_that_are_due_together_share_objects_up_to_a_segment(
+    to_the_last_byte: bool, autojump_clock: MockClock
+) -> None:
     async with world() as w, trio.open_nursery() as nursery:
         await nursery.start(w.history.reader.run)
         for number in range(3):
@@ -821,6 +827,8 @@ async def test_runs_that_are_due_together_share_objects_up_to_a_segment(autojump
         }
         (size,) = sizes
         assert 2 * size <= LIMITS.segment_bytes < 3 * size
+        if to_the_last_byte:
+            w.history.merger._limits = msgspec.structs.replace(LIMITS, segment_bytes=2 * size)
         assert await w.history.merger.merge("default") == 12
         assert await w.history.merger.merge("default") == 0
         parts = {topic_id: w.catalogue.topic(topic_id).parts for topic_id in range(1, 5)}
@@ -828,6 +836,27 @@ async def test_runs_that_are_due_together_share_objects_up_to_a_segment(autojump
         objects = [some[0].object for some in parts.values()]
         assert objects[0] == objects[1] != objects[2] == objects[3]
         assert w.history.merger.merged_parts == 12
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_merged_part_names_the_producers_of_its_batches_and_no_others(autojump_clock: MockClock) -> None:
+    async with world() as w, trio.open_nursery() as nursery:
+        await nursery.start(w.history.reader.run)
+        for number in range(3):
+            builder = SegmentBuilder(SegmentKind.SEGMENT, w.catalogue.epoch, 77)
+            for topic_id in (1, 2)[: 3 - number]:  # topic 2 has too few parts to be merged
+                producer_id = 10 * topic_id + number
+                builder.begin(topic_id, f"/default/t{topic_id}")
+                builder.add(make_batch(topic_id, number, [b"x"], producer_id=producer_id))
+                builder.end({producer_id: f"maker-{producer_id}"})
+            data, footer = builder.finish()
+            ref = ObjectRef("default", object_name("c", 77 + number, w.catalogue.epoch, Random(number)))
+            w.spaces["default"].store(ref.key, bytes(data), 77)
+            await w.catalogue.enter(ref, len(data), 77, footer.parts)
+        assert await w.history.merger.merge("default") == 3
+        (record,) = w.catalogue.topic(1).parts
+        merged = await load_footer(w.storages["default"], record.object)
+        assert merged.producers == {10: "maker-10", 11: "maker-11", 12: "maker-12"}
         nursery.cancel_scope.cancel()
 
 
@@ -974,6 +1003,59 @@ async def test_a_snapshot_follows_so_many_commits(autojump_clock: MockClock) -> 
                 kinds.append((journal._commits_since, journal._queue.next_sequence))
             assert kinds == [(1, 3), (2, 4), (0, 6), (1, 7), (2, 8), (0, 10), (1, 11)]
             await journal.aclose()
+
+
+async def test_a_snapshot_follows_so_many_bytes(autojump_clock: MockClock) -> None:
+    limits = msgspec.structs.replace(LIMITS, remote_snapshot_commits=1000, remote_snapshot_bytes=3000)
+    async with world() as w:
+        journal = remote(w, limits)
+        await journal.recover()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            await trio.sleep(1)
+            kinds = []
+            for _ in range(7):
+                journal.submit(Entry(EntryType.CURSOR, 1, Durability.REMOTE, (bytes(1000),)))
+                await trio.sleep(1)
+                kinds.append((journal._commits_since, journal._queue.next_sequence))
+            assert kinds == [(1, 3), (2, 4), (0, 6), (1, 7), (2, 8), (0, 10), (1, 11)]
+            await journal.aclose()
+
+
+async def test_a_commit_is_deleted_once(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        storage = w.storages["default"]
+        delete = storage.delete
+        deleted: list[str] = []
+
+        async def noted(keys: Sequence[str]) -> None:
+            deleted.extend(keys)
+            await delete(keys)
+
+        storage.delete = noted  # type: ignore[method-assign, assignment]
+        journal = remote(w, msgspec.structs.replace(LIMITS, remote_snapshot_commits=3))
+        await journal.recover()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            for _ in range(12):
+                journal.submit(Entry(EntryType.CURSOR, 1, Durability.REMOTE, (b"x",)))
+                await trio.sleep(1)
+            assert len(deleted) > 10
+            assert len(set(deleted)) == len(deleted)
+            positions = {commit_key("c", position) for position in journal._stored.positions}
+            assert positions == {key for key in w.spaces["default"].objects if key.startswith(wal_prefix("c"))}
+            await journal.aclose()
+
+
+async def test_no_commit_of_the_owner_s_epoch_is_one_of_a_later_owner() -> None:
+    async with world() as w:
+        journal, epoch = remote(w), w.catalogue.epoch
+        for sequence in (0, 1, 2**63, 2**64 - 1):
+            w.spaces["default"].store(commit_key("c", Position(epoch, sequence)), b"", 0)
+        await journal.check_owner()
+        w.spaces["default"].store(commit_key("c", Position(epoch + 1, 0)), b"", 0)
+        with pytest.raises(OwnerFencedError, match="another broker has taken over"):
+            await journal.check_owner()
 
 
 async def test_parts_of_commits_are_needed_until_they_are_sealed_or_expired() -> None:
@@ -1268,6 +1350,29 @@ async def test_a_bucket_that_is_taken_over_is_told_of_by_a_snapshot() -> None:
             assert again[-1].endswith("/0000000000000001")
         with pytest.raises(OwnerFencedError):
             await former.confirm()
+
+
+async def test_parts_that_were_merged_since_an_interrupted_attempt_are_not_entered_twice(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, trio.open_nursery() as nursery:
+        await nursery.start(w.history.reader.run)
+        for number in range(4):
+            await w.store_object({1: batches(1, number, 1, 5 if number < 3 else 300)})
+        former = await survey_bucket(w.storages["default"], "c")
+        assert await w.history.merger.merge("default") == 3
+        survey = await survey_bucket(w.storages["default"], "c")
+        async with Store() as store:
+            catalogue = await HistoryCatalogue.claim(store, "two", w.catalogue.epoch + 1)
+            await enter(catalogue, "default", former, [former.chain(1)], 5)
+            assert len(catalogue.topic(1).parts) == 4
+            before = store.transactions
+            await enter(catalogue, "default", survey, [survey.chain(1)], 6)
+            assert catalogue.topic(1).parts == w.catalogue.topic(1).parts
+            assert len(catalogue.garbage(7)) == 3
+            assert store.transactions == before + 2, "what is there already stays"
+            await check_catalogue(store, catalogue)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_survey_finds_what_is_promised_and_what_is_not(autojump_clock: MockClock) -> None:

@@ -554,16 +554,16 @@ class RemoteJournal:
         if oldest is None:
             return
         old: list[str] = []
-        left = 0
+        left = False
         async for page in self._storage.list_all(pieces_prefix(self._cluster)):
             for item in page.objects:
                 position = parse_pieces_key(self._cluster, item.key)
                 if position is not None and position < oldest:
                     old.append(item.key)
                 else:
-                    left += 1
+                    left = True
         await self._storage.delete(old)
-        self._in_pieces = bool(left)
+        self._in_pieces = left
 
     def _ref(self, position: Position) -> ObjectRef:
         return ObjectRef(self._storage.name, commit_key(self._cluster, position))
