@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from danube.client._outbox import RECORD_OVERHEAD, Budget, OutBatch, Outbox, Verdict, record_size
 from danube.model import api
-from danube.model.batch import PART_OVERHEAD, Codec, Record, check_part, encode_records, open_records
+from danube.model.batch import PART_OVERHEAD, Codec, Record, check_part, encode_records, open_records, read_header
 from danube.model.errors import (
     DanubeError,
     DuplicateSequenceError,
@@ -89,7 +89,9 @@ def test_encoded_batches_keep_their_place() -> None:
     outbox.add(b"first", 20)
     outbox.add_encoded(b"\x92\xc4\x01a\xc4\x01b", 2)
     outbox.add(b"last", 20)
-    assert [payloads(p) for p in parts(outbox)] == [[b"first"], [b"a", b"b"], [b"last"]]
+    found = parts(outbox)
+    assert [payloads(p) for p in found] == [[b"first"], [b"a", b"b"], [b"last"]]
+    assert [read_header(p).deliver_at_us for p in found] == [0, 0, 0]
     assert outbox.next_sequence == 4
 
 
@@ -427,6 +429,22 @@ def test_a_broker_that_remembers_exactly_what_is_missing_is_sent_the_same_bytes(
     outbox.lost()
     outbox.opened(opened(next_sequence=1))
     assert (outbox.next_sequence, outbox.idle) == (1, True)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 1_500) | st.integers(MAX_BATCH - 200, MAX_BATCH - 100), max_size=12), st.booleans())
+@example([0, *range(MAX_BATCH // 2 - 60, MAX_BATCH // 2 + 20)], True)
+@example([0, *range(MAX_BATCH // 2 - 60, MAX_BATCH // 2 + 20)], False)
+def test_batches_are_cut_by_what_the_broker_takes(sizes: list[int], plain: bool) -> None:
+    outbox = make(batch_max_bytes=100_000, batch_max_messages=1_000, max_in_flight=1_000)
+    outbox.opened(opened())
+    sent = [bytes(size) for size in sizes]
+    for payload in sent:
+        outbox.add(payload if plain else Record(payload), record_size(len(payload), None, None))
+    found = parts(outbox)
+    assert outbox.unreported is None, "each fits into a batch of its own"
+    assert [each for part in found for each in payloads(part)] == sent
+    assert all(len(part) <= MAX_BATCH for part in found)
 
 
 def test_a_part_as_large_as_the_broker_takes_goes() -> None:
