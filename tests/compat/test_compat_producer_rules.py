@@ -192,6 +192,10 @@ def test_ids_that_are_not_known_are_looked_for_where_the_client_says() -> None:
             world.send(producer_id, name)
     with pytest.raises(UnavailableError, match="does not exist"):
         world.send(1, "/default/nowhere")
+    del late.known[5]
+    with pytest.raises(UnavailableError, match="producer id 5 of topic '/default/late' is unknown or has expired"):
+        world.send(5, late.name)
+    assert len(world.added) == 2, "nothing is stored of a producer without a name"
 
 
 def test_a_topic_that_has_gone_is_looked_up_again() -> None:
