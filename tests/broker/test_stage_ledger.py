@@ -10,6 +10,8 @@ from urllib.parse import unquote
 
 import msgspec
 import pytest
+import trio
+import trio.testing
 
 from danube.broker.stages.decisions import ProducerRecord
 from danube.broker.stages.ledger import Known, Ledger
@@ -158,6 +160,25 @@ async def test_idle_producers_are_forgotten_and_make_room() -> None:
             await w.ledger.write(known, done)
         await w.ledger.known("d")
         assert w.ledger.find(NAME) is None
+
+
+async def test_a_producer_that_commits_after_a_long_time_is_not_forgotten_meanwhile() -> None:
+    async with world() as w:
+        known = await w.ledger.known(NAME)
+        done = ProducerRecord(0, w.now_us, False, [], {})
+        async with known.lock:
+            await w.ledger.write(known, done)
+        w.now_us += 11_000_000
+        async with trio.open_nursery() as nursery, known.lock:  # it is about to commit the next batch
+            nursery.start_soon(w.ledger.expire)
+            await trio.testing.wait_all_tasks_blocked()
+            await w.ledger.write(known, ProducerRecord(1, w.now_us, False, [], {}))
+        assert w.ledger.find(NAME) is known
+        assert known.last_batch == 1
+        assert await w.stored() == {NAME: 1}
+        w.now_us += 11_000_000
+        await w.ledger.expire()
+        assert (w.ledger.find(NAME), await w.stored()) == (None, {})
 
 
 async def test_another_broker_is_told_from_a_lost_answer() -> None:

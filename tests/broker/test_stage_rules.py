@@ -647,6 +647,21 @@ async def test_a_share_that_failed_does_not_wait_for_what_else_is_on_its_way() -
         assert a.here == []
 
 
+async def test_a_share_that_failed_is_told_of_the_first_error() -> None:
+    async with world_of() as world:
+        a = world.topics["/default/a"]
+        staged = await world.staged(0, b"1", b"2", alone=True)
+        a.at_once = False
+        found: list[Any] = []
+        world.nursery.start_soon(outcome_of, partial(world.commit, 0, staged), found)
+        await come_to_rest()
+        for (sender, size, batch), error in zip(a.waiting, (FULL, AWAY), strict=True):
+            sender.settled(size, batch, error)
+        sender.end(UnavailableError("the topic has gone"))
+        await come_to_rest()
+        assert found[0].message.endswith(FULL.message)
+
+
 async def test_a_share_that_was_ended_while_it_was_admitted_takes_nothing_more() -> None:
     async with world_of() as world:
         a = world.topics["/default/a"]

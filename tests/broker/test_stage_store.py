@@ -206,6 +206,20 @@ async def test_a_disk_that_cannot_be_read_now_is_no_damage() -> None:
         await read(store, stage)
 
 
+async def test_a_write_to_a_real_disk_is_synced_behind_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealStageDisk(tmp_path / "stages")
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.pread(fd, 99, 0)))
+    await disk.create("f", 0)
+    await disk.write("f", 0, [b"one", b", two"], sync=True)
+    assert synced == [b"one, two"]
+    await disk.write("f", 8, [b", three"], sync=False)
+    assert len(synced) == 1
+    assert await disk.read("f", 0, 99) == b"one, two, three"
+
+
 async def test_files_on_a_real_disk(tmp_path: Path) -> None:
     directory = tmp_path / "data" / "stages"
     disk = RealStageDisk(directory, sync_delay_s=0.001)

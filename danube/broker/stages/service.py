@@ -133,7 +133,7 @@ class Stages:
         if len(request.attempt) > MAX_NAME_LENGTH:
             raise InvalidArgumentError(f"the attempt of a stage has more than {MAX_NAME_LENGTH} characters")
         directory = self._directory
-        topic = await directory.for_producer(api.PublishOpen(request.topic, request.producer, anonymous=True))
+        topic = await directory.for_producer(api.PublishOpen(request.topic, request.producer))
         if topic.lossy:
             raise FailedPreconditionError(
                 f"topic {topic.name!r} has durability 'none': it stores nothing, so nothing can be staged for it;"
