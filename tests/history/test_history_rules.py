@@ -22,7 +22,7 @@ from danube.history.objects import load_footer, object_name, segment_prefix
 from danube.history.parts import ObjectRecord, ObjectRef, PartRecord
 from danube.history.reader import SegmentReader
 from danube.history.remote import RemoteJournal, RemoteState
-from danube.history.remote.format import CommitKind, Position, commit_key, wal_prefix
+from danube.history.remote.format import CommitKind, Position, commit_key, pieces_prefix, wal_prefix
 from danube.history.restore import enter, survey_bucket, survey_topics, verify_chains
 from danube.history.sealer import Sealer, _Request
 from danube.history.segment import TRAILER_SIZE, SegmentBuilder, SegmentKind, SegmentPart, read_trailer
@@ -1044,6 +1044,44 @@ async def test_a_commit_is_deleted_once(autojump_clock: MockClock) -> None:
             assert len(set(deleted)) == len(deleted)
             positions = {commit_key("c", position) for position in journal._stored.positions}
             assert positions == {key for key in w.spaces["default"].objects if key.startswith(wal_prefix("c"))}
+            await journal.aclose()
+
+
+async def test_pieces_are_looked_for_as_long_as_there_are_some(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world() as w:
+        storage = w.storages["default"]
+        list_all = storage.list_all
+        listed: list[str] = []
+
+        def noted(prefix: str = "", *rest: str) -> Any:
+            listed.append(prefix)
+            return list_all(prefix, *rest)
+
+        def pieces() -> list[str]:
+            return [key for key in w.spaces["default"].objects if key.startswith(pieces_prefix("c"))]
+
+        storage.list_all = noted  # type: ignore[method-assign]
+        journal = remote(w, msgspec.structs.replace(LIMITS, remote_snapshot_commits=3))
+        await journal.recover()
+        async with trio.open_nursery() as nursery:
+
+            async def commit(count: int) -> None:
+                for _ in range(count):
+                    journal.submit(Entry(EntryType.CURSOR, 1, Durability.REMOTE, (b"x",)))
+                    await trio.sleep(1)
+
+            with monkeypatch.context() as patch:
+                patch.setattr("danube.history.remote.journal.piece_bytes", lambda _: 10)
+                await nursery.start(journal.run)
+                await commit(2)
+            assert pieces(), "the first snapshot is in pieces, and is needed"
+            await commit(6)
+            assert not pieces()
+            listed.clear()
+            await commit(6)
+            assert pieces_prefix("c") not in listed
             await journal.aclose()
 
 
