@@ -484,6 +484,7 @@ async def test_a_stage_expires_and_so_does_the_memory_of_a_producer(tmp_path: Pa
         staged = await stage(client, 1, rows("a", 1))
         async with client.stages.open(TOPIC, producer="job", batch_id=1) as slow:
             await wait_until(lambda: not stage_files(tmp_path))
+            await trio.sleep(0.5)  # the first one is gone; this one was opened later
             with pytest.raises(FailedPreconditionError, match="stage_expiry_s"):
                 await slow.finish()
         with pytest.raises(FailedPreconditionError, match="expired"):
