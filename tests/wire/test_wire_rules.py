@@ -246,6 +246,24 @@ def test_what_a_small_block_of_headers_stands_for_is_bounded_too() -> None:
 # --- GOAWAY ---
 
 
+@pytest.mark.parametrize("kind", [DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, 77])
+@pytest.mark.parametrize("stream_id", [1, 3])
+def test_only_its_own_continuation_comes_inside_a_header_block(kind: int, stream_id: int) -> None:
+    """On the stream of the block, too; and frames that mean nothing elsewhere end the connection here."""
+    other = frame(kind, 0, stream_id, bytes(8))
+    for intruder in (other,) if stream_id == 1 else (other, frame(CONTINUATION, END_HEADERS, stream_id, b"")):
+        server, raw = greeted_server()
+        block = raw.headers()
+        server.receive(frame(HEADERS, 0, 1, block[:10]) + intruder, 0.0)
+        assert ended_by(server) == PROTOCOL_ERROR
+        (goaway,) = (body for kind, _, _, body in frames_of(server) if kind == GOAWAY)
+        assert b"a header block was interrupted by another frame" in goaway
+    server, raw = greeted_server()
+    block = raw.headers()
+    events = server.receive(frame(HEADERS, 0, 1, block[:10]) + frame(CONTINUATION, END_HEADERS, 1, block[10:]), 0.0)
+    assert [type(event) for event in events] == [RequestReceived]
+
+
 def test_a_client_gives_up_the_calls_that_the_server_never_took() -> None:
     pair = Pair()
     calls = [pair.open() for _ in range(4)]
@@ -637,6 +655,21 @@ def test_a_peer_that_still_sends_when_it_has_its_answer_is_asked_to_stop() -> No
     assert server.open_streams == 0
 
 
+def test_the_headers_of_a_response_go_out_once() -> None:
+    server, raw = repeating_server(Limits())
+    server.receive(raw.request(5) + frame(DATA, END_STREAM, 5, grpc_message(b"x")), 0.0)
+    assert server._streams[5].h2 is None
+    server.send_response_headers(5, "application/grpc")
+    server.answer(5, "application/grpc", b"a")
+    found = frames_of(server)
+    assert [(kind, flags) for kind, flags, *_ in found] == [
+        (HEADERS, END_HEADERS),
+        (DATA, 0),
+        (HEADERS, END_HEADERS | END_STREAM),
+    ]
+    assert server.open_streams == 0
+
+
 def test_an_answer_that_comes_too_late_goes_nowhere() -> None:
     server, raw = repeating_server(Limits())
     server.receive(raw.request(5) + frame(DATA, END_STREAM, 5, grpc_message(b"x")), 0.0)
@@ -746,6 +779,19 @@ def test_bytes_are_asked_for_in_portions_and_streams_take_turns() -> None:
     assert [stream_id for _, _, stream_id, _ in parse_frames(data)] == [calls[2], *calls[:2]]
     assert all(len(body) <= MAX_FRAME_BYTES for *_, body in parse_frames(data))
     assert pair.client.wants_write
+
+
+@pytest.mark.parametrize("waiting", [1, 2, 30])
+def test_many_messages_of_a_stream_are_no_more_turns(waiting: int) -> None:
+    pair = Pair(Limits(stream_window_bytes=4 * MIB, max_pending_bytes_per_connection=64 * MIB))
+    busy, other = pair.open(), pair.open()
+    pair.pump()
+    for _ in range(waiting):
+        pair.client.send_message(busy, bytes(MAX_FRAME_BYTES))
+    for _ in range(2):
+        pair.client.send_message(other, bytes(MAX_FRAME_BYTES))
+    order = [stream_id for _, _, stream_id, _ in parse_frames(pair.client.data_to_send(4 * MAX_FRAME_BYTES))]
+    assert order[:4] == [busy, other, busy, other]
 
 
 def test_a_stream_without_window_waits_and_holds_up_no_other() -> None:
@@ -883,6 +929,19 @@ def test_pieces_are_put_together_and_small_ones_are_one_object() -> None:
             if piece < SMALL_CHUNK:
                 assert len(stream.parts) <= 1
         assert found == [message, b"", b"x"]
+        assert not stream.truncated
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 3000])
+def test_messages_are_the_same_wherever_their_bytes_are_cut(size: int) -> None:
+    """The second piece holds the rest of a prefix, and whole messages behind it."""
+    expected = [bytes(range(1, 8)), bytes(size), b"end"]
+    data = b"".join(map(grpc_message, expected))
+    for cut in sorted({*range(30), *range(len(data) - 30, len(data))} & {*range(len(data))}):
+        stream, found = WireStream(1, None, MIB, MIB, MIB), list[bytes]()
+        assert stream.feed(data, 0, cut, found) is None
+        assert stream.feed(data, cut, len(data), found) is None
+        assert found == expected, cut
         assert not stream.truncated
 
 
