@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -31,9 +33,10 @@ class CursorAgainstSet(RuleBasedStateMachine):
     The cursor is only ever compared: what is expected comes from the set, and so do the entries of the journal.
     """
 
-    @initialize(floor=st.integers(0, 5))
-    def begin(self, floor):
-        self.cursor = Cursor(floor)
+    @initialize(floor=st.integers(0, 5), most=st.sampled_from([None, 1, 2, 4]))
+    def begin(self, floor, most):
+        self.cursor = Cursor(floor, max_ranges=most)
+        self.most = math.inf if most is None else most
         self.acked = set(range(floor))
         self.start = floor
         self.generation = 0
@@ -44,6 +47,11 @@ class CursorAgainstSet(RuleBasedStateMachine):
 
     def above(self):
         return ranges_of({offset for offset in self.acked if offset > self.floor()})
+
+    def too_many(self, wanted):
+        """Whether the cursor would have more ranges than it may with these offsets, too."""
+        acked = self.acked | wanted
+        return len(ranges_of(acked)) - (0 in acked) > self.most
 
     def snapshot_entry(self):
         floor, steps = self.floor(), []
@@ -56,6 +64,8 @@ class CursorAgainstSet(RuleBasedStateMachine):
     @rule(start=OFFSETS, size=st.integers(0, 8))
     def ack(self, start, size):
         wanted = set(range(start, start + size)) - self.acked
+        if self.too_many(wanted):
+            wanted = set()
         assert self.cursor.ack(start, start + size) == ranges_of(wanted)
         self.acked |= wanted
         if wanted:
@@ -137,6 +147,14 @@ def test_an_acknowledgement_that_needs_too_many_ranges_is_refused():
     assert cursor.ranges() == [(5, 9)]
     cursor.ack(20, 21)
     assert cursor.ack(30, 31, force=True) == [(30, 31)]
+
+
+@pytest.mark.parametrize("offset", [2, 5, 8])
+def test_the_limit_of_ranges_holds_wherever_the_next_one_lies(offset):
+    others = [(other, other + 1) for other in (2, 5, 8) if other != offset]
+    cursor = Cursor(0, ranges=others, max_ranges=2)
+    assert cursor.ack(offset, offset + 1) == []
+    assert cursor.ranges() == others
 
 
 def test_entries_of_an_older_generation_mean_nothing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 from dispatch_models import offsets_of
@@ -207,6 +208,15 @@ def test_a_reader_begins_at_the_first_offset_and_counts_what_it_reads_as_acknowl
     assert machine.position == 9, "any of the ranges may be the one at the position"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_said_to_be_acknowledged_is_in_the_cursor(kind):
+    """Whatever limit of ranges the cursor has."""
+    machine = subscription(kind, "c", cursor=Cursor(0, max_ranges=1))
+    pump(machine, batch(0, list("abcdef")))
+    acknowledged = machine.ack([1, 2, 3, 4], 1, 0.0)
+    assert {1} <= set(offsets_of(acknowledged)) == {o for o in range(6) if machine.cursor.is_acked(o)}
+
+
 # --- What is delayed ---
 
 
@@ -294,6 +304,37 @@ def test_what_is_discarded_before_its_time_is_no_bound_for_others():
     assert (len(delayed), delayed.some, delayed.next_due()) == (0, False, None)
 
 
+def test_the_next_delivery_time_is_that_of_what_is_left():
+    delayed = Delayed()
+    delayed.add([(0, 4)], 5.0)
+    delayed.add([(4, 8)], 6.0)
+    assert delayed.discard(0, 4) == 4
+    assert delayed.next_due() == 6.0
+
+
+@pytest.mark.parametrize("kind", RANGED)
+def test_what_comes_due_between_a_read_and_its_batch_goes_before_the_batch(kind):
+    machine = subscription(kind, "c", max_unacked_messages=2)
+    late = batch(0, list("ab"), due=5.0)
+    machine.offered(late, 0.0)
+    assert machine.next_read(4.0) == (2, False)
+    assert machine.offered(batch(2, list("ab")), 5.0) == [], "those that are due fill the window"
+    assert machine.next_read(5.0) == (0, True)
+    assert got(machine.offered(late, 5.0)) == [(1, [0, 1])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_delayed_batch_is_read_from_its_first_message_that_is_left(kind):
+    machine = subscription(kind, "c")
+    late = batch(0, list("abcd"), due=5.0)
+    machine.offered(late, 0.0)
+    machine.tick(5.0)
+    assert machine.next_read(5.0) == (0, True)
+    assert machine.discard([0, 2], 5.0) == [0, 2]
+    assert machine.next_read(5.0) == (2, True)
+    assert got(machine.offered(late, 5.0)) == [(1, [2, 3])]
+
+
 # --- What is in flight, and what waits ---
 
 
@@ -325,6 +366,34 @@ def test_a_lease_is_for_what_it_names_and_whole_flights_of_it_at_the_bound():
     assert found.next_deadline() == 10.0
     assert [(start, end) for start, end, _ in found.expire(10.0)] == [(8, 12)]
     assert found.next_deadline() == 55.0
+
+
+def test_a_lease_that_ends_with_the_timeout_costs_no_range():
+    _, found = flights((0, 9, Member(1, "ann")))
+    found.extend(3, 6, 1, 10.0)
+    assert deadlines_of(found) == {0: 10.0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_flights_time_out_in_order_of_time_however_many_are_over(seed):
+    """Deadlines that are over are dropped all at once when they are many; the first of the others is still found."""
+    random, ann = Random(seed), Member(1, "ann")
+    cursor, found = flights()
+    due = {}
+    for offset in range(300):
+        now = random.uniform(0.0, 100.0)
+        found.add(offset, offset + 1, ann, FIRST, now)
+        due[offset] = now + 10.0
+        while len(due) > 30:
+            settled = random.choice(list(due))
+            cursor.ack(settled, settled + 1)
+            found.settle(settled, settled + 1)
+            del due[settled]
+        assert found.next_deadline() == min(due.values())
+    assert len(found._deadlines) < 300
+    for deadline in sorted(due.values()):
+        assert [due[start] for start, _, _ in found.expire(deadline)] == [deadline]
+    assert found.next_deadline() is None
 
 
 def test_what_is_released_is_what_is_named_or_whole_flights_of_it():
