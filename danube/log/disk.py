@@ -171,8 +171,8 @@ class RealDisk:
         self._sync_delay_s = sync_delay_s
         self._fds: dict[str, int] = {}
         self._reserve: list[int] = []
-        self._lock_fd = -1
-        self._directory_fd = -1
+        self._lock_fd: int
+        self._directory_fd: int
         self._limiter = trio.CapacityLimiter(_READERS)
         self._lanes: dict[bool, _Lane] = {}
         self._threads: list[threading.Thread] = []

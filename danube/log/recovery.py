@@ -161,12 +161,12 @@ class Recovery:
             if source.limit is not None and source.limit <= found.watermark and source.file_id < found.newest_id
         ]
 
-    async def run(self, visitor: Visitor | None = None, synced: int = 0) -> Recovered:
+    async def run(self, visitor: Visitor | None, synced: int) -> Recovered:
         """Recover the surveyed files; see the class for the results.
 
         Args:
             visitor: receives the accepted batches and entries.
-            synced: a sequence known to be synced from a source other than the journal.
+            synced: a sequence known to be synced from a source other than the journal; 0 if there is none.
 
         Raises:
             JournalFullError: no space for the fresh file.

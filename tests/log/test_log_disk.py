@@ -17,7 +17,7 @@ import trio.testing
 from log_lives import make_part
 
 from danube.log import BatchCache, Entry, EntryType, Journal, RealDisk, TopicLog
-from danube.log.disk import write_all
+from danube.log.disk import _Wakeup, write_all
 from danube.model import DanubeError, Durability, Limits
 from danube.model.batch import check_part
 from danube.model.errors import DataDirectoryError, InternalError, JournalFullError, OutOfDescriptorsError
@@ -367,6 +367,33 @@ async def test_a_write_that_is_cancelled_is_done_and_the_next_one_waits_for_itse
                 go_on.set()
             assert len(done) == written
         assert await disk.read("a", 0, 1) == b"2"
+
+
+@pytest.mark.usefixtures("_wakeup")
+async def test_a_descriptor_that_seems_readable_and_is_not_stops_no_other_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_readable, waits = trio.lowlevel.wait_readable, []
+
+    async def too_early(fd: int) -> None:
+        waits.append(fd)
+        if len(waits) > 1:
+            await wait_readable(fd)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    wakeup = _Wakeup()
+    rescue = threading.Timer(2.0, wakeup.wake)  # of a loop that is stuck in a read
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", too_early)
+    rescue.start()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wakeup.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(waits) == 2, "it waits again"
+            wakeup.wake()
+    finally:
+        rescue.cancel()
+        rescue.join()
+        wakeup.close()
 
 
 async def test_a_write_wakes_no_task_but_its_own(tmp_path: Path) -> None:

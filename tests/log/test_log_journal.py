@@ -269,6 +269,38 @@ async def test_a_failed_sync_never_serves_what_only_the_page_cache_holds(autojum
         assert [batch.base_offset for batch in await log.read(0, 1000)] == [0, 1]
 
 
+async def test_a_fence_overtakes_a_write_that_takes_longer(autojump_clock: MockClock) -> None:
+    """It is not acknowledged any more when it is done; and publishers in line do not wait for it."""
+    d = Desk(SimulatedDisk(Random(1)))
+    await d.journal.recover()
+    begun, refused_after = 0.0, list[float]()
+
+    async def publish() -> None:
+        with trio.CancelScope(shield=True), pytest.raises(JournalFencedError):  # bounded: the journal ends
+            await d.journal.admit(LIMITS.journal_pending_bytes)
+        refused_after.append(trio.current_time() - begun)
+
+    with pytest.RaisesGroup(JournalFencedError):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(d.journal.run)
+            await trio.sleep(1)
+            begun = trio.current_time()
+            d.disk.sync_delay_s = 1.0
+            d.disk.fail("sync", errno.EIO)
+            entries = [d.control()]
+            await trio.sleep(0.001)  # it is written, and being synced
+            d.disk.write_delay_s = 1000.0
+            entries.append(d.control(Durability.OS))
+            nursery.start_soon(publish)
+            await trio.sleep(0.001)
+            assert d.settled == []
+    assert trio.current_time() - begun > 2.0, "the other write took that long"
+    assert refused_after == [pytest.approx(0.5, abs=0.6)]
+    assert [entry for entry, _, _ in d.settled] == entries, "each once"
+    assert all(isinstance(error, JournalFencedError) for _, error, _ in d.settled)
+    assert d.journal.usage().pending_bytes == 0
+
+
 async def test_cancelling_run_settles_what_is_pending(autojump_clock: MockClock) -> None:
     d = Desk(SimulatedDisk(Random(1)))
     await d.journal.recover()
@@ -281,7 +313,9 @@ async def test_cancelling_run_settles_what_is_pending(autojump_clock: MockClock)
     assert {item[0] for item in d.settled} == set(entries)
     assert len(d.settled) == 3
     assert d.settled[0][1] is None  # its write was under way
-    assert all(error is None or isinstance(error, UnavailableError) for _, error, _ in d.settled)
+    for entry, error, _ in d.settled:
+        assert isinstance(error, UnavailableError) if entry.sequence < 0 else error is None, "only what was written"
+    assert entries[2].sequence < 0, "it was in the queue of a lane that did nothing"
     with pytest.raises(UnavailableError):
         d.control()
 

@@ -111,6 +111,30 @@ def test_the_bounds_of_what_may_be_submitted() -> None:
     assert not admission.try_admit(1)
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("bound", ["pending_bytes", "used_bytes", "space_left"])
+async def test_the_first_in_line_has_the_same_bounds(bound: str, missing: int) -> None:
+    admission = Admission(LIMITS)
+    admission.pending_bytes = PENDING
+    served: list[int] = []
+
+    async def wait() -> None:
+        await admission.admit(100)
+        served.append(100)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        admission.pending_bytes = PENDING - 100 + missing if bound == "pending_bytes" else 10
+        admission.used_bytes = MOST - 110 + missing if bound == "used_bytes" else 0
+        admission.space_left = 110 - missing if bound == "space_left" else 10**12
+        admission.wake()
+        await trio.testing.wait_all_tasks_blocked()
+        assert served == ([] if missing else [100])
+        nursery.cancel_scope.cancel()
+    assert admission.try_admit(100) is not bool(missing), "as for a batch that meets no line"
+
+
 async def test_the_time_that_a_full_journal_is_waited_for_begins_when_it_is_full(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

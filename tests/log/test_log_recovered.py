@@ -398,6 +398,18 @@ async def test_a_body_that_ends_too_early_is_damaged_to_its_end(autojump_clock: 
         assert f.recovered.topics[1].next_offset == 4
 
 
+OTHERS = [(number, 12) for number in range(2, 125)]
+"""More files than a header names: it names the youngest, and says nothing of the last sequences of older ones."""
+
+
+async def test_damage_at_the_end_of_a_body_that_is_not_listed_is_told(autojump_clock: MockClock) -> None:
+    newest = file(200, 13, block(200, 13, batch(1, 9)), live=OTHERS, watermark=12)
+    f = await recover(damaged(body(), BODY_AT[2] + 60), newest)
+    (corruption,) = f.recovered.corruptions
+    assert (corruption.file, corruption.start, corruption.topics) == (1, BODY_AT[2], {1: (2, 3)})
+    assert [each.file_id for each in f.table] == [1, f.recovery.active.file_id]
+
+
 async def test_a_torn_end_is_cut_off_and_told(autojump_clock: MockClock) -> None:
     at = START + len(TAIL[0])
     f = await recover(body(), damaged(tail(), at + 60))

@@ -244,6 +244,18 @@ def test_what_expires_is_kept_nowhere() -> None:
     assert (b.log.start_offset, b.log.journal_start, b.log.unsealed_bytes) == (8, 8, 0)
 
 
+@pytest.mark.parametrize("sealed", [4, 6])
+def test_what_expires_and_is_sealed_already_changes_nothing_of_the_rest(sealed: int) -> None:
+    b = Bench()
+    b.put(4)  # in one region, of which nothing tells how much is left behind an offset
+    b.log.sealed_up_to(sealed, sealed // 2 * STORED)
+    rest = b.log.unsealed_bytes, b.log.unsealed_since_us, list(b.told), list(b.shelf.released)
+    assert rest[0] == (4 - sealed // 2) * STORED
+    b.log.expire(4)
+    assert b.log.start_offset == 4
+    assert (b.log.unsealed_bytes, b.log.unsealed_since_us, b.told, b.shelf.released) == rest
+
+
 def test_what_is_left_of_many_segments_is_told_when_it_is_one_again() -> None:
     b = Bench(seal_bytes=3 * STORED)
     for _ in range(10):
