@@ -285,7 +285,8 @@ class Recovery:
         last = source.first - 1 if source.first != UNKNOWN else self._last
         hole: Hole | None = None
         assert source.limit is not None
-        scanner = Scanner(self._disk, source.name, source.file_id, last=source.limit)
+        # A file that may end before its limit is damaged only where something is left of a block.
+        scanner = Scanner(self._disk, source.name, source.file_id, last=source.limit if source.exact else None)
         while (item := await scanner.next()) is not None:
             if isinstance(item, Hole):
                 hole = item

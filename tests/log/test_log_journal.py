@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.lowlevel
 from log_lives import FILE_SIZE, LIMITS, make_part
+from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from danube.log import BatchCache, Entry, EntryType, Journal, TopicLog
@@ -425,6 +426,28 @@ async def test_release_frees_the_files_of_what_is_below(autojump_clock: MockCloc
         offset = log.start_offset
         while offset < log.end_offset:
             offset = (await log.read(offset, 10_000))[-1].end_offset
+
+
+async def test_files_that_are_freed_among_very_many_leave_no_damage(autojump_clock: MockClock) -> None:
+    """A header names 122 older files. One before those was taken for damaged if the next one was freed."""
+    limits = replace(LIMITS, journal_max_bytes=400 * FILE_SIZE)
+    async with desk(SimulatedDisk(Random(1)), limits) as d:
+        logs = [d.log(topic_id) for topic_id in (1, 2, 3)]
+        for log, files in ((logs[0], 2), (logs[1], 3), (logs[2], 125)):
+            until = d.journal.usage().files + files
+            while d.journal.usage().files < until:
+                d.put(log, 3900)
+                await trio.sleep(0.01)
+        before = d.journal.usage().files
+        logs[1].expire(logs[1].end_offset)
+        await trio.sleep(1)
+        assert 125 < d.journal.usage().files < before
+        await d.wait_for(d.control(size=8000), d.control(size=8000), d.control(size=8000))  # goes on in another file
+    async with desk(d.disk.crash(power_loss=False), limits) as again:
+        recovered = again.journal.recovered
+        assert recovered is not None
+        assert (recovered.corruptions, recovered.missing_files) == ([], [])
+        assert recovered.stopped_topics({2: logs[1].end_offset}) == {}, "idle topics, too, can go on"
 
 
 async def test_without_a_checkpoint_nothing_is_recycled(autojump_clock: MockClock) -> None:

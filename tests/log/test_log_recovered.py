@@ -402,6 +402,13 @@ OTHERS = [(number, 12) for number in range(2, 125)]
 """More files than a header names: it names the youngest, and says nothing of the last sequences of older ones."""
 
 
+async def test_a_body_that_is_not_listed_may_end_before_its_limit(autojump_clock: MockClock) -> None:
+    newest = file(200, 13, block(200, 13, batch(1, 9)), live=OTHERS, watermark=12)
+    f = await recover(body(BODY[0], BODY[1]), newest)
+    assert f.recovered.corruptions == []
+    assert [each.file_id for each in f.table] == [1, f.recovery.active.file_id]
+
+
 async def test_damage_at_the_end_of_a_body_that_is_not_listed_is_told(autojump_clock: MockClock) -> None:
     newest = file(200, 13, block(200, 13, batch(1, 9)), live=OTHERS, watermark=12)
     f = await recover(damaged(body(), BODY_AT[2] + 60), newest)
