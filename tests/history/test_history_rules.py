@@ -1085,6 +1085,47 @@ async def test_pieces_are_looked_for_as_long_as_there_are_some(
             await journal.aclose()
 
 
+async def test_pieces_that_come_while_others_are_deleted_go_later(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world() as w:
+        storage = w.storages["default"]
+        delete = storage.delete
+        slow_s = 0.0
+
+        async def slowly(keys: Sequence[str]) -> None:
+            if any(key.startswith(pieces_prefix("c")) for key in keys):
+                await trio.sleep(slow_s)
+            await delete(keys)
+
+        def pieces() -> list[str]:
+            return [key for key in w.spaces["default"].objects if key.startswith(pieces_prefix("c"))]
+
+        storage.delete = slowly  # type: ignore[method-assign, assignment]
+        journal = remote(w, msgspec.structs.replace(LIMITS, remote_snapshot_commits=3))
+        await journal.recover()
+        async with trio.open_nursery() as nursery:
+
+            async def commit(count: int) -> None:
+                for _ in range(count):
+                    journal.submit(Entry(EntryType.CURSOR, 1, Durability.REMOTE, (b"x",)))
+                    await trio.sleep(1)
+
+            with monkeypatch.context() as patch:
+                patch.setattr("danube.history.remote.journal.piece_bytes", lambda _: 10)
+                await nursery.start(journal.run)
+                await commit(2)
+            assert pieces(), "the first snapshot is in pieces"
+            slow_s = 3.5  # its pieces are deleted while the next snapshot in pieces is written
+            await commit(3)
+            with monkeypatch.context() as patch:
+                patch.setattr("danube.history.remote.journal.piece_bytes", lambda _: 10)
+                await commit(3)
+            await commit(20)
+            assert not pieces(), "no snapshot in pieces is needed any more"
+            await journal.aclose()
+
+
 async def test_no_commit_of_the_owner_s_epoch_is_one_of_a_later_owner() -> None:
     async with world() as w:
         journal, epoch = remote(w), w.catalogue.epoch

@@ -181,7 +181,7 @@ class RemoteJournal:
         self._snapshot: Position | None = None
         """The newest snapshot that has settled."""
         self._in_pieces = False
-        """Whether any snapshot is in pieces."""
+        """Whether any stored snapshot is in pieces."""
         self._due = True
         """Whether a snapshot must be written."""
         self._commits_since = 0
@@ -417,7 +417,6 @@ class RemoteJournal:
         if len(body) <= most - ROOM_BYTES:
             return snapshot_entry(body)
         commit.pieces = [*cut(body, most)]
-        self._in_pieces = True
         return pieces_entry(body, len(commit.pieces))
 
     def _add_batches(self, builder: SegmentBuilder, entries: Sequence[Entry]) -> list[ControlEntry]:
@@ -493,6 +492,7 @@ class RemoteJournal:
             self._stored.add(position)
             if commit.kind is CommitKind.SNAPSHOT:
                 self._snapshot = position
+                self._in_pieces = self._in_pieces or bool(commit.pieces)
             if self._stored.named(commit.snapshot):
                 self._to_clean.set()
             self._admission.pending_bytes -= commit.size
@@ -554,16 +554,19 @@ class RemoteJournal:
         if oldest is None:
             return
         old: list[str] = []
-        left = False
-        async for page in self._storage.list_all(pieces_prefix(self._cluster)):
-            for item in page.objects:
-                position = parse_pieces_key(self._cluster, item.key)
-                if position is not None and position < oldest:
-                    old.append(item.key)
-                else:
-                    left = True
-        await self._storage.delete(old)
-        self._in_pieces = left
+        self._in_pieces = False  # unless some are left; a snapshot in pieces that settles meanwhile sets it, too
+        try:
+            async for page in self._storage.list_all(pieces_prefix(self._cluster)):
+                for item in page.objects:
+                    position = parse_pieces_key(self._cluster, item.key)
+                    if position is not None and position < oldest:
+                        old.append(item.key)
+                    else:
+                        self._in_pieces = True
+            await self._storage.delete(old)
+        except BaseException:
+            self._in_pieces = True
+            raise
 
     def _ref(self, position: Position) -> ObjectRef:
         return ObjectRef(self._storage.name, commit_key(self._cluster, position))
