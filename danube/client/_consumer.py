@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
 from danube.client._checks import check_count, check_offset
+from danube.client._delivered import BareMessage
 from danube.client._feed import Feed
 from danube.client._leases import RenewalClock
-from danube.client._message import BareMessage
 from danube.client._receiver import Receiver
 from danube.client._tasks import copy_error
 from danube.model.errors import InvalidArgumentError
@@ -39,6 +40,8 @@ class Consumer(Receiver[Feed]):
         self.subscription = subscription
         self._gives_back = kind is not SubscriptionType.EXCLUSIVE  # other consumers could take its waiting messages
         self._renewals = RenewalClock()
+        self._confirmations: defaultdict[int, anyio.Event] = defaultdict(anyio.Event)
+        """By partition; set (and replaced) when the broker confirms acknowledgements, or the feed fails."""
         self._gave_back = False
         """Whether messages were given back because the application was stuck, and it has not asked for messages
         since."""
@@ -89,10 +92,15 @@ class Consumer(Receiver[Feed]):
                 while feed.confirmed_token < token:
                     if feed.error is not None:
                         raise copy_error(feed.error)
-                    await feed.confirmed.wait()
+                    await self._confirmations[feed.partition].wait()
         finally:
             for feed, _ in targets:
                 feed.flush_waiters -= 1
+
+    def _confirmed(self, feed: Feed) -> None:
+        confirmation = self._confirmations.pop(feed.partition, None)
+        if confirmation is not None:
+            confirmation.set()
 
     async def _next_batch(self, *, until_caught_up: bool) -> Batch | None:
         if self._gave_back:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from danube.client._checks import check_count, check_list, check_mapping, check_text, plain
+from danube.client._consume_stream import ConsumeStream
 from danube.client._consumer import Consumer
 from danube.client._feed import Feed
 from danube.client._reader import Reader
@@ -70,9 +71,10 @@ async def open_consumer(
         message.topic = one
         feeds.append(
             Feed(
-                connection,
                 index,
                 message,
+                limits=connection.options.limits,
+                confirmed=consumer._confirmed,
                 renewals=consumer._renewals,
                 renew_leases=renew_leases,
                 credit_messages=credit_messages,
@@ -80,12 +82,13 @@ async def open_consumer(
                 arrived=consumer._arrived,
                 restarted=consumer._restarted,
                 wake=consumer._wake,
+                clock=anyio.current_time,
             )
         )
     consumer._start(feeds)
     async with background_tasks() as group:
         await group.start(consumer._run_sender)
-        await start_all(group, [feed.run for feed in feeds])
+        await start_all(group, [ConsumeStream(connection, feed).run for feed in feeds])
         try:
             yield consumer
             with anyio.move_on_after(close_timeout_s) as scope:
@@ -122,7 +125,6 @@ async def open_reader(
     reader = Reader(topic, name, connection.options.limits.max_batch_bytes)
     feeds = [
         ReaderFeed(
-            connection,
             index,
             api.ConsumeOpen(one, "", name, start=position, start_time_us=time_us, reader=True),
             credit_messages=credit_messages,
@@ -130,13 +132,14 @@ async def open_reader(
             arrived=reader._arrived,
             restarted=reader._restarted,
             wake=reader._wake,
+            clock=anyio.current_time,
         )
         for index, (one, (position, time_us)) in enumerate(zip(topics, positions, strict=True))
     ]
     reader._start(feeds)
     async with background_tasks() as group:
         await group.start(reader._run_sender)
-        await start_all(group, [feed.run for feed in feeds])
+        await start_all(group, [ConsumeStream(connection, feed).run for feed in feeds])
         try:
             yield reader
         finally:

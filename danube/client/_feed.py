@@ -1,4 +1,4 @@
-"""The stream of a subscription: receives deliveries, and sends acknowledgements, refusals and leases.
+"""The stream of a subscription: deliveries in; acknowledgements, refusals and leases out. Pure: no I/O, no clock.
 
 Acknowledgements, refusals and leases are collected and sent together, once per turn of the loop. After a loss the feed
 opens a stream under the same consumer name, repeats the acknowledgements that the broker has not confirmed, and drops
@@ -10,15 +10,15 @@ and acknowledgements, refusals and leases of the others are ignored. The broker 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
 import msgspec
 
 from danube.client._acks import AckLedger, HandedOut
 from danube.client._checks import check_seconds, check_text
-from danube.client._inflow import Inflow, live_ranges, message_count
+from danube.client._delivered import live_ranges, message_count
+from danube.client._inflow import Inflow
 from danube.client._leases import Leases, RenewalClock, chunks, clip
 from danube.model import api
 from danube.model.batch import BatchFlags, read_header
@@ -26,10 +26,9 @@ from danube.model.policies import Durability, SubscriptionType
 from danube.model.ranges import RangeSet
 
 if TYPE_CHECKING:
-    from danube.client._connection import Connection
-    from danube.client._inflow import OpenBatch
-    from danube.client._message import BareMessage, DeliveredBatch
-    from danube.wire.client import ClientStream
+    from danube.client._delivered import BareMessage, DeliveredBatch, OpenBatch
+    from danube.client._inflow import RequestStream
+    from danube.model.limits import Limits
 
 __all__ = ["Feed"]
 
@@ -52,19 +51,19 @@ class Feed(Inflow):
 
     def __init__(
         self,
-        connection: Connection,
         partition: int,
         open_message: api.ConsumeOpen,
         *,
+        limits: Limits,
+        confirmed: Callable[[Feed], None],
         renewals: RenewalClock,
         renew_leases: bool = False,
         **inflow: Any,
     ) -> None:
-        super().__init__(connection, partition, open_message, **inflow)
-        limits = connection.options.limits
+        super().__init__(partition, open_message, **inflow)
         self.flush_waiters = 0
-        self.confirmed = anyio.Event()
-        """Set (and replaced) when the broker confirms acknowledgements, or the feed fails."""
+        self._confirmed = confirmed
+        """Called when the broker confirms acknowledgements, or the feed fails."""
         self.confirmed_token = 0
         self.ledger = AckLedger()
         self.ack_timeout_s = 0.0
@@ -140,12 +139,12 @@ class Feed(Inflow):
             self._gather(self._extensions, 0 if lease_s is None else max(1, round(lease_s * 1000)), ranges)
 
     def _gather(self, table: dict[K, RangeSet], kind: K, ranges: list[int]) -> None:
-        if self._stream is None or self._stream.over:
+        if self.stream is None or self.stream.over:
             return
         gathered = table.get(kind)
         if gathered is None:
             if len(table) >= _MAX_KINDS:
-                self.send_gathered(anyio.current_time())
+                self.send_gathered(self._clock())
             gathered = table[kind] = RangeSet()
         for start, end in zip(ranges[::2], ranges[1::2], strict=True):
             gathered.add(start, end)
@@ -257,7 +256,7 @@ class Feed(Inflow):
         """Whether sent acknowledgements still need a token to be confirmed."""
         return self.ledger.unconfirmed and not self.ledger.token_pending
 
-    def _send_requests(self, stream: ClientStream, now_s: float) -> None:
+    def _send_requests(self, stream: RequestStream, now_s: float) -> None:
         ledger = self.ledger
         place = self._place
         generation = place[2] if place is not None else 0
@@ -341,16 +340,17 @@ class Feed(Inflow):
     def _set_timeout(self, ack_timeout_s: float) -> None:
         self.ack_timeout_s = 0.0 if self.durability is Durability.NONE else ack_timeout_s
         if self.ack_timeout_s:
-            self._renewals.arm(anyio.current_time(), self.ack_timeout_s)
+            self._renewals.arm(self._clock(), self.ack_timeout_s)
             self._wake()
 
     def _ended(self) -> None:
-        self._notify_confirmed()
+        self._confirmed(self)
 
     def _deliveries(self) -> Iterator[api.Delivery]:
         return (item for item in self.queue if isinstance(item, api.Delivery))
 
-    def _take(self, reply: api.ConsumeReply) -> None:
+    def take(self, reply: api.ConsumeReply) -> None:
+        """Handle a reply; as :meth:`Inflow.take`."""
         if isinstance(reply, api.Delivery):
             if reply.attempt > 1 or self._filter_all:
                 filtered = self._without_known(reply)
@@ -364,7 +364,7 @@ class Feed(Inflow):
                 for start, end in _pairs(live_ranges(reply)):
                     self._waiting.add(start, end)
             if self.ack_timeout_s and self._renewals.idle:
-                self._renewals.arm(anyio.current_time(), self.ack_timeout_s)
+                self._renewals.arm(self._clock(), self.ack_timeout_s)
                 self._wake()
             self.queue.append(reply)
             self._arrived(self)
@@ -372,7 +372,7 @@ class Feed(Inflow):
             self.ledger.confirmed(reply.token)
             self.confirmed_token = max(self.confirmed_token, reply.token)
             self._filter_all = False
-            self._notify_confirmed()
+            self._confirmed(self)
             if self.flush_waiters:
                 self._wake()
         elif isinstance(reply, api.Sought):
@@ -380,11 +380,7 @@ class Feed(Inflow):
         elif isinstance(reply, api.LeaseChanged):
             self._set_timeout(reply.ack_timeout_s)
         else:
-            super()._take(reply)
-
-    def _notify_confirmed(self) -> None:
-        self.confirmed.set()
-        self.confirmed = anyio.Event()
+            super().take(reply)
 
     def _without_known(self, delivery: api.Delivery) -> api.Delivery | None:
         """Return a redelivery without the messages that were acknowledged or still wait here; None if nothing remains.

@@ -1,70 +1,42 @@
-"""One consume stream: receives deliveries and grants credit. Shared base of consumers and readers.
+"""The state of one consume stream: deliveries and credit. Shared base of consumers and readers. Pure: no I/O, no clock.
 
-An inflow exists as long as its consumer or reader; its streams are replaced after a loss. Deliveries wait in ``queue``
-until the application takes them. Credit is granted ahead, for messages and bytes, and returned as the application takes
-deliveries, so a slow application stops only its own deliveries. Subclasses define the start of a new stream and the
-treatment of deliveries from the old one: :class:`~danube.client._feed.Feed` for a subscription,
-:class:`~danube.client._reader_feed.ReaderFeed` for a reader.
+An inflow exists as long as its consumer or reader; its streams are replaced after a loss
+(:class:`~danube.client._consume_stream.ConsumeStream`). Deliveries wait in ``queue`` until the application takes them.
+Credit is granted ahead, for messages and bytes, and returned as the application takes deliveries, so a slow application
+stops only its own deliveries. Subclasses define the start of a new stream and the treatment of deliveries from the old
+one: :class:`~danube.client._feed.Feed` for a subscription, :class:`~danube.client._reader_feed.ReaderFeed` for a
+reader.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from operator import length_hint
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
-import anyio
 import msgspec
 
-from danube.client._checks import encoded
-from danube.client._message import BareMessage, DeliveredBatch
-from danube.client._retry import Retry, ask, receive_reply
+from danube.client._delivered import BareMessage, DeliveredBatch, OpenBatch, message_count
 from danube.model import api
-from danube.model.batch import read_header
-from danube.model.errors import DanubeError, ProtocolError, SubscriptionBusyError, UnavailableError
+from danube.model.errors import DanubeError, ProtocolError, UnavailableError
 from danube.model.policies import Durability
 
-if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
-
-    from danube.client._connection import Connection
-    from danube.wire.client import Channel, ClientStream
-
-__all__ = ["Inflow", "OpenBatch", "live_ranges", "message_count"]
+__all__ = ["Inflow", "RequestStream"]
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(api.ConsumeReply).decode
 
 M = TypeVar("M", bound=BareMessage)
-M_co = TypeVar("M_co", bound=BareMessage, covariant=True)
 
 
-class OpenBatch(Generic[M_co]):
-    """A batch whose messages are handed out one by one.
-
-    The progress is read from the iterator over the offsets, so that it costs nothing per message.
-    """
-
-    __slots__ = ("_offsets", "batch", "messages", "renewed_from")
-
-    def __init__(self, batch: DeliveredBatch, kind: type[M_co]) -> None:
-        self.batch = batch
-        self._offsets = iter(batch.offsets)
-        self.messages: Iterator[M_co] = batch.build(kind, self._offsets)
-        self.renewed_from: int | None = None
-        """First offset handed out since the last renewal of leases; None if none was handed out."""
+class RequestStream(Protocol):
+    """The part of a stream that an inflow uses: it takes requests."""
 
     @property
-    def next_offset(self) -> int | None:
-        """Offset of the next message to be handed out; None if none is left."""
-        left = length_hint(self._offsets)
-        return self.batch.offsets[-left] if left else None
+    def over(self) -> bool:
+        """Whether the stream has ended."""
 
-    def drop(self) -> None:
-        """Stop handing out messages."""
-        self._offsets = iter(())
-        self.messages = iter(())
+    def send_nowait(self, data: bytes) -> bool:
+        """Queue an encoded request. False if the stream is over."""
 
 
 class Inflow:
@@ -75,7 +47,6 @@ class Inflow:
 
     def __init__(
         self,
-        connection: Connection,
         partition: int,
         open_message: api.ConsumeOpen,
         *,
@@ -84,6 +55,7 @@ class Inflow:
         arrived: Callable[[Inflow], None],
         restarted: Callable[[Inflow], None],
         wake: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
         self.topic = open_message.topic
         self.partition = partition
@@ -103,8 +75,10 @@ class Inflow:
         """Batches whose messages are being handed out one by one, oldest first."""
         self.listed = False
         """Whether this is in the receiver's ring of inflows with deliveries."""
-        self._open_message = open_message
-        self._connection = connection
+        self.open_message = open_message
+        """The request that opens the next stream."""
+        self.interrupt: Callable[[], None] = _nothing
+        """Ends the stream that is open or being opened, so that another one is opened."""
         self._credit_messages = credit_messages
         self._credit_bytes = credit_bytes
         self._returned_messages = 0
@@ -112,7 +86,9 @@ class Inflow:
         self._arrived = arrived
         self._restarted = restarted
         self._wake = wake
-        self._stream: ClientStream | None = None
+        self._clock = clock
+        self.stream: RequestStream | None = None
+        """The current stream; replies of others are ignored."""
         self._owner = (0, 0)
         """Id and owner's epoch of the topic, when the last stream was opened."""
 
@@ -175,7 +151,7 @@ class Inflow:
 
     def send_gathered(self, now_s: float) -> None:
         """Send the collected requests, if there is a stream."""
-        stream = self._stream
+        stream = self.stream
         if stream is None or stream.over:
             # Requests that must not be lost stay collected; _attach() sends them on the next stream.
             return
@@ -184,53 +160,33 @@ class Inflow:
             stream.send_nowait(_encode(api.Credit(self._returned_messages, self._returned_bytes)))
             self._returned_messages = self._returned_bytes = 0
 
-    def _send_requests(self, stream: ClientStream, now_s: float) -> None:
+    def _send_requests(self, stream: RequestStream, now_s: float) -> None:
         """Send the requests other than credit."""
 
     # --- The stream --------------------------------------------------------------------------------------------------
 
-    async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Keep a stream open until cancelled; ``started()`` is called when the first one is open.
+    def opening(self) -> None:
+        """Prepare for a stream that is about to be opened with :attr:`open_message`."""
 
-        A permanent error ends the inflow: before ``started()`` it is raised, afterwards the application gets it once it
-        has taken all deliveries that have arrived.
+    def opened(self, stream: RequestStream, answer: api.ConsumeOpened) -> None:
+        """Use a stream that the broker has opened.
+
+        Raises:
+            UnavailableError: the broker is a former owner of the topic.
         """
-        retry = Retry(self._connection.options)
-        while True:
-            try:
-                channel = await self._connection.channel()
-                await self._session(channel, retry, task_status)
-            except DanubeError as error:
-                # After an outage the broker may still count this consumer's old stream as connected.
-                again = error.retryable or isinstance(error, ProtocolError)
-                again = again or (retry.succeeded_once and isinstance(error, SubscriptionBusyError))
-                if again and await retry.wait(error):
-                    continue
-                if not retry.succeeded_once:
-                    raise
-                self.error = error
-                self._ended()
-                self._arrived(self)
-                return
-            finally:
-                self._stream = None
+        self._check_owner(answer)
+        self._attach(stream, answer)
 
-    async def _session(self, channel: Channel, retry: Retry, task_status: TaskStatus[None]) -> None:
-        async with ask(channel, api.Method.CONSUME) as stream:
-            with retry.opening(f"opening a consumer on {self.topic}"):
-                await stream.send(encoded(self._open_message))
-                answer = await receive_reply(stream, _decode, self.topic)
-            if not isinstance(answer, api.ConsumeOpened):
-                raise ProtocolError(f"the broker answered ConsumeOpen with {type(answer).__name__}")
-            self._check_owner(answer)
-            self._attach(stream, answer)
-            if not retry.succeeded_once:
-                task_status.started()
-            retry.succeeded()
-            while True:
-                reply = await receive_reply(stream, _decode, self.topic)
-                if self._stream is stream:
-                    self._take(reply)
+    def lost(self) -> None:
+        """Stop using the current stream."""
+        self.stream = None
+        self.interrupt = _nothing
+
+    def fail(self, error: DanubeError) -> None:
+        """End: the application gets the error once it has taken all deliveries that have arrived."""
+        self.error = error
+        self._ended()
+        self._arrived(self)
 
     def _check_owner(self, answer: api.ConsumeOpened) -> None:
         """Refuse a former owner of the topic: it lacks its successor's cursor, and would deliver messages again."""
@@ -242,16 +198,16 @@ class Inflow:
             )
         self._owner = answer.topic_id, answer.owner_epoch
 
-    def _attach(self, stream: ClientStream, answer: api.ConsumeOpened) -> None:
+    def _attach(self, stream: RequestStream, answer: api.ConsumeOpened) -> None:
         self.active = answer.active
         self.durability = answer.durability
         self._resume(answer)
         self.generation += 1
-        self._stream = stream
+        self.stream = stream
         waiting = [item for item in self.queue if isinstance(item, api.Delivery)]
         self._returned_messages = self._credit_messages - sum(map(message_count, waiting))
         self._returned_bytes = self._credit_bytes - sum(delivery.charged_bytes for delivery in waiting)
-        self.send_gathered(anyio.current_time())
+        self.send_gathered(self._clock())
         self._wake()  # wake the sender, which later requests the confirmation of the repeated requests
         self._arrived(self)
 
@@ -262,7 +218,12 @@ class Inflow:
     def _ended(self) -> None:
         """Called when no further stream will be opened."""
 
-    def _take(self, reply: api.ConsumeReply) -> None:
+    def take(self, reply: api.ConsumeReply) -> None:
+        """Handle a reply of the current stream.
+
+        Raises:
+            ProtocolError: the broker must not send this.
+        """
         if isinstance(reply, api.Delivery | api.CaughtUp):
             self.queue.append(reply)
             self._arrived(self)
@@ -276,14 +237,5 @@ class Inflow:
             raise ProtocolError("the broker sent ConsumeOpened twice")
 
 
-def message_count(delivery: api.Delivery) -> int:
-    """Return the number of messages in a delivery."""
-    ranges = delivery.ranges
-    if ranges:
-        return sum(ranges[1::2]) - sum(ranges[::2])
-    return read_header(delivery.part).record_count
-
-
-def live_ranges(delivery: api.Delivery) -> list[int]:
-    """Return the offsets of a delivery's messages as ``[start, end, start, end, ...]``."""
-    return delivery.ranges or [delivery.base_offset, delivery.base_offset + message_count(delivery)]
+def _nothing() -> None:
+    """Initial callback: does nothing."""

@@ -1,4 +1,4 @@
-"""The stream of a reader: delivers messages from a position on; it sends only credit.
+"""The stream of a reader: delivers messages from a position on; it sends only credit. Pure: no I/O, no clock.
 
 Deliveries that have arrived stay valid when the stream breaks, so a new one starts after them: no gap and no repeat.
 """
@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-import anyio
-
-from danube.client._inflow import Inflow, live_ranges
+from danube.client._delivered import live_ranges
+from danube.client._inflow import Inflow
 from danube.model import api
 from danube.model.errors import FailedPreconditionError
 from danube.model.policies import LATEST, Durability
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
-
-    from danube.client._retry import Retry
-    from danube.wire.client import Channel, ClientStream
+    from danube.client._inflow import RequestStream
 
 __all__ = ["ReaderFeed"]
 
@@ -31,7 +27,6 @@ class ReaderFeed(Inflow):
     seeking = False
     """Whether a seek was requested and no stream has started there yet."""
     _next_offset = 0  # after the deliveries that have arrived
-    _scope: anyio.CancelScope | None = None
     _seeks = 0  # the number of requested seeks
     _opened_for = 0  # the same number when the stream was opened
 
@@ -53,10 +48,9 @@ class ReaderFeed(Inflow):
         self.seeking = True
         self._seeks += 1
         self.caught_up = False
-        self._open_message.start, self._open_message.start_time_us = start, time_us
-        self._stream = None  # later deliveries of the old stream are ignored
-        if self._scope is not None:
-            self._scope.cancel()
+        self.open_message.start, self.open_message.start_time_us = start, time_us
+        self.stream = None  # later deliveries of the old stream are ignored
+        self.interrupt()
 
     def ack(self, start: int, end: int, moves: int) -> NoReturn:
         """Refuse: a reader has nothing to acknowledge."""
@@ -76,15 +70,11 @@ class ReaderFeed(Inflow):
             " client.consumer() to consume a subscription"
         )
 
-    async def _session(self, channel: Channel, retry: Retry, task_status: TaskStatus[None]) -> None:
+    def opening(self) -> None:
+        """Note which seek the next stream begins at."""
         self._opened_for = self._seeks
-        try:
-            with anyio.CancelScope() as self._scope:
-                await super()._session(channel, retry, task_status)
-        finally:
-            self._scope = None
 
-    def _attach(self, stream: ClientStream, answer: api.ConsumeOpened) -> None:
+    def _attach(self, stream: RequestStream, answer: api.ConsumeOpened) -> None:
         # The reply to a request from before a seek may arrive in the same turn as the seek. The stream is then
         # cancelled, and nothing that it has sent is valid, in particular its start offset.
         if self._opened_for == self._seeks:
@@ -103,10 +93,11 @@ class ReaderFeed(Inflow):
     def _move_to(self, offset: int) -> None:
         """Start the next stream at ``offset``."""
         self._next_offset = offset
-        message = self._open_message
+        message = self.open_message
         message.start, message.start_time_us = (LATEST if self.durability is Durability.NONE else offset), 0
 
-    def _take(self, reply: api.ConsumeReply) -> None:
+    def take(self, reply: api.ConsumeReply) -> None:
+        """Handle a reply; as :meth:`Inflow.take`."""
         if isinstance(reply, api.Delivery):
             self._move_to(live_ranges(reply)[-1])
-        super()._take(reply)
+        super().take(reply)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 import anyio
 import anyio.lowlevel
 
-from danube.client._inflow import Inflow, OpenBatch, live_ranges, message_count
-from danube.client._message import Batch, Message, open_delivery
+from danube.client._delivered import OpenBatch, live_ranges, message_count, open_delivery
+from danube.client._inflow import Inflow
+from danube.client._message import Batch, Message
 from danube.client._tasks import copy_error
 from danube.model.api import CaughtUp
 from danube.model.errors import ClosedError, CorruptBatchError, DataLossError

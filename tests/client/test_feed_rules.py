@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 import trio
 import trio.testing
 
+from danube.client._delivered import OpenBatch, live_ranges, open_delivery
 from danube.client._feed import Feed
-from danube.client._inflow import OpenBatch, live_ranges
 from danube.client._leases import RenewalClock
-from danube.client._message import Batch, Message, open_delivery
+from danube.client._message import Batch, Message
 from danube.model import Limits, api
 from danube.model.batch import PART_HEADER_SIZE, BatchFlags, encode_part, read_header, seal_part
 from danube.model.errors import InvalidArgumentError
@@ -44,13 +43,13 @@ class World:
     """A feed with its first stream open."""
 
     def __init__(self, kind: SubscriptionType = SHARED, *, keep: bool = False, opened: bool = True, **limits: Any):
-        self.wakes = self.arrivals = self.restarts = 0
+        self.wakes = self.arrivals = self.restarts = self.confirmations = 0
         self.clock = RenewalClock()
-        connection = SimpleNamespace(options=SimpleNamespace(limits=Limits(**limits)))
         self.feed = Feed(
-            cast("Any", connection),
             0,
             api.ConsumeOpen("/default/t", "s", "c", kind),
+            limits=Limits(**limits),
+            confirmed=lambda feed: self.count("confirmations"),
             renewals=self.clock,
             renew_leases=keep,
             credit_messages=100,
@@ -58,6 +57,7 @@ class World:
             arrived=lambda feed: self.count("arrivals"),
             restarted=lambda feed: self.count("restarts"),
             wake=lambda: self.count("wakes"),
+            clock=trio.current_time,
         )
         self.stream = FakeStream()
         if opened:
@@ -81,13 +81,13 @@ class World:
             "subscription_id": 3,
             "generation": 5,
         }
-        self.feed._attach(cast("Any", self.stream), api.ConsumeOpened(**(given | fields)))
+        self.feed.opened(self.stream, api.ConsumeOpened(**(given | fields)))
         return self.stream
 
     def arrive(self, base: int, count: int, attempt: int = 1, ranges: list[int] | None = None) -> api.Delivery:
         part = encode_part([b"x"] * count, producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=1)
         delivery = api.Delivery(base, 1, attempt, ranges or [], "p", 10 * count, part)
-        self.feed._take(delivery)
+        self.feed.take(delivery)
         return delivery
 
     def take(self) -> Batch:
@@ -164,17 +164,17 @@ async def test_confirmations_are_asked_for_now_and_then(autojump_clock: Clock) -
     world.feed.ack(1, 2, 0)
     await trio.sleep(10)
     assert world.send(api.FlushAcks) == [], "one at a time"
-    world.feed._take(api.AcksFlushed(1))
+    world.feed.take(api.AcksFlushed(1))
     assert (world.feed.confirmed_token, world.feed.unconfirmed) == (1, True)
     assert world.send(api.FlushAcks) == [api.FlushAcks(2)]
-    world.feed._take(api.AcksFlushed(2))
+    world.feed.take(api.AcksFlushed(2))
     assert world.feed.ledger.settled
     await trio.sleep(0.5)
     world.feed.ack(2, 3, 0)
     assert world.send(api.FlushAcks) == [], "not before a second has passed"
     await trio.sleep(0.5)
     assert world.send(api.FlushAcks) == [api.FlushAcks(3)]
-    world.feed._take(api.AcksFlushed(3))
+    world.feed.take(api.AcksFlushed(3))
     assert world.send(api.FlushAcks) == [], "there is nothing to confirm"
 
 
@@ -183,13 +183,12 @@ async def test_confirmations_are_asked_for_when_somebody_waits_or_much_has_gathe
     await trio.sleep(10)
     world.feed.ack(0, 1, 0)
     assert len(world.send(api.FlushAcks)) == 1
-    world.feed._take(api.AcksFlushed(1))
+    world.feed.take(api.AcksFlushed(1))
     world.feed.flush_waiters = 1
     assert world.send(api.FlushAcks) == [api.FlushAcks(2)]
-    wakes, confirmed = world.wakes, world.feed.confirmed
-    world.feed._take(api.AcksFlushed(2))
-    assert confirmed.is_set()
-    assert not world.feed.confirmed.is_set()
+    wakes, confirmations = world.wakes, world.confirmations
+    world.feed.take(api.AcksFlushed(2))
+    assert world.confirmations == confirmations + 1
     assert world.wakes > wakes, "whoever waits may need another one"
     world.feed.flush_waiters = 0
     for number in range(999):
@@ -292,7 +291,7 @@ async def test_what_waits_and_what_was_handed_out_lately_is_renewed() -> None:
     assert world.send(api.ExtendLease) == [api.ExtendLease([0, 4, 10, 12], 0, 5)], "its time counts from the hand-out"
     assert world.feed.renew()
     assert world.send(api.ExtendLease) == [api.ExtendLease([10, 12], 0, 5)], "once"
-    world.feed._take(api.LeaseChanged(0.0))
+    world.feed.take(api.LeaseChanged(0.0))
     assert not world.feed.renew(), "nothing times out"
 
 
@@ -360,7 +359,7 @@ async def test_what_is_given_back_is_what_was_not_handed_out_and_its_credit_wait
     world.attach(ack_timeout_s=30.0)
     world.arrive(0, 4)
     world.arrive(10, 2)
-    world.feed._take(api.CaughtUp(12))
+    world.feed.take(api.CaughtUp(12))
     opened: OpenBatch[Message] = world.feed.open(world.take(), Message)
     next(opened.messages)
     world.send()
@@ -482,7 +481,7 @@ async def test_a_slice_is_passed_on_unless_all_of_it_is_known() -> None:
     part = encode_part([b"x"] * 3, producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=1)
     header = read_header(part)
     part = seal_part(header._replace(flags=header.flags | BatchFlags.SLICE), part[PART_HEADER_SIZE:-4])
-    world.feed._take(api.Delivery(0, 1, 2, [0, 3], "p", 30, part))
+    world.feed.take(api.Delivery(0, 1, 2, [0, 3], "p", 30, part))
     assert world.waits() == [[0, 3]]
 
 
@@ -492,7 +491,7 @@ async def test_repeats_are_looked_for_until_the_broker_has_confirmed() -> None:
     world.send()
     world.attach()
     assert world.feed._filter_all
-    world.feed._take(api.AcksFlushed(world.feed.ledger.token()))
+    world.feed.take(api.AcksFlushed(world.feed.ledger.token()))
     assert not world.feed._filter_all
     world.attach()
     assert not world.feed._filter_all, "there is nothing that could come again"
@@ -519,7 +518,7 @@ async def test_a_seek_makes_void_what_was_delivered_before_it(how: str) -> None:
     if how == "told":
         world.stream.said()
         wakes = world.wakes
-        world.feed._take(api.Sought(6))
+        world.feed.take(api.Sought(6))
         assert world.wakes > wakes
         assert world.send() == [api.Credit(8, 80)], "what waited gives its credit back"
     else:
@@ -558,7 +557,7 @@ async def test_what_was_given_back_is_void_after_a_seek(how: str) -> None:
     world.arrive(0, 4)
     world.feed.give_back()
     if how == "told":
-        world.feed._take(api.Sought(6))
+        world.feed.take(api.Sought(6))
         found = world.send()
     else:
         found = world.attach(generation=6).said()

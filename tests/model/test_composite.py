@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from danube.broker.runtime.opened_batches import OpenedBatch
-from danube.client._message import Batch, Message, open_delivery
+from danube.client._delivered import open_delivery
+from danube.client._message import Batch, Message
 from danube.log import ProducerTable, StoredBatch
 from danube.log.index import Location
 from danube.log.recovered import RecoveredTopic

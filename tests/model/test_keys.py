@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from danube.cli._format import compile_format
-from danube.client._message import Batch, open_delivery
+from danube.client._delivered import open_delivery
+from danube.client._message import Batch
 from danube.client._payloads import encoded_key, encoded_keys
 from danube.client._router import Router
 from danube.compat.messages import BASE64, KEY_ENCODING, key_of

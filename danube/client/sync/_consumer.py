@@ -12,8 +12,8 @@ from danube.client.sync._receiver import ReceiverCore
 from danube.model.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from danube.client._delivered import Source
     from danube.client._feed import Feed
-    from danube.client._message import Source
     from danube.client.sync._loop import Loop
 
 __all__ = ["ConsumerCore"]

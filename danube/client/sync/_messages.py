@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, overload
 import msgspec
 
 from danube.client import _message
-from danube.client._message import BareMessage, DeliveredBatch, Source
+from danube.client._delivered import BareMessage, DeliveredBatch, Source
 
 if TYPE_CHECKING:
     from danube.client.sync._loop import Loop

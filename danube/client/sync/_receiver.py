@@ -10,8 +10,8 @@ import anyio
 
 from danube.client import _message
 from danube.client._checks import check_seconds
-from danube.client._inflow import Inflow, OpenBatch
-from danube.client._message import Source
+from danube.client._delivered import OpenBatch, Source
+from danube.client._inflow import Inflow
 from danube.client._receiver import Receiver
 from danube.client.sync._handles import Handle
 from danube.client.sync._loop import Loop

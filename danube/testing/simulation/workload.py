@@ -27,7 +27,7 @@ from danube.testing.simulation.node import PORT, shown_error
 from danube.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
-    from danube.client._message import DeliveredBatch, Source
+    from danube.client._delivered import DeliveredBatch, Source
 
 __all__ = ["ACK_TIMEOUT_S", "Applications", "ConsumerPlan", "ProducerPlan", "TopicPlan", "read_letters", "read_topic"]
 
