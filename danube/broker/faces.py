@@ -5,31 +5,26 @@ their codec), and admin services on the admin port. The broker knows nothing abo
 
     run_broker(config, faces=(danube.compat.face,))     # a function: a broker in, its face out
 
-A face uses two things of the broker: its operations, and this module, which is all of the rest that faces may know:
-the topics and subscriptions that they are served, and the interface of a consumer, which they implement.
+This module is all that faces may know of the broker. It has interfaces only, and no I/O: the parts of the broker that
+faces use (:class:`Served`), its topics and subscriptions, and the interface of a consumer, which faces implement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import trio
-
-from danube.broker.delivery.receiver import AckWaiter, Delivery, Feeding, Receiver, Source, StoredBatch
-from danube.wire import Codec, Service
+from danube.broker.delivery.receiver import AckWaiter, Delivery, Feeding, Origin, Receiver, StoredBatch
+from danube.wire.codec import Codec
+from danube.wire.service import Service
 
 if TYPE_CHECKING:
-    from danube.broker.directory.directory import Directory
-    from danube.broker.intake.composer import Composer, Composing
-    from danube.broker.intake.intake import Intake
-    from danube.broker.operations import Operations
-    from danube.broker.runtime.runtime import Runtime
     from danube.dispatch import Machine
-    from danube.log import ProducerTable
-    from danube.metadata import MetadataStore
-    from danube.model import Durability, SubscriptionPolicy, SubscriptionType, api
+    from danube.metadata._contract import MetadataStore
+    from danube.model import Durability, Limits, SubscriptionPolicy, SubscriptionType, TopicPolicies, api, policy_api
+    from danube.model.batch import CompositeRecord, SchemaRef
     from danube.model.errors import DanubeError
+    from danube.model.records import TopicRecord
 
 __all__ = [
     "AckWaiter",
@@ -37,11 +32,25 @@ __all__ = [
     "Face",
     "FaceMaker",
     "Feeding",
+    "Origin",
     "Receiver",
     "Served",
+    "ServedCatalogue",
+    "ServedComposer",
+    "ServedComposing",
+    "ServedConfig",
+    "ServedDirectory",
+    "ServedIntake",
+    "ServedOperations",
+    "ServedPolicies",
+    "ServedPolicyOperations",
+    "ServedProducers",
+    "ServedRuntime",
     "ServedSubscription",
+    "ServedSubscriptionOperations",
     "ServedTopic",
-    "Source",
+    "ServedTopicOperations",
+    "Started",
     "StoredBatch",
 ]
 
@@ -49,12 +58,28 @@ __all__ = [
 class Served(Protocol):
     """The part of a broker that a face may use."""
 
-    runtime: Runtime
-    directory: Directory
-    operations: Operations
-    composing: Composing
     admin_addresses: list[str]
     """Addresses of the admin port."""
+
+    @property
+    def runtime(self) -> ServedRuntime:
+        """Configuration and ids."""
+        ...
+
+    @property
+    def directory(self) -> ServedDirectory:
+        """The topics."""
+        ...
+
+    @property
+    def operations(self) -> ServedOperations:
+        """The use cases that all protocols share."""
+        ...
+
+    @property
+    def composing(self) -> ServedComposing:
+        """Accepts messages that are sent one at a time."""
+        ...
 
     @property
     def metadata(self) -> MetadataStore:
@@ -71,20 +96,285 @@ class Served(Protocol):
         ...
 
 
+class ServedConfig(Protocol):
+    """The configuration of the broker, as far as faces apply it."""
+
+    @property
+    def durability(self) -> Durability:
+        """Durability of a topic that is created without one."""
+        ...
+
+    @property
+    def advertised_address(self) -> str:
+        """Address at which clients reach the broker; empty: that of its listener."""
+        ...
+
+    @property
+    def subscription_policy(self) -> SubscriptionPolicy:
+        """Policy of a subscription that is created without one."""
+        ...
+
+
+class ServedRuntime(Protocol):
+    """Services of the broker for all its topics, as far as faces use them."""
+
+    addresses: list[str]
+    """The addresses on which the broker listens."""
+
+    @property
+    def config(self) -> ServedConfig:
+        """The configuration."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the broker."""
+        ...
+
+    def new_id(self) -> int:
+        """Return a random id; never 0, fits a signed 64-bit integer."""
+        ...
+
+    def next_consumer_id(self) -> int:
+        """Return a consumer id that is unique in this process."""
+        ...
+
+
+class ServedDirectory(Protocol):
+    """The topics of the broker."""
+
+    @property
+    def catalogue(self) -> ServedCatalogue:
+        """The records of namespaces and topics."""
+        ...
+
+    @property
+    def policies(self) -> ServedPolicies:
+        """The policies of topics."""
+        ...
+
+    def find(self, name: str) -> ServedTopic:
+        """Return a plain topic or a partition.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            InvalidArgumentError: it is the base name of a partitioned topic.
+            StorageUnavailableError: its storage is unavailable.
+        """
+        ...
+
+    def resolve(self, name: str) -> Sequence[ServedTopic]:
+        """Return the topic, or all partitions of a partitioned base name; raises as :meth:`find`."""
+        ...
+
+    def kept_topics(self) -> Sequence[ServedTopic]:
+        """Return the topics and partitions that have a log."""
+        ...
+
+    async def ensure(self, name: str, durability: Durability) -> ServedTopic:
+        """Return a topic or a partition; create or enlarge its topic on demand, for clients that never create topics.
+
+        Args:
+            name: of a plain topic or of a partition.
+            durability: of a topic that is created.
+
+        Raises:
+            AlreadyExistsError: a partition of a plain topic, or the base name of a partitioned one.
+            TopicNotFoundError: it does not exist, and may not be created.
+            UnavailableError: it is being created or deleted; try again.
+            InvalidArgumentError, LimitExceededError: there would be too many partitions or topics.
+        """
+        ...
+
+
+class ServedCatalogue(Protocol):
+    """The records of namespaces and topics."""
+
+    @property
+    def namespaces(self) -> list[str]:
+        """Names of all namespaces, sorted."""
+        ...
+
+    def topics(self, namespace: str = "") -> Iterator[tuple[str, TopicRecord]]:
+        """Yield ``(name, record)`` of all topics, sorted; partitioned ones once, under their base name."""
+        ...
+
+    def find(self, topic: str) -> TopicRecord | None:
+        """Return the record of a plain or base topic, or None."""
+        ...
+
+    def locate(self, topic: str) -> tuple[TopicRecord, int]:
+        """Return the record of a plain topic or of one partition, and that topic's id.
+
+        Raises:
+            TopicNotFoundError: it does not exist.
+            InvalidArgumentError: it is the base name of a partitioned topic.
+        """
+        ...
+
+    def namespace_policies(self, name: str) -> TopicPolicies:
+        """Return the policies of a namespace; raise NamespaceNotFoundError if it does not exist."""
+        ...
+
+
+class ServedPolicies(Protocol):
+    """The policies of topics."""
+
+    def report(self, target: str) -> policy_api.PolicyReport:
+        """Return the policies of the broker, a namespace or a topic: its own, and the effective ones."""
+        ...
+
+
+class ServedTopicOperations(Protocol):
+    """Use cases of namespaces and topics."""
+
+    async def create_namespace(self, request: api.CreateNamespace) -> object:
+        """Create a namespace."""
+        ...
+
+    async def delete_namespace(self, request: api.DeleteNamespace) -> object:
+        """Delete an empty namespace."""
+        ...
+
+    async def create_topic(self, request: api.CreateTopic) -> object:
+        """Create a topic."""
+        ...
+
+    async def delete_topic(self, request: api.DeleteTopic) -> object:
+        """Delete a topic with all its messages and subscriptions."""
+        ...
+
+
+class ServedSubscriptionOperations(Protocol):
+    """Use cases of subscriptions."""
+
+    async def unsubscribe(self, topic: str, subscription: str) -> None:
+        """Delete a subscription of a topic, or of all partitions, and its planned policies where it does not exist.
+
+        Raises:
+            TopicNotFoundError, SubscriptionNotFoundError: the topic or the subscription does not exist.
+        """
+        ...
+
+
+class ServedPolicyOperations(Protocol):
+    """Use cases of policies."""
+
+    async def plan_subscription(self, request: policy_api.ChangeSubscriptionPolicy) -> None:
+        """Change the policy of a subscription; where it does not exist yet, the change applies once it is created.
+
+        Raises:
+            InvalidArgumentError: a name, or the policy, is invalid.
+            TopicNotFoundError: the topic does not exist.
+            LimitExceededError: policies are planned for too many subscriptions that do not exist.
+            StorageUnavailableError: the storage of the topic does not answer: the change may still take effect.
+        """
+        ...
+
+
+class ServedOperations(Protocol):
+    """The use cases of the broker, as far as faces offer them."""
+
+    @property
+    def topics(self) -> ServedTopicOperations:
+        """Of namespaces and topics."""
+        ...
+
+    @property
+    def subscriptions(self) -> ServedSubscriptionOperations:
+        """Of subscriptions."""
+        ...
+
+    @property
+    def policies(self) -> ServedPolicyOperations:
+        """Of policies."""
+        ...
+
+
+class ServedComposer(Protocol):
+    """Collects the messages of one topic that are sent one at a time."""
+
+    def add(
+        self,
+        record: CompositeRecord,
+        publish_time_us: int,
+        size: int,
+        told: Callable[[DanubeError | None], None],
+        schema: SchemaRef = ...,
+    ) -> None:
+        """Accept a message.
+
+        Args:
+            record: without its ``publish_delta_us``, which is filled in.
+            publish_time_us: when it was sent, by its producer's clock.
+            size: bytes of its payload, key, attributes and producer's name; within the topic's limits.
+            told: called when it has settled, perhaps before this returns.
+            schema: a change of schema starts another batch.
+        """
+        ...
+
+
+class ServedComposing(Protocol):
+    """The composers of the broker's topics."""
+
+    def of(self, topic: Any, /) -> ServedComposer:
+        """Return the composer of a topic, a :class:`ServedTopic` of this broker."""
+        ...
+
+
+class ServedIntake(Protocol):
+    """The producers of a topic."""
+
+    max_message_bytes: int
+    """Largest message, in bytes."""
+
+    def said_max_message_bytes(self) -> str:
+        """Return the limit of messages, and where it is set, for an error."""
+        ...
+
+    async def register(self, name: str) -> int:
+        """Return the id of a producer without sessions; create it if it does not exist.
+
+        Raises:
+            LimitExceededError: too many producers.
+        """
+        ...
+
+    def seen(self, producer_id: int) -> str:
+        """Note that a producer is alive; return its name, or an empty string if the id is unknown."""
+        ...
+
+
+class ServedProducers(Protocol):
+    """The known producers of a topic."""
+
+    def ids(self) -> Iterable[int]:
+        """Return the ids of all known producers."""
+        ...
+
+    def name_of(self, producer_id: int) -> str:
+        """Return the name of a producer; empty if its state has expired."""
+        ...
+
+
 class ServedTopic(Protocol):
     """A plain topic or a partition, as seen by a face."""
 
     name: str
     topic_id: int
     durability: Durability
-    intake: Intake
-    """Its producers and their batches."""
-    composer: Composer | None
-    """For messages that are sent one at a time; made by :attr:`Served.composing`."""
-    producers: ProducerTable
-    """Its known producers."""
     deleted: DanubeError | None
     """Why it is gone, if it was deleted."""
+
+    @property
+    def intake(self) -> ServedIntake:
+        """Its producers and their batches."""
+        ...
+
+    @property
+    def producers(self) -> ServedProducers:
+        """Its known producers."""
+        ...
 
     @property
     def subscriptions(self) -> Mapping[str, ServedSubscription]:
@@ -171,7 +461,7 @@ class ServedSubscription(Protocol):
     """Its state machine, which receives credit while messages are delivered."""
 
     @property
-    def topic(self) -> Source:
+    def topic(self) -> Origin:
         """Its topic."""
         ...
 
@@ -225,6 +515,14 @@ class ServedSubscription(Protocol):
         ...
 
 
+class Started(Protocol):
+    """Told by a background task that it is ready; a ``trio.TaskStatus``."""
+
+    def started(self, /) -> None:
+        """Report that the task is ready."""
+        ...
+
+
 class Face(Protocol):
     """One face of one broker. It is created once, after the topics are loaded and before clients can connect."""
 
@@ -243,7 +541,7 @@ class Face(Protocol):
         """Codecs by content subtype, in addition to the native codec."""
         ...
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: Started = ...) -> None:
         """Run the background work of the face until cancelled.
 
         Calls are served once ``task_status`` has been started. The task is cancelled after the last call has ended.

@@ -1,4 +1,4 @@
-"""Converts stored messages, from any protocol, to ``danube.StreamMessage``.
+"""Converts stored messages, from any protocol, to ``danube.StreamMessage``. Pure: no I/O, no clock.
 
 A delivery is (part of) a stored batch; an official client wants each message in a protobuf message of its own. One
 message object is reused for a whole delivery, and only differing fields are set: that takes a quarter of the time of
@@ -36,7 +36,7 @@ from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from danube.broker.faces import Delivery, Source, StoredBatch
+    from danube.broker.faces import Delivery, Origin, StoredBatch
 
 __all__ = ["generation_of", "key_of", "marked", "messages_of"]
 
@@ -64,7 +64,7 @@ def generation_of(msg_id: pb.MsgID) -> int:
 
 
 def messages_of(
-    topic: Source, url: str, batch: StoredBatch, delivery: Delivery, max_unpacked_bytes: int
+    topic: Origin, url: str, batch: StoredBatch, delivery: Delivery, max_unpacked_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
     """Return the messages of a delivery as pairs of offset and bytes; they are encoded on demand.
 
@@ -98,7 +98,7 @@ def messages_of(
     return _records(message, header, first, numbered, zip(offsets, records, strict=True))
 
 
-def _some(topic: Source, batch: StoredBatch, ranges: Sequence[int]) -> list[Any]:
+def _some(topic: Origin, batch: StoredBatch, ranges: Sequence[int]) -> list[Any]:
     flags = batch.header.flags
     decode: Any = _RECORD.decode
     if flags & BatchFlags.PAYLOADS_ONLY:

@@ -30,7 +30,7 @@ from danube.model.limits import KIB, MIB
 from danube.wire import ServerStream
 
 if TYPE_CHECKING:
-    from danube.broker.faces import Delivery, Feeding, ServedSubscription, Source, StoredBatch
+    from danube.broker.faces import Delivery, Feeding, Origin, ServedSubscription, StoredBatch
 
 __all__ = ["CompatConsumer", "for_receivers"]
 
@@ -170,7 +170,7 @@ class CompatConsumer:
 
     # --- Requests of the pump ---
 
-    def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, _sliced: bool) -> None:
+    def deliver(self, topic: Origin, batch: StoredBatch, delivery: Delivery, _sliced: bool) -> None:
         """Queue messages of a batch, and send them at once if the send buffer has room.
 
         Raises:

@@ -1,7 +1,8 @@
 """gRPC over HTTP/2: a pure protocol state machine, a Trio server and an anyio client.
 
 * :mod:`danube.wire.connection`: the state machine, bytes in and events out;
-* :mod:`danube.wire.server`: :func:`serve` and the objects passed to handlers;
+* :mod:`danube.wire.service`: methods, and the interfaces of the objects passed to their handlers;
+* :mod:`danube.wire.server`: :func:`serve`;
 * :mod:`danube.wire.client`: :func:`connect_channel` and the objects for callers;
 * :mod:`danube.wire.codec`: conversion between messages and objects.
 """
@@ -12,17 +13,8 @@ from danube.wire._message import Message
 from danube.wire.client import Channel, ClientStream, Connect, connect_channel
 from danube.wire.codec import DEFAULT_CODECS, MSGPACK, Codec, MsgpackCodec
 from danube.wire.connection import ERROR_TRAILER, GrpcConnection
-from danube.wire.server import (
-    Context,
-    Method,
-    Server,
-    ServerStream,
-    Service,
-    UnaryCall,
-    UnaryHandler,
-    UnaryStart,
-    serve,
-)
+from danube.wire.server import Server, serve
+from danube.wire.service import Context, Method, ServerStream, Service, UnaryCall, UnaryHandler, UnaryStart
 
 __all__ = [
     "DEFAULT_CODECS",

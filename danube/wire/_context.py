@@ -1,10 +1,6 @@
-"""The call context passed to handlers: peer, metadata, deadline."""
+"""The call context passed to handlers: peer, metadata, deadline. Pure."""
 
 from __future__ import annotations
-
-import math
-
-import trio
 
 from danube.wire.codec import Codec
 
@@ -38,8 +34,3 @@ class Context:
         self.codec = codec
         self.authority = authority
         """The host and port of the request (``:authority``); empty if not given. Not verified."""
-
-    @property
-    def remaining_s(self) -> float:
-        """Seconds until the deadline; infinity without one."""
-        return math.inf if self.deadline == math.inf else max(0.0, self.deadline - trio.current_time())

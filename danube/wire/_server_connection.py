@@ -38,12 +38,12 @@ from danube.wire._events import (
     StreamReset,
 )
 from danube.wire._message import Message
-from danube.wire._method import Method
-from danube.wire._server_stream import ServerStream
+from danube.wire._server_stream import CallStream
 from danube.wire._transport import SocketTransport, transport_of
 from danube.wire._unary_call import UnaryCall
 from danube.wire.codec import MSGPACK, choose_codec
 from danube.wire.connection import GrpcConnection
+from danube.wire.service import Method
 
 if TYPE_CHECKING:
     from danube.wire._poller import Poller
@@ -106,11 +106,11 @@ class ServerConnection:
         now = trio.current_time()
         self.protocol = GrpcConnection("server", server.limits, now=now, message_limit=server.message_limit)
         self._transport = transport_of(stream)
-        self._streams: dict[int, ServerStream] = {}
+        self._streams: dict[int, CallStream] = {}
         self._calls: dict[int, UnaryCall] = {}
         self._nursery: trio.Nursery | None = None
         self._backlog: memoryview | None = None
-        self._waiters: dict[ServerStream, int] = {}
+        self._waiters: dict[CallStream, int] = {}
         """Streams that wait for room, with the number of queued bytes that they wait for, in order of arrival."""
         self._counted = 0
         """The number of queued bytes that are included in the server's count."""
@@ -288,7 +288,7 @@ class ServerConnection:
         waiting = self.waiting_bytes
         return waiting >= self.limits.max_send_buffer_bytes_per_connection or (waiting > 0 and self.server.pressed)
 
-    def wait_for_room(self, stream: ServerStream, level: int) -> None:
+    def wait_for_room(self, stream: CallStream, level: int) -> None:
         """Notify a stream, once, when at most ``level`` bytes are queued for it and the connection is not full."""
         self._waiters[stream] = level
 
@@ -442,7 +442,7 @@ class ServerConnection:
             self._calls[stream_id] = UnaryCall(self, event, method, codec, deadline)
             return
         context = Context(event.path, self.peer, self.connection_id, event.metadata, deadline, codec, event.authority)
-        stream = ServerStream(self, stream_id, context)
+        stream = CallStream(self, stream_id, context)
         self._streams[stream_id] = stream
         self._nursery.start_soon(self._serve, stream, method, event.content_type)
 
@@ -485,7 +485,7 @@ class ServerConnection:
 
     # -- streams
 
-    async def _serve(self, stream: ServerStream, method: Method, content_type: str) -> None:
+    async def _serve(self, stream: CallStream, method: Method, content_type: str) -> None:
         assert method.handler is not None
         error: DanubeError | None = None
         settled = False
@@ -515,7 +515,7 @@ class ServerConnection:
             # Also if the whole connection is cancelled, and no peer is left to notify: the slot is freed only now.
             self._finish(stream, error, tell=settled and not stream.gone)
 
-    async def _serve_unary(self, stream: ServerStream, method: Method, content_type: str) -> None:
+    async def _serve_unary(self, stream: CallStream, method: Method, content_type: str) -> None:
         message = await stream.receive()
         if message is None:
             raise InvalidArgumentError(f"a call of {method.path} requires one request message, but has none")
@@ -526,7 +526,7 @@ class ServerConnection:
         self.protocol.send_response_headers(stream.stream_id, content_type)
         self.protocol.send_message(stream.stream_id, context.codec.encode(response))
 
-    def _finish(self, stream: ServerStream, error: DanubeError | None, *, tell: bool) -> None:
+    def _finish(self, stream: CallStream, error: DanubeError | None, *, tell: bool) -> None:
         protocol = self.protocol
         stream_id = stream.stream_id
         self._streams.pop(stream_id, None)

@@ -17,20 +17,15 @@ from danube.wire._waker import Waker
 if TYPE_CHECKING:
     from danube.wire._server_connection import ServerConnection
 
-__all__ = ["ServerStream"]
+__all__ = ["CallStream"]
 
 T = TypeVar("T")
 
 _log = logging.getLogger("danube.wire")
 
 
-class ServerStream:
-    """A streaming call, as its handler on the server sees it.
-
-    One task receives. Sending is open to all tasks of the same event loop: :meth:`send_nowait` may be called from
-    another task, for instance when a commit has settled. When the peer is gone, the handler is cancelled and sent
-    messages are dropped; methods do not fail for that reason.
-    """
+class CallStream:
+    """A streaming call; a :class:`danube.wire.service.ServerStream`, which describes its methods for handlers."""
 
     __slots__ = (
         "_arrived",

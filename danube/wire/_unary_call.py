@@ -1,4 +1,4 @@
-"""A unary call served by a plain function: one object, without a task or a cancel scope, until it is answered.
+"""A unary call served by a plain function: one object, without a task or a cancel scope, until it is answered. Pure.
 
 Its life cycle::
 
@@ -12,7 +12,7 @@ answer is dropped and the slot freed.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from danube.model.errors import (
     DanubeError,
@@ -25,13 +25,33 @@ from danube.wire._context import Context
 
 if TYPE_CHECKING:
     from danube.wire._events import RequestReceived
-    from danube.wire._method import Method
-    from danube.wire._server_connection import ServerConnection
     from danube.wire.codec import Codec
+    from danube.wire.connection import GrpcConnection
+    from danube.wire.service import Method
 
 __all__ = ["UnaryCall"]
 
 _log = logging.getLogger("danube.wire")
+
+
+class Answering(Protocol):
+    """The part of a connection that its unary calls use."""
+
+    protocol: GrpcConnection
+    connection_id: int
+    peer: str
+
+    def broken(self, what: str, /) -> None:
+        """Log the current exception, and end the connection."""
+        ...
+
+    def call_answered(self, stream_id: int, /) -> None:
+        """Forget a call, which was answered or dropped."""
+        ...
+
+    def wake_writer(self) -> None:
+        """Schedule queued data to be sent in the next turn of the loop."""
+        ...
 
 
 class UnaryCall:
@@ -55,7 +75,7 @@ class UnaryCall:
     )
 
     def __init__(
-        self, connection: ServerConnection, request: RequestReceived, method: Method, codec: Codec, deadline: float
+        self, connection: Answering, request: RequestReceived, method: Method, codec: Codec, deadline: float
     ) -> None:
         self._connection = connection
         self._request = request

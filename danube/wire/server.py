@@ -15,27 +15,13 @@ import trio
 from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError
 from danube.model.limits import Limits
-from danube.wire._context import Context
-from danube.wire._method import Handler, Method, Service, UnaryHandler, UnaryStart
 from danube.wire._poller import Poller, new_poller
 from danube.wire._server_connection import ServerConnection
-from danube.wire._server_stream import ServerStream
-from danube.wire._unary_call import UnaryCall
 from danube.wire._waker import Waker
 from danube.wire.codec import DEFAULT_CODECS, Codec
+from danube.wire.service import Method, Service
 
-__all__ = [
-    "Context",
-    "Handler",
-    "Method",
-    "Server",
-    "ServerStream",
-    "Service",
-    "UnaryCall",
-    "UnaryHandler",
-    "UnaryStart",
-    "serve",
-]
+__all__ = ["Server", "serve"]
 
 CHECK_INTERVAL_S = 1.0
 """Interval of checking timeouts: they take effect up to this much late."""

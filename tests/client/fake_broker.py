@@ -29,7 +29,7 @@ from danube.model.limits import Limits
 from danube.model.names import partition_name
 from danube.model.policies import Durability, SubscriptionType
 from danube.model.ranges import RangeSet
-from danube.wire.server import Context, Method, Server, ServerStream
+from danube.wire import Context, Method, Server, ServerStream
 
 _encode = msgspec.msgpack.Encoder().encode
 _publish = msgspec.msgpack.Decoder(api.PublishRequest).decode

@@ -1,4 +1,4 @@
-"""A connected consumer of the native protocol: its identity, and its stream."""
+"""A connected consumer of the native protocol: its identity, and its stream. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import msgspec
 
 from danube.broker.calls.encoding import encode_delivery
 from danube.dispatch import Delivery
-from danube.log import StoredBatch
+from danube.log.cache import StoredBatch
 from danube.model import api
 from danube.model.batch import slice_part
 from danube.model.errors import DanubeError
-from danube.wire import ServerStream
 
 if TYPE_CHECKING:
-    from danube.broker.delivery.receiver import Feeding
-    from danube.broker.delivery.source import Source
+    from danube.broker.delivery.receiver import Feeding, Origin
+    from danube.wire.service import ServerStream
 
 __all__ = ["Consumer"]
 
@@ -47,7 +46,7 @@ class Consumer:
         self.caught_up_at: int | None = end_offset
         """Offset at which it has caught up: the end of the topic when it connected. None once it was notified."""
 
-    def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, sliced: bool) -> None:
+    def deliver(self, topic: Origin, batch: StoredBatch, delivery: Delivery, sliced: bool) -> None:
         """Send the bytes of a batch, or a slice of it.
 
         Raises:

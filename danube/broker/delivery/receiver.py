@@ -1,4 +1,4 @@
-"""The interface of a consumer for a pump, for consumers of any protocol.
+"""The interfaces of a consumer for a pump, and of its topic for a consumer, for all protocols. Pure: no I/O, no clock.
 
 The native implementation is ``danube.broker.calls.consumer.Consumer``; a face has its own, and gets
 these interfaces from ``danube.broker.faces``.
@@ -8,13 +8,46 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from danube.broker.delivery.source import Source
+from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.dispatch import Delivery, Machine
-from danube.log import StoredBatch
+from danube.log.cache import StoredBatch
 from danube.model import api
 from danube.model.errors import DanubeError
 
-__all__ = ["AckWaiter", "Delivery", "Feeding", "Receiver", "Source", "StoredBatch"]
+__all__ = ["AckWaiter", "Delivery", "Feeding", "Origin", "Receiver", "StoredBatch"]
+
+
+class Origin(Protocol):
+    """The topic of delivered messages, as seen by the consumer that gets them."""
+
+    @property
+    def name(self) -> str:
+        """The name of the topic or partition."""
+        ...
+
+    @property
+    def topic_id(self) -> int:
+        """Its id."""
+        ...
+
+    @property
+    def lossy(self) -> bool:
+        """Whether it has no log: messages without a consumer that has credit are lost."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last message that consumers may see."""
+        ...
+
+    @property
+    def opened(self) -> OpenedBatches:
+        """The cache of opened batches, shared by all topics."""
+        ...
+
+    def producer_name(self, producer_id: int) -> str:
+        """Return the name of the producer of a batch; empty for the id 0."""
+        ...
 
 
 class Feeding(Protocol):
@@ -70,7 +103,7 @@ class Receiver(AckWaiter, Protocol):
         """Its key filters (key-shared only)."""
         ...
 
-    def deliver(self, topic: Source, batch: StoredBatch, delivery: Delivery, sliced: bool, /) -> None:
+    def deliver(self, topic: Origin, batch: StoredBatch, delivery: Delivery, sliced: bool, /) -> None:
         """Deliver messages of a batch.
 
         Args:
