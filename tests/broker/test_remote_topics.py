@@ -16,7 +16,9 @@ from broker_harness import RunningBroker, raw_producer, read_all, running_broker
 import danube
 from danube.broker.catalogue.catalogue import Catalogue
 from danube.broker.durability import bucket as remote
+from danube.broker.durability import claims as claiming
 from danube.broker.durability.bucket import BucketLevel
+from danube.broker.durability.claims import Claims
 from danube.history import HistoryCatalogue, highest_epoch, read_bucket
 from danube.history.manifest import ManifestLog
 from danube.model import api
@@ -61,6 +63,12 @@ async def publish(client: danube.Client, topic: str, payloads: Sequence[bytes], 
 
 def payloads_of(first: int, count: int, size: int = 1000) -> list[bytes]:
     return [f"{number:08}".encode() * (size // 8) for number in range(first, first + count)]
+
+
+def patch_remote(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
+    """Patch a name that the level and its claims have both."""
+    for module in (remote, claiming):
+        monkeypatch.setattr(module, name, value)
 
 
 def lose_machine(directory: Path) -> None:
@@ -223,7 +231,7 @@ async def test_the_first_manifest_of_a_fenced_heir_comes_late(
         await client.admin.seal_topic(TOPIC)
         await owner.crash()
         monkeypatch.setattr(ManifestLog, "take_over", take_over_late)
-        monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+        monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
         with suppress(OwnerFencedError, ExceptionGroup):
             async with running_broker(tmp_path / "b", **settings) as heir:
                 await begun.wait()
@@ -268,8 +276,8 @@ async def test_a_former_owner_writes_no_manifest_before_its_claim(
         async with owner.client() as client:
             await publish(client, TOPIC, [b"1"], durability="remote")
             await client.admin.seal_topic(TOPIC)
-        monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
-        monkeypatch.setattr(remote, "highest_epoch", claim)
+        monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
+        patch_remote(monkeypatch, "highest_epoch", claim)
         monkeypatch.setattr(ManifestLog, "_write", write_late)
         for _ in range(3):  # each start raises its epoch, above that of the successor
             await owner.restart(crash=True)
@@ -368,7 +376,7 @@ async def test_a_storage_that_is_away_at_the_start(tmp_path: Path, monkeypatch: 
     data.mkdir()
     limits = {**SEALING, "storage_operation_timeout_s": 0.2}
     settings = {"patience_s": 30, "storage": f"disk://{tmp_path}/bucket", "limits": limits}
-    monkeypatch.setattr(remote, "_RETRY_S", 0.05)
+    patch_remote(monkeypatch, "_RETRY_S", 0.05)
     async with running_broker(data, **settings) as running, running.client() as client:
         await publish(client, TOPIC, [b"1"], durability="remote")
         await publish(client, "/default/local", [b"a"], durability="disk")
@@ -378,7 +386,7 @@ async def test_a_storage_that_is_away_at_the_start(tmp_path: Path, monkeypatch: 
             raise StorageDeniedError("the credentials have expired")
 
         monkeypatch.setattr(remote, "read_bucket", away)
-        monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+        monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
         await running.start()
         assert await read_all(client, "/default/local") == [b"a"]
         with pytest.raises(DanubeError, match="waits for storage 'default': the credentials have") as caught:
@@ -393,7 +401,7 @@ async def test_metadata_that_is_away_at_the_start(
     kind: type[DanubeError], tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients are told to try again, so the broker has to, too."""
-    monkeypatch.setattr(remote, "_RETRY_S", 0.05)
+    patch_remote(monkeypatch, "_RETRY_S", 0.05)
     async with running_broker(tmp_path, patience_s=30, storage=bucket) as running, running.client() as client:
         await publish(client, TOPIC, [b"1"], durability="remote")
         await running.drain()
@@ -403,14 +411,14 @@ async def test_metadata_that_is_away_at_the_start(
             raise kind("the metadata is away for a moment")
 
         monkeypatch.setattr(HistoryCatalogue, "raise_epoch", away)
-        monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+        monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
         await running.start()
         with pytest.raises(DanubeError, match="waits for storage 'default': the metadata is away") as caught:
             running.topic(TOPIC)
         assert caught.value.retryable
         monkeypatch.setattr(HistoryCatalogue, "raise_epoch", raise_epoch)
         # Whoever creates or publishes opens the journal, too; this must not need anybody.
-        await wait_until(lambda: "default" in running.broker.directory.levels.bucket._journals)
+        await wait_until(lambda: "default" in running.broker.directory.levels.bucket.claims.journals)
         assert await read_all(client, TOPIC) == [b"1"]
 
 
@@ -424,15 +432,15 @@ async def test_a_new_machine_creates_nothing_before_it_has_read_the_bucket(
     async def away(*_arguments: Any) -> None:
         raise StorageDeniedError("the credentials have expired")
 
-    monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(remote, "_RETRY_S", 0.05)
-    monkeypatch.setattr(remote, "highest_epoch", away)
+    monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
+    patch_remote(monkeypatch, "_RETRY_S", 0.05)
+    patch_remote(monkeypatch, "highest_epoch", away)
     async with running_broker(tmp_path / "second", storage=bucket) as running, running.client() as client:
         for name in (TOPIC, "/default/other"):
             with pytest.raises(StorageUnavailableError, match=f"whether topic '{name}' exists is not known.*expired"):
                 await running.broker.directory.for_producer(api.PublishOpen(name, "p"))
         await client.admin.create_topic("/default/mine", durability="disk")  # whoever says so knows
-        monkeypatch.setattr(remote, "highest_epoch", highest_epoch)
+        patch_remote(monkeypatch, "highest_epoch", highest_epoch)
         assert await read_all(client, TOPIC) == [b"1"]
         await publish(client, "/default/other", [b"2"])
 
@@ -453,14 +461,14 @@ async def withholding(tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPat
     async def away(*_arguments: Any) -> None:
         raise StorageDeniedError("the credentials have expired")
 
-    monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(remote, "_RETRY_S", 0.05)
-    monkeypatch.setattr(remote, "highest_epoch", away)
+    monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
+    patch_remote(monkeypatch, "_RETRY_S", 0.05)
+    patch_remote(monkeypatch, "highest_epoch", away)
     async with running_broker(tmp_path / "second", patience_s=30, **settings) as running, running.client() as client:
         await client.admin.create_topic(TOPIC, durability="disk")
         await publish(client, TOPIC, [b"another"])
-        monkeypatch.setattr(remote, "highest_epoch", highest_epoch)
-        await wait_until(lambda: "default" in running.broker.directory.levels.bucket._journals)
+        patch_remote(monkeypatch, "highest_epoch", highest_epoch)
+        await wait_until(lambda: "default" in running.broker.directory.levels.bucket.claims.journals)
         yield running
 
 
@@ -479,14 +487,14 @@ async def test_a_topic_whose_name_is_taken_stops_no_other(
             await running.broker.directory.history.keep()
             assert await read_all(client, TOPIC) == [b"another"]
             await running.restart(crash=True)
-            await wait_until(lambda: "default" in running.broker.directory.levels.bucket._journals)
+            await wait_until(lambda: "default" in running.broker.directory.levels.bucket.claims.journals)
         await client.admin.delete_topic(TOPIC)
         found = await client.admin.describe_topic(TOPIC)
         assert (found.durability, found.partitions, found.end_offset) == ("remote", 2, 2)
         assert not running.broker.directory.catalogue.withheld("default")
         await publish(client, f"{TOPIC}-part-0", [b"goes on"])
         await running.restart(crash=True)
-        await wait_until(lambda: "default" in running.broker.directory.levels.bucket._journals)
+        await wait_until(lambda: "default" in running.broker.directory.levels.bucket.claims.journals)
         assert "audit" in running.topic(f"{TOPIC}-part-1").subscriptions
         assert await read_all(client, f"{TOPIC}-part-0") == [b"goes on"]
         assert await read_all(client, f"{TOPIC}-part-1") == [b"1", b"2"]
@@ -502,7 +510,7 @@ async def test_a_storage_that_is_opened_while_a_withheld_topic_is_served(
     restore_topic = Catalogue.restore_topic
 
     async def slowly(catalogue: Catalogue, *arguments: Any) -> Any:
-        journals = running.broker.directory.levels.bucket._journals
+        journals = running.broker.directory.levels.bucket.claims.journals
         journals["another"] = journals["default"]
         return await restore_topic(catalogue, *arguments)
 
@@ -510,7 +518,7 @@ async def test_a_storage_that_is_opened_while_a_withheld_topic_is_served(
         monkeypatch.setattr(Catalogue, "restore_topic", slowly)
         await client.admin.delete_topic(TOPIC)
         assert (await client.admin.describe_topic(TOPIC)).durability == "remote"
-        del running.broker.directory.levels.bucket._journals["another"]
+        del running.broker.directory.levels.bucket.claims.journals["another"]
 
 
 async def test_a_name_that_becomes_free_while_the_metadata_is_away(
@@ -645,7 +653,7 @@ async def test_a_deletion_that_only_the_bucket_has_is_finished(
 ) -> None:
     """At the next start, by itself, or when it is repeated; no snapshot has the topic again meanwhile."""
     limits = {**SEALING, "remote_snapshot_commits": 1}
-    monkeypatch.setattr(remote, "_RETRY_S", 0.05)
+    patch_remote(monkeypatch, "_RETRY_S", 0.05)
     async with running_broker(tmp_path, storage=bucket, limits=limits) as running, running.client() as client:
         await publish(client, TOPIC, [b"1"], durability="remote")
         await client.admin.seal_topic(TOPIC)
@@ -717,10 +725,10 @@ async def test_opening_goes_on_when_its_caller_goes_away(
         await publish(client, TOPIC, [b"1"], durability="remote")
         await running.drain()
 
-        async def leave_it(_topics: BucketLevel, _name: str, done: trio.Event) -> None:
+        async def leave_it(_claims: Claims, _name: str, done: trio.Event) -> None:
             done.set()
 
-        monkeypatch.setattr(BucketLevel, "_bring_up", leave_it)
+        monkeypatch.setattr(Claims, "_bring_up", leave_it)
         await running.start()
         topics = running.broker.directory.levels.bucket
         revive = BucketLevel._revive
@@ -731,7 +739,7 @@ async def test_opening_goes_on_when_its_caller_goes_away(
 
         monkeypatch.setattr(BucketLevel, "_revive", revive_and_leave)
         with trio.CancelScope() as scope:
-            await topics.open("default")
+            await topics.claims.open("default")
         await publish(client, TOPIC, [b"2"])
         await client.admin.create_topic("/default/more", durability="remote")
         assert await read_all(client, TOPIC) == [b"1", b"2"]
@@ -753,7 +761,7 @@ async def test_a_change_waits_while_records_are_read_from_the_bucket(
             return await agree(*arguments)
 
         monkeypatch.setattr(BucketLevel, "_agree", agree_late)
-        monkeypatch.setattr(remote, "_PATIENCE_S", 0.1)
+        monkeypatch.setattr(claiming, "_PATIENCE_S", 0.1)
         await running.start()
         await reading.wait()
         async with trio.open_nursery() as nursery:
@@ -773,7 +781,7 @@ async def test_a_creation_that_waits_for_its_storage_holds_up_no_other(
             waiting.set()
             await trio.sleep_forever()
 
-        monkeypatch.setattr(BucketLevel, "_open", wait)
+        monkeypatch.setattr(running.broker.directory.levels.bucket.claims, "_recover", wait)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(publish, client, TOPIC, [b"1"], durability="remote"))
             await waiting.wait()

@@ -83,7 +83,7 @@ async def test_nothing_is_sealed_into_an_empty_mount_point_also_after_a_restart(
 
 def failures(running: RunningBroker) -> dict[str, Exception]:
     levels = getattr(getattr(running.broker, "directory", None), "levels", None)  # it may not have come so far
-    return dict(levels.bucket._failures) if levels is not None else {}
+    return dict(levels.bucket.claims.failures) if levels is not None else {}
 
 
 async def test_topics_of_durability_remote_wait_for_their_directory_at_the_start(tmp_path: Path) -> None:

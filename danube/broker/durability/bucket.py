@@ -1,10 +1,10 @@
 """Durability ``remote``: topics whose commits are stored in a bucket, one remote journal for each storage in use.
 
-A journal is opened when the broker starts, if the metadata or the storage itself contains such topics, or when the
-first one is created. So a broker on a new machine, with only the configuration of the lost one, finds the topics in
-the bucket and serves them; and a broker that never had any does not access its storages. A storage that cannot be
-reached at the start does not stop the broker from serving other topics: its own topics are unavailable until it
-answers, and opening it is retried.
+A journal is opened (:mod:`danube.broker.durability.claims`) when the broker starts, if the metadata or the storage
+itself contains such topics, or when the first one is created. So a broker on a new machine, with only the configuration
+of the lost one, finds the topics in the bucket and serves them; and a broker that never had any does not access its
+storages. A storage that cannot be reached at the start does not stop the broker from serving other topics: its own
+topics are unavailable until it answers, and opening it is retried.
 
 The bucket is the source of truth about these topics; the records in the metadata store are a copy for lookups. A
 creation or change is made in the metadata first and then written to the bucket, because a snapshot must not know less
@@ -27,13 +27,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 
 from danube.broker.catalogue.catalogue import Catalogue
+from danube.broker.durability.claims import Claims
 from danube.broker.durability.level import Level, Surroundings
 from danube.broker.topic.recovered import RecoveryVisitor
 from danube.broker.topic.topic import Topic
@@ -59,13 +59,11 @@ from danube.model.errors import (
     AlreadyExistsError,
     DanubeError,
     DataLossError,
-    FailedPreconditionError,
     InternalError,
     OwnerFencedError,
     StorageError,
     StorageUnavailableError,
     TopicNotFoundError,
-    UnavailableError,
 )
 from danube.model.records import SubscriptionRecord, TopicRecord, decode_subscription, decode_topic, members
 from danube.storage import Storage
@@ -80,10 +78,7 @@ __all__ = ["BucketLevel"]
 
 _log = logging.getLogger("danube.remote")
 
-_PATIENCE_S: Final = 10.0
-"""How long the start of a broker waits for storages with such topics, before it serves the other topics."""
 _RETRY_S: Final = 1.0
-_MOST_RETRY_S: Final = 30.0
 
 
 class _Face:
@@ -145,24 +140,17 @@ class BucketLevel(Level):
     def __init__(self, surroundings: Surroundings, storages: Mapping[str, Storage]) -> None:
         super().__init__(surroundings)
         self._storages = storages
-        self._journals: dict[str, RemoteJournal] = {}
-        self._opening = {name: trio.Lock() for name in storages}
-        self._failures: dict[str, DanubeError] = {}
-        self._unread: dict[str, None] = {}
-        """Storages not read yet, which may hold topics of a lost machine that this broker replaces."""
-        self._nursery: trio.Nursery
         self.by_id: dict[int, Topic] = {}
         self._deleting: set[int] = set()
         """First ids of topics whose deletion has begun."""
-        self._wanted = {name: trio.Event() for name in storages}
-        """Set by those that need a storage before its next attempt is due."""
-        self._looked = {name: trio.Event() for name in storages}
-        """Set, and replaced, after each attempt to open a storage."""
-        for name in self._capable():
-            self.history.manifests[name].hold(partial(self._claimed, name))
-
-    def _capable(self) -> list[str]:
-        return [name for name in self._storages if self._lacking(name) is None]
+        self.claims = Claims(
+            self.runtime,
+            self.history,
+            storages,
+            has_topics=lambda name: bool(self.records(name)),
+            recover=self._recover,
+            claimed=self._claimed,
+        )
 
     # --- Life cycle ---
 
@@ -173,134 +161,23 @@ class BucketLevel(Level):
             tasks: for loading in the background.
             journals: for the journals; they end last.
         """
-        self._nursery = journals
-        capable = self._capable()
-        if not any(self.catalogue.topics()):
-            self._unread = dict.fromkeys(capable)
-            self.catalogue.unknown = self._unknown
-        opened = {name: trio.Event() for name in capable}
-        for name, done in opened.items():
-            tasks.start_soon(self._bring_up, name, done)
-        with trio.move_on_after(_PATIENCE_S):
-            for done in opened.values():
-                await done.wait()
-
-    async def _bring_up(self, name: str, done: trio.Event) -> None:
-        pause_s = _RETRY_S
-        while True:
-            try:
-                if self.records(name) or await highest_epoch(self._storages[name], self.runtime.config.cluster):
-                    await self.open(name)
-                self._unread.pop(name, None)
-                self._release_manifests(name)
-                break
-            except OwnerFencedError:
-                raise
-            except DanubeError as error:
-                self._failures[name] = error
-                # Retryable errors, which clients would retry, are retried here, too: the metadata may be unavailable
-                # for a moment just as well as the storage.
-                if not isinstance(error, StorageError) and not error.retryable:
-                    _log.error("topics of durability 'remote' in storage %r cannot be served: %s", name, error)
-                    self._release_manifests(name)  # its other topics are sealed
-                    break
-                if self.records(name):
-                    _log.error("topics of durability 'remote' wait for storage %r: %s", name, error)
-                else:
-                    _log.warning("whether storage %r has topics of durability 'remote' is not known: %s", name, error)
-                self._note_look(name)
-                with trio.move_on_after(pause_s):
-                    await self._wanted[name].wait()
-                self._wanted[name] = trio.Event()
-                pause_s = min(2 * pause_s, _MOST_RETRY_S)
-            finally:
-                done.set()
-
-    def _note_look(self, name: str) -> None:
-        self._looked[name].set()
-        self._looked[name] = trio.Event()
-
-    def _release_manifests(self, name: str, epoch: int = 0) -> None:
-        """Let manifests be written: a former owner is fenced, or there is none, or the storage cannot be claimed."""
-        self.history.manifests[name].release(epoch)
-        self._note_look(name)
-
-    async def _claimed(self, name: str) -> None:
-        """Try at once to claim a storage, and wait for the result.
-
-        Raises:
-            StorageUnavailableError: it is not claimed; its manifests must not be written yet.
-        """
-        self._wanted[name].set()
-        await self._looked[name].wait()
-        if self.history.manifests[name].held:
-            raise StorageUnavailableError(
-                f"{self._storages[name].url}: nothing is sealed, merged or deleted there before this broker knows that"
-                f" no other one owns topics of durability 'remote' in it: {self._failures.get(name)}; try again"
-            )
-
-    def _unknown(self, topic: str) -> StorageUnavailableError | None:
-        """Return why it is unknown whether a topic exists; until that is known, it must not be created."""
-        for name in self._unread:
-            why = self._failures.get(name) or "it was not read yet"
-            return StorageUnavailableError(
-                f"whether topic {topic!r} exists is not known: this broker is new, and storage {name!r} may hold the"
-                f" topics of another one that it replaces: {why}; try again"
-            )
-        return None
+        is_new = not any(self.catalogue.topics())
+        if is_new:
+            self.catalogue.unknown = self.claims.unknown
+        await self.claims.start(tasks, journals, is_new=is_new)
 
     async def aclose(self) -> None:
         """Commit pending entries, and close the journals."""
-        async with trio.open_nursery() as nursery:
-            for journal in self._journals.values():
-                nursery.start_soon(journal.aclose)
+        await self.claims.aclose()
 
-    async def open(self, name: str) -> RemoteJournal:
-        """Return the journal of a storage; open it if it is not running yet.
-
-        Opening runs to completion even if the caller is cancelled: topics that are served need a journal that runs.
-
-        Raises:
-            FailedPreconditionError: the storage cannot carry such topics.
-            OwnerFencedError: another broker owns them.
-            DataLossError: an object in the bucket is damaged or missing.
-            StorageError: the storage cannot be reached.
-            UnavailableError: the broker is shutting down.
-        """
-        lacking = self._lacking(name)
-        if lacking is not None:
-            raise lacking
-        if name not in self._journals:
-            await self.runtime.finish(partial(self._bring_to_life, name))
-        if name not in self._journals:
-            raise UnavailableError(f"storage {name!r} is not opened any more: the broker is shutting down")
-        return self._journals[name]
-
-    async def _bring_to_life(self, name: str) -> None:
-        async with self._opening[name]:
-            if name in self._journals:
-                return  # another call has opened it in the meantime
-            journal = await self._open(name)
-            await self._nursery.start(journal.run)
-            self._journals[name] = journal
-            self._failures.pop(name, None)
+    async def _claimed(self, name: str) -> None:
         for topic in self.catalogue.withheld(name):
             await self.serve_withheld(topic)  # the other one may have been deleted while this was opened
 
-    def _lacking(self, name: str) -> FailedPreconditionError | None:
-        found = self._storages[name]
-        capabilities = found.capabilities
-        if capabilities.durable and capabilities.conditional_put:
-            return None
-        why = "is not durable" if not capabilities.durable else "cannot store an object only if it is absent"
-        return FailedPreconditionError(
-            f"storage {name!r} ({found.url}) {why}, so it cannot carry topics of durability 'remote'; choose another"
-            " storage for them"
-        )
-
     # --- Recovery ---
 
-    async def _open(self, name: str) -> RemoteJournal:
+    async def _recover(self, name: str) -> RemoteJournal:
+        """Claim a bucket, recover its topics, and serve them; return its journal, which does not run yet."""
         runtime, storage = self.runtime, self._storages[name]
         history, cluster = self.history, runtime.config.cluster
         bucket = await read_bucket(storage, cluster)  # a bucket that cannot be read must not be fenced
@@ -322,7 +199,7 @@ class BucketLevel(Level):
             nonlocal bucket
             bucket = await read_bucket(storage, cluster)
             # The fences are there: what is read from now on is complete.
-            self._release_manifests(name, history.catalogue.epoch)
+            self.claims.release_manifests(name, history.catalogue.epoch)
             if self._is_foreign(bucket):
                 await self._enter_history(name, bucket, recovered)
 
@@ -446,7 +323,7 @@ class BucketLevel(Level):
 
     async def serve_withheld(self, name: str) -> None:
         """Serve withheld topics of a name, if it is free; with two of them, one stays withheld."""
-        for storage in list(self._journals):  # others may be opened meanwhile
+        for storage in list(self.claims.journals):  # others may be opened meanwhile
             record = self.catalogue.withheld(storage).get(name)
             if record is None or self.catalogue.find(name) is not None:
                 continue
@@ -576,7 +453,7 @@ class BucketLevel(Level):
 
     def unavailable(self, name: str, record: TopicRecord) -> DanubeError:
         """Return why a topic of this durability is not served."""
-        failure = self._failures.get(record.storage)
+        failure = self.claims.failures.get(record.storage)
         why = failure.message if failure is not None else "its creation or deletion is in progress"
         if failure is not None and not failure.retryable and not isinstance(failure, StorageError):
             return type(failure)(f"topic {name!r} cannot be served: {why}")
@@ -587,9 +464,9 @@ class BucketLevel(Level):
     ) -> TopicRecord:
         """Create a topic; return when that is durable in its storage.
 
-        Raises as :meth:`open`, and StorageUnavailableError: the creation has to wait, and may happen later.
+        Raises as :meth:`Claims.open`, and StorageUnavailableError: the creation has to wait, and may happen later.
         """
-        journal = await self.open(storage)
+        journal = await self.claims.open(storage)
         await self.serve_withheld(name)
         if name in self.catalogue.withheld(storage):
             raise AlreadyExistsError(
@@ -622,7 +499,7 @@ class BucketLevel(Level):
         Raises as :meth:`create`.
         """
         storage = record.storage
-        journal = await self.open(storage)
+        journal = await self.claims.open(storage)
         record = await self.catalogue.enlarge_topic(name, partitions)
         if self._latest(name, record) is None:
             raise TopicNotFoundError(f"topic {name!r} was deleted while it was to get more partitions")
@@ -648,10 +525,10 @@ class BucketLevel(Level):
     async def changed(self, name: str, record: TopicRecord) -> None:
         """Write a record that was changed in the catalogue to the storage; return when that is durable.
 
-        Raises as :meth:`open`, StorageUnavailableError as :meth:`create`, and TopicNotFoundError: the topic was deleted
-        in the meantime.
+        Raises as :meth:`Claims.open`, StorageUnavailableError as :meth:`create`, and TopicNotFoundError: the topic was
+        deleted in the meantime.
         """
-        journal = await self.open(record.storage)
+        journal = await self.claims.open(record.storage)
         latest = self._latest(name, record)  # the last caller has to store the last change
         if latest is None or latest.topic_ids != record.topic_ids:
             raise TopicNotFoundError(f"topic {name!r} was deleted while it was being changed")
@@ -661,16 +538,17 @@ class BucketLevel(Level):
     async def prepare_change(self, record: TopicRecord) -> None:
         """Wait until the records have been read from the bucket, which replace what is changed here meanwhile.
 
-        Raises what :meth:`open` does.
+        Raises what :meth:`Claims.open` does.
         """
-        await self.open(record.storage)
+        await self.claims.open(record.storage)
 
     async def delete(self, name: str, end: Callable[[str, TopicRecord], Awaitable[None]]) -> TopicRecord:
         """Delete a topic; first in the bucket, see the module. Until both have it, its name is taken.
 
-        Raises as :meth:`open`, and DanubeError: the metadata cannot be written at all; the deletion may be repeated.
+        Raises as :meth:`Claims.open`, and DanubeError: the metadata cannot be written at all; the deletion may be
+        repeated.
         """
-        journal = await self.open(self.catalogue.expect(name).storage)
+        journal = await self.claims.open(self.catalogue.expect(name).storage)
         record = self.catalogue.expect(name)
         # From here on no change of the record is submitted, and a snapshot does not contain it.
         self._deleting.add(record.topic_ids[0])
