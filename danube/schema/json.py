@@ -469,9 +469,6 @@ class _Walk:
         if "oneOf" in reader and not self._is_one_of(reader["oneOf"], writer, path):
             text = f"{path} may have values that none, or more than one, of the reader's alternatives allows"
             yield Reason("SUM_TYPE_NARROWED", f"{path}/oneOf", text)
-        understood = {"type", "enum", "const", "allOf", "anyOf", "oneOf", "$ref"} | _ANNOTATIONS
-        for keywords in _KEYWORDS_BY_TYPE.values():
-            understood |= set(keywords)
         for keyword in ("not", "if", "$dynamicRef", "$recursiveRef"):
             together = ("if", "then", "else") if keyword == "if" else (keyword,)
             if keyword in reader and not _is_same(reader, writer, together):
