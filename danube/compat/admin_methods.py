@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from danube.compat.errors import not_here, unary
+from danube.compat.methods import not_here, unary
 from danube.compat.proto import danube_admin_pb2 as pb
 from danube.model.errors import (
     AlreadyExistsError,

@@ -7,27 +7,30 @@ a partitioned topic, and then apply to all its partitions. Policies apply at onc
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from danube.compat.admin_methods import BROKER_ID, failures_as_not_found, methods
+from danube.compat.policies import (
+    SUBSCRIPTION_TYPES,
+    delivery_name,
+    dispatch_changes,
+    failure_changes,
+    shown_dispatch,
+    shown_failure_policy,
+    shown_rate,
+)
 from danube.compat.producers import durability_of
 from danube.compat.proto import danube_admin_pb2 as pb
-from danube.compat.proto import danube_api_pb2 as api_pb
 from danube.model import (
-    Backoff,
     Durability,
-    PoisonPolicy,
-    Rate,
     SubscriptionPolicy,
-    SubscriptionType,
     api,
     policy_api,
     validate_name,
     validate_topic,
 )
-from danube.model.dead_letters import dead_letter_topic, first_policy
+from danube.model.dead_letters import first_policy
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, TopicNotFoundError
 from danube.model.names import split_partition
 from danube.model.records import members
@@ -37,24 +40,6 @@ if TYPE_CHECKING:
     from danube.broker.faces import Served, ServedSubscription, ServedTopic
 
 __all__ = ["NamespaceAdmin", "TopicAdmin"]
-
-_POISON: Final = {
-    pb.DeadLetter: PoisonPolicy.DEAD_LETTER,
-    pb.Block: PoisonPolicy.BLOCK,
-    pb.Drop: PoisonPolicy.DROP,
-}
-_BACKOFF: Final = {pb.Fixed: Backoff.FIXED, pb.Exponential: Backoff.EXPONENTIAL}
-_TYPES: Final = {
-    SubscriptionType.EXCLUSIVE: api_pb.ConsumerRequest.Exclusive,
-    SubscriptionType.SHARED: api_pb.ConsumerRequest.Shared,
-    SubscriptionType.FAILOVER: api_pb.ConsumerRequest.Failover,
-    SubscriptionType.KEY_SHARED: api_pb.ConsumerRequest.KeyShared,
-}
-_NUMBER_OF_POISON: Final = {policy: number for number, policy in _POISON.items()}
-_NUMBER_OF_BACKOFF: Final = {backoff: number for number, backoff in _BACKOFF.items()}
-_LARGEST_U32: Final = 2**32 - 1
-_LARGEST_U64: Final = 2**64 - 1
-_MOST_UNACKED: Final = 10_000
 
 
 class NamespaceAdmin:
@@ -95,8 +80,8 @@ class NamespaceAdmin:
             "max_subscriptions_per_topic": policies.max_subscriptions or 0,
             "max_consumers_per_topic": policies.max_consumers or 0,
             "max_consumers_per_subscription": policies.max_consumers_per_subscription or 0,
-            "max_publish_rate": _messages_per_s(policies.publish_rate),
-            "max_subscription_dispatch_rate": _messages_per_s(policies.dispatch_rate),
+            "max_publish_rate": shown_rate(policies.publish_rate),
+            "max_subscription_dispatch_rate": shown_rate(policies.dispatch_rate),
             "max_message_size": policies.max_message_bytes or self._broker.runtime.limits.max_message_bytes,
         }
         return pb.PolicyResponse(policies=json.dumps(shown))
@@ -238,12 +223,12 @@ class TopicAdmin:
         try:
             topics = self._broker.directory.resolve(name)
         except (TopicNotFoundError, InvalidArgumentError):
-            return pb.DescribeTopicResponse(name=name, delivery=_delivery(Durability.NONE))
+            return pb.DescribeTopicResponse(name=name, delivery=delivery_name(Durability.NONE))
         return pb.DescribeTopicResponse(
             name=name,
             subscriptions=sorted({each for topic in topics for each in topic.subscriptions}),
             broker_id=str(BROKER_ID),
-            delivery=_delivery(topics[0].durability),
+            delivery=delivery_name(topics[0].durability),
         )
 
     # --- Subscriptions ---
@@ -283,33 +268,12 @@ class TopicAdmin:
         """
         if not request.HasField("failure_policy"):
             raise InvalidArgumentError(f"subscription {request.subscription!r}: failure_policy is missing")
-        policy = request.failure_policy
-        poison, backoff = _POISON.get(policy.poison_policy), _BACKOFF.get(policy.backoff_strategy)
-        if poison is None:
-            raise InvalidArgumentError(
-                f"poison policy {policy.poison_policy} is unknown; known are 0 (DeadLetter), 1 (Block) and 2 (Drop)"
-            )
-        if backoff is None:
-            raise InvalidArgumentError(
-                f"backoff strategy {policy.backoff_strategy} is unknown; known are 0 (Fixed) and 1 (Exponential)"
-            )
-        if poison is PoisonPolicy.DEAD_LETTER and not policy.dead_letter_topic:
-            raise InvalidArgumentError("the poison policy DeadLetter needs a dead_letter_topic")
+        changes = failure_changes(request.failure_policy)
         if self._broker.directory.resolve(request.topic)[0].lossy:
             raise FailedPreconditionError(
                 f"topic {request.topic!r} stores no messages (NonReliable), so it has no failure policy"
             )
-        count = policy.max_redelivery_count
-        await self._change(
-            request,
-            max_redelivery_count=-1 if count == _LARGEST_U32 else count,
-            ack_timeout_s=policy.ack_timeout_ms / 1000,
-            redelivery_delay_s=policy.base_redelivery_delay_ms / 1000,
-            max_redelivery_delay_s=policy.max_redelivery_delay_ms / 1000,
-            backoff=backoff.value,
-            dead_letter_topic=policy.dead_letter_topic,
-            poison=poison.value,
-        )
+        await self._change(request, **changes)
         return pb.SubscriptionResponse(success=True)
 
     async def get_failure_policy(
@@ -326,8 +290,8 @@ class TopicAdmin:
         if policy is None:
             return pb.GetSubscriptionFailurePolicyResponse()
         return pb.GetSubscriptionFailurePolicyResponse(
-            failure_policy=_shown_policy(topic.name, request.subscription, policy),
-            subscription_type=_TYPES[found.kind] if found is not None else 0,
+            failure_policy=shown_failure_policy(topic.name, request.subscription, policy),
+            subscription_type=SUBSCRIPTION_TYPES[found.kind] if found is not None else 0,
         )
 
     async def set_dispatch_config(
@@ -342,10 +306,7 @@ class TopicAdmin:
             TopicNotFoundError: the topic does not exist.
             LimitExceededError: limits are stored for too many subscriptions that do not exist.
         """
-        most = request.dispatch_config.max_unacked_messages
-        if not 1 <= most <= _MOST_UNACKED:
-            raise InvalidArgumentError(f"max_unacked_messages = {most} must be between 1 and {_MOST_UNACKED}")
-        await self._change(request, max_unacked_messages=most)
+        await self._change(request, **dispatch_changes(request.dispatch_config))
         return pb.SubscriptionResponse(success=True)
 
     async def get_dispatch_config(
@@ -356,10 +317,7 @@ class TopicAdmin:
         Raises:
             TopicNotFoundError: the topic does not exist.
         """
-        policy = self._policy_of(request)[2]
-        most = policy.max_unacked_messages if policy is not None else 0
-        config = pb.SubscriptionDispatchConfig(max_unacked_messages=min(most, _LARGEST_U32)) if most else None
-        return pb.GetSubscriptionDispatchConfigResponse(dispatch_config=config)
+        return pb.GetSubscriptionDispatchConfigResponse(dispatch_config=shown_dispatch(self._policy_of(request)[2]))
 
     def _policy_of(self, request: Any) -> tuple[ServedSubscription | None, ServedTopic, SubscriptionPolicy | None]:
         """Return an existing subscription, or else its planned policy, and a topic or partition that it belongs to."""
@@ -395,35 +353,7 @@ def _topics(broker: Served, namespace: str | None = None) -> Iterator[tuple[str,
 def _listed(topics: Iterator[tuple[str, Durability]]) -> pb.TopicInfoListResponse:
     return pb.TopicInfoListResponse(
         topics=[
-            pb.TopicInfo(name=name, broker_id=str(BROKER_ID), delivery=_delivery(durability))
+            pb.TopicInfo(name=name, broker_id=str(BROKER_ID), delivery=delivery_name(durability))
             for name, durability in topics
         ]
     )
-
-
-def _delivery(durability: Durability) -> str:
-    return "NonReliable" if durability is Durability.NONE else "Reliable"
-
-
-def _messages_per_s(rate: Rate | None) -> int:
-    return math.ceil(rate.messages_per_s) if rate is not None else 0
-
-
-def _shown_policy(topic: str, subscription: str, policy: SubscriptionPolicy) -> pb.SubscriptionFailurePolicy:
-    endless = policy.max_redelivery_count < 0
-    dead_letters = policy.dead_letter_topic
-    if policy.poison is PoisonPolicy.DEAD_LETTER:
-        dead_letters = dead_letter_topic(topic, subscription, policy)
-    return pb.SubscriptionFailurePolicy(
-        max_redelivery_count=_LARGEST_U32 if endless else min(policy.max_redelivery_count, _LARGEST_U32),
-        ack_timeout_ms=_ms(policy.ack_timeout_s),
-        base_redelivery_delay_ms=_ms(policy.redelivery_delay_s),
-        max_redelivery_delay_ms=_ms(policy.max_redelivery_delay_s),
-        backoff_strategy=_NUMBER_OF_BACKOFF[policy.backoff],
-        dead_letter_topic=dead_letters or None,
-        poison_policy=_NUMBER_OF_POISON[policy.poison],
-    )
-
-
-def _ms(seconds: float) -> int:
-    return min(round(seconds * 1000), _LARGEST_U64)

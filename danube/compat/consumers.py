@@ -19,10 +19,11 @@ import trio
 
 from danube.compat.consumer_ids import ConsumerIds, ConsumerRecord, KnownConsumer
 from danube.compat.discovery import broker_url
-from danube.compat.errors import for_clients, unary
+from danube.compat.errors import for_clients, for_receivers
 from danube.compat.messages import generation_of
+from danube.compat.methods import unary
 from danube.compat.proto import danube_api_pb2 as pb
-from danube.compat.receiving import CompatConsumer, for_receivers
+from danube.compat.receiving import CompatConsumer
 from danube.model import LATEST, SubscriptionType, api, validate_name, validate_topic
 from danube.model.errors import (
     ConsumerDisplacedError,

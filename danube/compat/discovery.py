@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from danube.compat.errors import unary
+from danube.compat.methods import unary
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import validate_topic
 from danube.model.addresses import parse_address

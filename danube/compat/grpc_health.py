@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from danube.compat.errors import unary
+from danube.compat.methods import unary
 from danube.compat.proto import health_pb2 as pb
 from danube.model.errors import InvalidArgumentError, NotFoundError
 from danube.wire import Context, Method, ServerStream, Service

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from danube.compat.consumers import Consumers
-from danube.compat.errors import unary
+from danube.compat.methods import unary
 from danube.compat.producers import Producers
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model.errors import InvalidArgumentError

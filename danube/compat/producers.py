@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from danube.compat.errors import for_clients, unary
+from danube.compat.errors import for_clients
 from danube.compat.messages import key_of
+from danube.compat.methods import unary
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model import Durability, validate_name
 from danube.model.batch import CompositeRecord, SchemaRef

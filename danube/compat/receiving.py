@@ -8,10 +8,7 @@ consumer is a small window, and used credit is returned when its messages have b
 
 A client that does not read holds no more than that; later messages go to other consumers, or wait in the log.
 
-These clients do not extend leases either, although they queue messages before they process them. So the broker does it:
-an acknowledgement shows that the client has reached that message, and restarts the ack timeout of messages sent after
-it. Messages sent before it keep their deadlines. So queued messages of a slow client do not time out, while a message
-that the client has lost does.
+These clients do not extend leases either; the broker does it (:mod:`danube.compat.sent_ranges`).
 """
 
 from __future__ import annotations
@@ -22,17 +19,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
-from danube.compat.errors import for_clients
+from danube.compat.errors import for_receivers
 from danube.compat.messages import marked, messages_of
+from danube.compat.sent_ranges import SentRanges
 from danube.model import Limits, api
-from danube.model.errors import DanubeError, NotFoundError, UnavailableError
+from danube.model.errors import DanubeError
 from danube.model.limits import KIB, MIB
 from danube.wire import ServerStream
 
 if TYPE_CHECKING:
     from danube.broker.faces import Delivery, Feeding, Origin, ServedSubscription, StoredBatch
 
-__all__ = ["CompatConsumer", "for_receivers"]
+__all__ = ["CompatConsumer"]
 
 _BUFFER_BYTES: Final = 64 * KIB
 """Bytes encoded ahead of a client that does not read. Larger values are not faster."""
@@ -40,17 +38,6 @@ _LOSSY_BYTES: Final = 4 * MIB
 """The byte window of a consumer on a topic where messages without credit are lost."""
 _PREFIX_BYTES: Final = 5
 """Length of gRPC's prefix of each message."""
-_SENT_RANGES: Final = 10_000
-"""Number of ranges that are tracked to know which messages a client has received."""
-_MISSED_PAUSE_S: Final = 0.1
-"""Pause of evaluating acknowledgements after one for a message that is no longer tracked."""
-
-
-def for_receivers(error: DanubeError) -> DanubeError:
-    """Convert an error that ends a stream: after NOT_FOUND the client must look up the topic, and subscribe, again."""
-    if isinstance(error, NotFoundError):
-        return UnavailableError(error.message)
-    return for_clients(error)
 
 
 class _Unsent(NamedTuple):
@@ -77,7 +64,6 @@ class CompatConsumer:
         "_blocked",
         "_earned_bytes",
         "_earned_messages",
-        "_heard_again",
         "_limits",
         "_max_bytes",
         "_parcels",
@@ -119,10 +105,7 @@ class CompatConsumer:
         self._blocked = trio.Event()
         """Set when the send buffer is full, to wake the task that waits for room."""
         self._earned_messages = self._earned_bytes = 0
-        self._sent: deque[list[int]] = deque(maxlen=_SENT_RANGES)
-        """Delivered ranges that the client is not known to have received, in order of delivery."""
-        self._heard_again = 0.0
-        """Time from which acknowledgements are evaluated again."""
+        self._sent = SentRanges()
 
     async def run(self) -> None:
         """Deliver until cancelled; call it after the consumer has joined its subscription."""
@@ -148,24 +131,14 @@ class CompatConsumer:
             Whether the message is known to have been sent to this consumer.
         """
         now = trio.current_time()
-        if now < self._heard_again:
+        if now < self._sent.again_s:
             return False
-        sent = self._sent
-        index = next((index for index, (start, end) in enumerate(sent) if start <= offset < end), None)
-        if index is None:
-            self._heard_again = now + _MISSED_PAUSE_S
-            return False
-        for _ in range(index):
-            sent.popleft()
-        sent[0][0] = offset + 1
-        if offset + 1 >= sent[0][1]:
-            sent.popleft()
         timeout_s = self._subscription.policy.ack_timeout_s
-        self._heard_again = now + timeout_s / 8
-        if sent and timeout_s:
-            self._subscription.extend(
-                self, [number for pair in sent for number in pair], None, self._subscription.generation
-            )
+        later = self._sent.heard(offset, now, timeout_s)
+        if later is None:
+            return False
+        if later and timeout_s:
+            self._subscription.extend(self, later, None, self._subscription.generation)
         return True
 
     # --- Requests of the pump ---
@@ -179,12 +152,7 @@ class CompatConsumer:
         url = marked(self._url, self._subscription.generation)
         messages = messages_of(topic, url, batch, delivery, self._limits.max_batch_bytes)
         if not topic.lossy:
-            sent, ranges = self._sent, delivery.ranges
-            for index in range(0, len(ranges), 2):
-                if sent and sent[-1][1] == ranges[index]:
-                    sent[-1][1] = ranges[index + 1]
-                else:
-                    sent.append([ranges[index], ranges[index + 1]])
+            self._sent.add(delivery.ranges)
         self._parcels.append(_Unsent(messages, delivery.messages, delivery.size_bytes))
         if not self._blocked.is_set():
             self._pass_on()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from danube.compat.errors import not_here
+from danube.compat.methods import not_here
 from danube.compat.proto import danube_schema_pb2 as pb
 from danube.wire import Service
 
