@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import trio
 
-from danube.broker.directory.bond import find_losses, read_record
+from danube.broker.directory.bond import read_record
+from danube.broker.directory.losses import find_losses
 from danube.log import Journal, RealDisk
 from danube.metadata import EmbeddedStore
 from danube.model import Limits

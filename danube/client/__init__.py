@@ -15,7 +15,8 @@ from danube.client._message import Batch, Message
 from danube.client._options import ClientOptions, Environment
 from danube.client._producer import Producer
 from danube.client._reader import Reader
-from danube.client._receipt import OffsetRange, Pending, RangeReceipt, Receipt
+from danube.client._receipt import Pending
+from danube.client._receipts import OffsetRange, RangeReceipt, Receipt
 from danube.client._requests import Handler, Requester, Responder
 from danube.client._stages import Stage, Stages
 from danube.client._storages import Storages

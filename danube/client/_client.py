@@ -14,21 +14,22 @@ from typing import Any, Literal
 from danube.client._admin import Admin
 from danube.client._checks import as_durability, check_count, choice, start_position
 from danube.client._connection import Connection
-from danube.client._consumer import Consumer
-from danube.client._consuming import (
+from danube.client._consume_options import (
     CREDIT_MESSAGES,
     READ_AHEAD,
+    Start,
     check_credit,
     checked_filters,
-    open_consumer,
-    open_reader,
     policy_fields,
+    start_positions,
 )
+from danube.client._consumer import Consumer
+from danube.client._consuming import open_consumer, open_reader
 from danube.client._logs import Logs
 from danube.client._options import ClientOptions, Environment
 from danube.client._producer import Producer
 from danube.client._producing import Batching, open_producer
-from danube.client._reader import Reader, Start, start_positions
+from danube.client._reader import Reader
 from danube.client._requests import Handler, Requester, Responder, open_requester, open_responder
 from danube.client._stages import Stages
 from danube.client._storages import Storages

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
-from danube.client._checks import check_count, check_list, check_mapping, check_text, plain
 from danube.client._consume_stream import ConsumeStream
 from danube.client._consumer import Consumer
 from danube.client._feed import Feed
@@ -18,32 +17,12 @@ from danube.client._reader import Reader
 from danube.client._reader_feed import ReaderFeed
 from danube.client._tasks import background_tasks, start_all
 from danube.model import api
-from danube.model.errors import DanubeError, DeadlineExceededError, InvalidArgumentError
-from danube.model.limits import Limits
-from danube.model.policies import SubscriptionPolicy, SubscriptionType, change_policy
+from danube.model.errors import DanubeError, DeadlineExceededError
 
 if TYPE_CHECKING:
     from danube.client._connection import Connection
 
-__all__ = [
-    "CREDIT_MESSAGES",
-    "READ_AHEAD",
-    "check_credit",
-    "checked_filters",
-    "open_consumer",
-    "open_reader",
-    "policy_fields",
-]
-
-READ_AHEAD = 200_000
-"""Default read-ahead in messages of a consumer or reader that is alone in reading a topic in order."""
-CREDIT_MESSAGES = {
-    SubscriptionType.EXCLUSIVE: READ_AHEAD,
-    SubscriptionType.FAILOVER: READ_AHEAD,
-    SubscriptionType.SHARED: 2_000,
-    SubscriptionType.KEY_SHARED: 2_000,
-}
-"""Read-ahead in messages: large for a single ordered reader, small where consumers share the work."""
+__all__ = ["open_consumer", "open_reader"]
 
 
 @asynccontextmanager
@@ -144,41 +123,3 @@ async def open_reader(
             yield reader
         finally:
             reader._close()
-
-
-def check_credit(messages: int, size_bytes: int) -> None:
-    """Check the read-ahead of a consumer or reader."""
-    check_count("credit_messages", messages, 1)
-    check_count("credit_bytes", size_bytes, 1)
-
-
-def checked_filters(filters: Sequence[str], kind: SubscriptionType, limits: Limits) -> list[str]:
-    """Return the key filters of a consumer, checked."""
-    filters = check_list("key_filters", filters, "texts, for example ['eu-*', 'us-?']")
-    for one in filters:
-        if not check_text("a key filter", one):
-            raise InvalidArgumentError("a key filter cannot be empty; '*' lets every key through")
-    if filters and kind is not SubscriptionType.KEY_SHARED:
-        raise InvalidArgumentError(f"key_filters are for key_shared subscriptions only, not for {kind.value}")
-    if len(filters) > limits.max_key_filters:
-        raise InvalidArgumentError(
-            f"{len(filters)} key_filters are more than max_key_filters = {limits.max_key_filters}; join some with '*'"
-        )
-    for one in filters:
-        if len(one) > limits.max_key_filter_chars:
-            raise InvalidArgumentError(
-                f"a key filter of {len(one)} characters is longer than max_key_filter_chars ="
-                f" {limits.max_key_filter_chars}"
-            )
-    return filters
-
-
-def policy_fields(policy: SubscriptionPolicy | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a subscription's initial policy that differ from the broker's default."""
-    if policy is None:
-        return {}
-    if not isinstance(policy, SubscriptionPolicy):
-        policy = check_mapping("policy", policy, "fields of a SubscriptionPolicy")
-    fields: dict[str, Any] = plain("policy", policy)
-    change_policy(SubscriptionPolicy(), fields)  # reports invalid fields without a request to the broker
-    return fields

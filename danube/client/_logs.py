@@ -5,7 +5,7 @@ All of these calls only read, so they are repeated when the connection breaks.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -22,6 +22,7 @@ from danube.client._checks import (
     check_seconds,
     check_text,
 )
+from danube.client._log_pages import has_news, join_parts, milliseconds
 from danube.client._log_reading import LogReading
 from danube.client._retry import Retry
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, TopicNotFoundError
@@ -33,7 +34,6 @@ from danube.model.query_api import (
     GetLogParts,
     GetLogStates,
     GetTopicNames,
-    LogPart,
     LogParts,
     LogPartsPage,
     LogState,
@@ -47,7 +47,7 @@ from danube.model.query_api import (
 if TYPE_CHECKING:
     from danube.client._connection import Connection
 
-__all__ = ["Logs", "join_parts"]
+__all__ = ["Logs"]
 
 T = TypeVar("T")
 
@@ -96,14 +96,14 @@ class Logs:
                 found = await self._query(QueryMethod.NAMES, GetTopicNames(), TopicNames)
                 names, version = [name for name in found.names if matches is None or matches(name)], found.version
             wait_s = 0.0 if known is None else max(0.0, deadline - anyio.current_time())
-            request = GetLogStates(list(names), known or {}, _milliseconds(wait_s), version)
+            request = GetLogStates(list(names), known or {}, milliseconds(wait_s), version)
             try:
                 answer = await self._query(QueryMethod.STATE, request, LogStates, wait_s)
             except TopicNotFoundError:
                 if topics:
                     raise
                 continue  # deleted since: it is no longer among the names
-            if not wait_s or known is None or _has_news(answer.states, known):
+            if not wait_s or known is None or has_news(answer.states, known):
                 return answer.states
 
     async def parts(self, topic: str, start: int = 0, end: int | None = None) -> LogParts:
@@ -205,26 +205,3 @@ class Logs:
         options = self._connection.options
         limit_s = options.request_timeout_s + wait_s
         return await Retry(options).repeat(partial(self._connection.attempt, path, request, kind, timeout_s=limit_s))
-
-
-def join_parts(pages: Iterable[Sequence[LogPart]]) -> list[LogPart]:
-    """Return the parts of several pages as one list without overlaps.
-
-    Parts that were merged between two pages are returned as one part; the original parts are left out.
-    """
-    parts: list[LogPart] = []
-    for page in pages:
-        for part in page:
-            while parts and parts[-1].base_offset >= part.base_offset:
-                parts.pop()
-            parts.append(part)
-    return parts
-
-
-def _has_news(states: Sequence[LogState], beyond: Mapping[str, int]) -> bool:
-    return any(state.name not in beyond or state.end_offset > beyond[state.name] for state in states)
-
-
-def _milliseconds(seconds: float) -> int:
-    # Never 0 for a wait, otherwise its last moments would be spent on repeated calls.
-    return max(1, round(seconds * 1000)) if seconds > 0 else 0

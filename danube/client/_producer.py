@@ -23,7 +23,8 @@ from danube.client._payloads import (
     to_record,
     too_large,
 )
-from danube.client._receipt import OffsetRange, Pending, RangeReceipt, Receipt, settled
+from danube.client._receipt import Pending, settled
+from danube.client._receipts import OffsetRange, RangeReceipt, Receipt
 from danube.client._router import Router
 from danube.client._tasks import copy_error
 from danube.model.batch import Record, encode_records

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-
 import anyio.lowlevel
 
-from danube.client._checks import start_position
+from danube.client._consume_options import Start, start_positions
 from danube.client._reader_feed import ReaderFeed
 from danube.client._receiver import Receiver
-from danube.model.errors import InvalidArgumentError
-from danube.model.policies import EARLIEST
 
-__all__ = ["Reader", "Start", "start_positions"]
-
-Start = str | int | datetime | Mapping[int, str | int | datetime]
-"""Start of a reader: ``"earliest"``, ``"latest"``, an offset, a date with a time zone, or one of these for each
-partition; a partition that is not named begins at the earliest message."""
+__all__ = ["Reader"]
 
 
 class Reader(Receiver[ReaderFeed]):
@@ -56,19 +47,3 @@ class Reader(Receiver[ReaderFeed]):
             feed.seek(position, time_us)
         await anyio.lowlevel.checkpoint()
         await self._wait_for(lambda: not any(feed.seeking for feed in self._feeds))
-
-
-def start_positions(start: Start, partitions: int) -> list[tuple[str | int, int]]:
-    """Return ``(position, time_us)`` for each partition.
-
-    Raises:
-        InvalidArgumentError: an invalid position, or a partition that does not exist.
-    """
-    if not isinstance(start, Mapping):
-        return [start_position(start)] * partitions
-    unknown = sorted(set(start) - set(range(partitions)), key=str)
-    if unknown:
-        raise InvalidArgumentError(
-            f"start names partition {unknown[0]!r}, but the topic has {partitions}, counted from 0 (a plain topic is 0)"
-        )
-    return [start_position(start.get(index, EARLIEST)) for index in range(partitions)]

@@ -24,9 +24,9 @@ import msgspec
 
 from danube.client._checks import check_count, check_list, encoded
 from danube.client._lane import frame_batch
-from danube.client._outbox import RECORD_OVERHEAD, record_size
 from danube.client._payloads import pieces
 from danube.client._retry import Retry, receive_reply
+from danube.client._stage_checks import check_batch, checked_stages, measured
 from danube.model import stage_api
 from danube.model.batch import Codec, Record, encode_part
 from danube.model.errors import (
@@ -38,7 +38,7 @@ from danube.model.errors import (
     ProtocolError,
 )
 from danube.model.limits import MIB
-from danube.model.names import validate_identifier, validate_name, validate_topic
+from danube.model.names import validate_topic
 from danube.model.stage_api import StageCommit, StagedBatch, StageMethod
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Stage:
         count = len(records)
         if not count:
             return
-        kind, lengths, largest = _measured(records)
+        kind, lengths, largest = measured(records)
         if largest > self._opened.max_message_bytes:
             raise MessageTooLargeError(
                 f"a message for {self.topic} has {largest} bytes, more than max_message_bytes ="
@@ -209,7 +209,7 @@ class Stages:
             DanubeError: the topic is unavailable, or the broker does not answer within ``request_timeout_s``.
         """
         validate_topic(topic)
-        _check_batch(producer, batch_id, write_id)
+        check_batch(producer, batch_id, write_id)
         if compression not in (None, "lz4", "zstd"):
             raise InvalidArgumentError(f"compression {compression!r} is unknown; known are 'lz4' and 'zstd'")
         codec = Codec.NONE if compression is None else Codec[compression.upper()]
@@ -252,8 +252,8 @@ class Stages:
                 continues by itself; commit again to get the outcome.
             DanubeError: any other error.
         """
-        _check_batch(producer, batch_id)
-        stages = _checked_stages(stages)
+        check_batch(producer, batch_id)
+        stages = checked_stages(stages)
         if any(not stage.stage_id for stage in stages):
             last = await self.last_batch(producer)
             if last is None or last < batch_id:
@@ -284,8 +284,8 @@ class Stages:
             InvalidArgumentError: stages and a write are named.
             DanubeError: any other error.
         """
-        _check_batch(producer, batch_id, write_id)
-        stages = _checked_stages(stages)
+        check_batch(producer, batch_id, write_id)
+        stages = checked_stages(stages)
         if stages and write_id:
             raise InvalidArgumentError(f"abort takes either stages or the write {write_id!r}, not both")
         ids = [stage.stage_id for stage in stages]
@@ -297,7 +297,7 @@ class Stages:
 
     async def last_batch(self, producer: str) -> int | None:
         """Return the last committed batch of a producer; None if there is none, or the broker has forgotten it."""
-        _check_batch(producer, 0)
+        check_batch(producer, 0)
         request = stage_api.LastBatch(producer)
         return (await self._stage_call(StageMethod.LAST_BATCH, request, stage_api.LastBatchIs)).batch_id
 
@@ -315,38 +315,3 @@ class Stages:
         retry.succeeded_once = True  # there was a connection: it may take reconnect_timeout_s to be restored
         limit_s = None if patient else self._options.request_timeout_s
         return await retry.repeat(partial(self._connection.attempt, path, request, kind, timeout_s=limit_s))
-
-
-def _measured(records: Sequence[Any]) -> tuple[type, list[int], int]:
-    """Return the type of the messages, the approximate size of each in bytes, and the largest payload."""
-    kinds = set(map(type, records))
-    if kinds == {Record}:
-        strange = {type(each.key) for each in records} - {bytes, type(None)}
-        if strange:
-            names = ", ".join(sorted(kind.__name__ for kind in strange))
-            raise InvalidArgumentError(f"the key of a Record is bytes or None, not {names}; encode it, key.encode()")
-        # `pieces` adds the overhead of the record itself.
-        lengths = [record_size(len(each.payload), each.key, each.attributes) - RECORD_OVERHEAD for each in records]
-        return Record, lengths, max(len(each.payload) for each in records)
-    if kinds != {bytes}:
-        names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise InvalidArgumentError(
-            f"a stage takes either bytes or Records, not {names}; encode payloads to bytes first"
-        )
-    lengths = list(map(len, records))
-    return bytes, lengths, max(lengths)
-
-
-def _checked_stages(stages: Sequence[StagedBatch]) -> list[StagedBatch]:
-    found = check_list("stages", stages, "what Stage.finish() returns")
-    for stage in found:
-        if not isinstance(stage, StagedBatch):
-            raise InvalidArgumentError(f"stages are what Stage.finish() returns, not {type(stage).__name__}")
-    return found
-
-
-def _check_batch(producer: str, batch_id: int, write_id: str = "") -> None:
-    validate_name("producer", producer)
-    if write_id != "":
-        validate_identifier("write", write_id)
-    check_count(f"producer {producer!r}: batch_id", batch_id)

@@ -27,7 +27,7 @@ import trio
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.manifest import ManifestLog, load_manifest
 from danube.history.manifest_format import is_piece, manifest_prefix
-from danube.history.objects import object_origin, segment_prefix
+from danube.history.packing import object_origin, segment_prefix
 from danube.history.parts import ObjectRef
 from danube.history.reader import SegmentReader
 from danube.history.segment import extend_crc

@@ -21,7 +21,9 @@ import trio
 
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.manifest import ManifestLog
-from danube.history.objects import BuiltObject, build, object_name, upload
+from danube.history.merge_plan import Run, runs_to_merge
+from danube.history.objects import object_name, upload
+from danube.history.packing import BuiltObject, build
 from danube.history.parts import PartRecord, TopicHistory
 from danube.history.reader import SegmentReader
 from danube.history.segment import SegmentBuilder, SegmentKind
@@ -29,42 +31,9 @@ from danube.model.errors import DataLossError, StorageNotFoundError, StorageRang
 from danube.model.limits import MIB, Limits
 from danube.storage import Storage
 
-__all__ = ["Merger", "runs_to_merge"]
+__all__ = ["Merger"]
 
 _log = logging.getLogger("danube.history")
-
-_MOST_PARTS = 56
-"""Maximum parts of one run: their change of the catalogue is one transaction."""
-
-Run = Sequence[PartRecord]
-
-
-def runs_to_merge(
-    history: TopicHistory, must_move: Callable[[PartRecord], bool], segment_bytes: int, merge_parts: int
-) -> list[Run]:
-    """Return the runs of adjacent parts of one topic that should be merged into one part each. Pure."""
-    runs: list[Run] = []
-    run: list[PartRecord] = []
-    size = 0
-    small_bytes = segment_bytes // 4
-
-    def close() -> None:
-        nonlocal run, size
-        if len(run) >= merge_parts or any(map(must_move, run)):
-            runs.append(run)
-        run, size = [], 0
-
-    for record in history.parts:
-        part = record.part
-        fits = part.size_bytes <= small_bytes or must_move(record)
-        continues = run and run[-1].part.end_offset == part.base_offset and run[-1].storage == record.storage
-        if not fits or not continues or size + part.size_bytes > segment_bytes or len(run) == _MOST_PARTS:
-            close()
-        if fits:
-            run.append(record)
-            size += part.size_bytes
-    close()
-    return runs
 
 
 class Merger:

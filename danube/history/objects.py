@@ -8,13 +8,11 @@ the local copy still exists.
 from __future__ import annotations
 
 import random
-import re
-from typing import Final, NamedTuple
+from typing import Final
 
-from danube.history.parts import ObjectRef
+from danube.history.packing import BuiltObject, segment_prefix
 from danube.history.segment import (
     TRAILER_SIZE,
-    SegmentBuilder,
     SegmentFooter,
     extend_crc,
     read_footer,
@@ -24,59 +22,15 @@ from danube.model.errors import StorageUnavailableError
 from danube.model.limits import KIB, MIB
 from danube.storage import Storage
 
-__all__ = ["BuiltObject", "build", "load_footer", "object_name", "object_origin", "segment_prefix", "upload", "verify"]
+__all__ = ["load_footer", "object_name", "upload", "verify"]
 
 _PIECE_BYTES: Final = 2 * MIB
 _FOOTER_GUESS_BYTES: Final = 64 * KIB
-_CRC_BYTES: Final = 256 * KIB
-"""Bytes that are checksummed at a time: fits into a processor's cache, and bounds the time per step."""
-_NAME = re.compile(r".*/([0-9a-f]{16})-([0-9a-f]+)-[0-9a-f]{16}\.seg")
-
-
-class BuiltObject(NamedTuple):
-    """An object that is ready to be stored."""
-
-    key: str
-    data: bytearray
-    crc: int
-    """CRC32C of the whole object."""
-    created_us: int
-    footer: SegmentFooter
-
-    def ref(self, storage: str) -> ObjectRef:
-        """Return its reference in a storage."""
-        return ObjectRef(storage, self.key)
-
-
-def segment_prefix(cluster: str) -> str:
-    """Return the key prefix of a cluster's segments."""
-    return f"segments/{cluster}/"
 
 
 def object_name(cluster: str, created_us: int, epoch: int, rng: random.Random) -> str:
     """Return a unique new key; keys sort by time."""
     return f"{segment_prefix(cluster)}{created_us:016x}-{epoch:x}-{rng.getrandbits(64):016x}.seg"
-
-
-def object_origin(key: str) -> tuple[int, int] | None:
-    """Return the creation time and epoch of a segment from its key; None for other keys."""
-    found = _NAME.fullmatch(key)
-    return (int(found[1], 16), int(found[2], 16)) if found else None
-
-
-def build(key: str, builder: SegmentBuilder, created_us: int) -> BuiltObject:
-    """Finish an object."""
-    data, footer = builder.finish()
-    return BuiltObject(key, data, crc_of(data), created_us, footer)
-
-
-def crc_of(data: bytearray) -> int:
-    """Return the CRC32C of a large buffer without copying it as a whole."""
-    crc = 0
-    with memoryview(data) as view:
-        for at in range(0, len(view), _CRC_BYTES):
-            crc = extend_crc(crc, bytes(view[at : at + _CRC_BYTES]))
-    return crc
 
 
 async def upload(storage: Storage, built: BuiltObject) -> None:

@@ -26,7 +26,7 @@ import trio
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.manifest import read_bucket
 from danube.history.manifest_format import Bucket
-from danube.history.objects import segment_prefix
+from danube.history.packing import segment_prefix
 from danube.history.parts import ObjectRef, PartRecord
 from danube.history.segment import (
     TRAILER_SIZE,

@@ -33,8 +33,9 @@ import trio
 from danube.history.catalogue import HistoryCatalogue
 from danube.history.manifest import ManifestLog
 from danube.history.manifest_format import Subscriptions
-from danube.history.objects import BuiltObject, build, object_name, upload
-from danube.history.segment import SegmentBuilder, SegmentKind, SegmentPart
+from danube.history.objects import object_name, upload
+from danube.history.packing import BuiltObject, Packer
+from danube.history.segment import SegmentPart
 from danube.log import Journal, StoredBatch, TopicLog
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageError
@@ -356,7 +357,7 @@ class Sealer:
 
     async def _build(self, topics: Sequence[Sealable], whole: set[int]) -> AsyncGenerator[BuiltObject, None]:
         """Yield full objects with the topics' batches."""
-        packer: _Packer | None = None
+        packer: Packer | None = None
         for topic in topics:
             # Less than a segment's worth is left for a later round, unless everything is requested.
             size = topic.log.unsealed_bytes
@@ -367,7 +368,9 @@ class Sealer:
                     for batch in batches:
                         if packer is None:
                             buffer = self._take_buffer(topics)
-                            packer = _Packer(self._cluster, self._catalogue.epoch, self._clock_us(), self._rng, buffer)
+                            created_us, epoch = self._clock_us(), self._catalogue.epoch
+                            key = object_name(self._cluster, created_us, epoch, self._rng)
+                            packer = Packer(key, epoch, created_us, buffer)
                         packer.add(topic, batch)
                         if packer.size_bytes >= self._limits.segment_bytes:
                             yield packer.finish()
@@ -450,50 +453,6 @@ class Sealer:
         """
         topic = self._topics.get(part.topic_id)
         return topic is not None and not topic.gone and part.base_offset <= topic.log.journal_start < part.end_offset
-
-
-class _Packer:
-    """Fills one object: a part for each topic, and a further part after each gap in the topic's offsets."""
-
-    def __init__(self, cluster: str, epoch: int, created_us: int, rng: random.Random, buffer: bytearray) -> None:
-        self._key = object_name(cluster, created_us, epoch, rng)
-        self._created_us = created_us
-        self._builder = SegmentBuilder(SegmentKind.SEGMENT, epoch, created_us, buffer)
-        self._topic: Sealable | None = None
-        self._next_offset = -1
-        self._producers: set[int] = set()
-
-    @property
-    def size_bytes(self) -> int:
-        """Number of bytes so far."""
-        return self._builder.size_bytes
-
-    @property
-    def part_count(self) -> int:
-        """Number of complete parts."""
-        return self._builder.part_count
-
-    def add(self, topic: Sealable, batch: StoredBatch) -> None:
-        """Add the next batch."""
-        if topic is not self._topic or batch.base_offset != self._next_offset:
-            self._end_part()
-            self._topic = topic
-            self._builder.begin(topic.topic_id, topic.name)
-        self._builder.add(batch)
-        self._producers.add(batch.header.producer_id)
-        self._next_offset = batch.end_offset
-
-    def _end_part(self) -> None:
-        if self._topic is not None:
-            self._producers.discard(0)  # composite batches: their records have the names
-            self._builder.end({number: self._topic.producer_name(number) for number in self._producers})
-            self._topic = None
-            self._producers = set()
-
-    def finish(self) -> BuiltObject:
-        """Finish the object."""
-        self._end_part()
-        return build(self._key, self._builder, self._created_us)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -8,6 +8,7 @@ the broker: a backend with deadlines, retries and statistics. :func:`open_storag
 from __future__ import annotations
 
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
+from danube.storage._directory import reachable_url
 from danube.storage._keys import LEGAL_CHARACTERS, is_key, validate_key, validate_prefix
 from danube.storage._marker import Marker
 from danube.storage._plugins import (
@@ -25,7 +26,7 @@ from danube.storage._plugins import (
 )
 from danube.storage._stats import OperationStats, StorageHealth, StorageStats
 from danube.storage._storage import Storage
-from danube.storage._url import ALIASES, is_secret, parse_url, reachable_url, storage_place
+from danube.storage._url import ALIASES, is_secret, parse_url, storage_place
 from danube.storage.disk import DiskBackend, open_disk
 from danube.storage.memory import SHARED_SPACES, MemoryBackend, MemorySpace, MemorySpaces
 

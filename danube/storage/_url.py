@@ -1,4 +1,4 @@
-"""Storage URLs: parsing, and removal of secrets for display.
+"""Storage URLs: parsing, and removal of secrets for display. Pure: no I/O, no clock.
 
 ``scheme://location/path?option=value``. A URL can contain secrets, as user information or as options;
 messages, manifests and metrics show ``parse_url(url).public``, which leaves them out.
@@ -6,11 +6,9 @@ messages, manifests and metrics show ``parse_url(url).public``, which leaves the
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from danube.model.errors import ConfigurationError
@@ -20,9 +18,8 @@ __all__ = [
     "StorageUrl",
     "is_secret",
     "parse_url",
+    "public_url",
     "public_text",
-    "reachable_url",
-    "storage_directory",
     "storage_place",
 ]
 
@@ -91,7 +88,7 @@ def parse_url(url: str) -> StorageUrl:
         parts.netloc,
         unquote(parts.path),
         options,
-        _public(parts.scheme, parts.netloc, unquote(parts.path), options),
+        public_url(parts.scheme, parts.netloc, unquote(parts.path), options),
     )
 
 
@@ -101,33 +98,8 @@ def storage_place(url: str) -> str:
     return f"{parts.scheme}://{parts.location.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
-def reachable_url(url: str, options: Mapping[str, Any], data_directory: str) -> str:
-    """Return a storage URL for other processes: absolute, with all options except secrets.
-
-    Args:
-        url: as configured.
-        options: configured in addition to the URL; those in its query take precedence. Only strings, numbers and
-            booleans.
-        data_directory: the broker's, used by ``disk://``.
-    """
-    parts = parse_url(url)
-    beside = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-        if isinstance(value, str | int | float)
-    }
-    path = parts.path
-    if parts.scheme == "disk" and not parts.location and not path:
-        path = str(storage_directory(data_directory))
-    return _public(parts.scheme, parts.location, path, beside | parts.options)
-
-
-def storage_directory(data_directory: str | os.PathLike[str]) -> Path:
-    """Return the directory of ``disk://``."""
-    return Path(os.path.abspath(data_directory)) / "storage"
-
-
-def _public(scheme: str, location: str, path: str, options: dict[str, str]) -> str:
+def public_url(scheme: str, location: str, path: str, options: Mapping[str, str]) -> str:
+    """Build a URL of its parts, without secrets."""
     shown = {name: _USER_INFORMATION.sub("//", value) for name, value in options.items() if not is_secret(name)}
     query = f"?{urlencode(shown, safe=':/')}" if shown else ""
     return f"{scheme}://{location.rpartition('@')[2]}{quote(path)}{query}"

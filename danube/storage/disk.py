@@ -38,11 +38,11 @@ from danube.model.descriptors import is_out_of_descriptors, out_of_descriptors
 from danube.model.errors import ConfigurationError, DanubeError, StorageError, StorageRangeError
 from danube.model.limits import GIB, MIB, Limits
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
+from danube.storage._directory import storage_directory
 from danube.storage._keys import is_key
 from danube.storage._os_errors import kind_of
 from danube.storage._plugins import StoragePlugin, StorageSurroundings, WallClock, system_wall_clock_us
 from danube.storage._uploads import UPLOADS, belongs_to, upload_name
-from danube.storage._url import storage_directory
 
 __all__ = ["DiskBackend", "DiskConfig", "DiskStoragePlugin", "open_disk"]
 

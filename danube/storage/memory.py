@@ -10,7 +10,6 @@ effect.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import ClassVar
@@ -26,51 +25,10 @@ from danube.model.errors import (
 )
 from danube.model.limits import GIB
 from danube.storage._contract import ListPage, ObjectInfo, StorageBackend, StorageCapabilities
+from danube.storage._memory_space import MemorySpace, MemorySpaces
 from danube.storage._plugins import StoragePlugin, StorageSurroundings, WallClock, system_wall_clock_us
 
 __all__ = ["SHARED_SPACES", "MemoryBackend", "MemoryConfig", "MemorySpace", "MemorySpaces", "MemoryStoragePlugin"]
-
-
-class MemorySpace:
-    """The equivalent of a bucket: objects by key, in order."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, tuple[bytes, int]] = {}
-        """Bytes and time of the put (microseconds since the epoch), by key."""
-        self._keys: list[str] = []
-
-    def store(self, key: str, data: bytes, modified_us: int) -> None:
-        """Put an object; replaces an existing one."""
-        if key not in self.objects:
-            insort(self._keys, key)
-        self.objects[key] = (data, modified_us)
-
-    def remove(self, key: str) -> None:
-        """Delete an object if it exists."""
-        if self.objects.pop(key, None) is not None:
-            del self._keys[bisect_left(self._keys, key)]
-
-    def keys(self, prefix: str, start_after: str, limit: int) -> list[str]:
-        """Return the first ``limit`` keys after ``start_after`` that begin with ``prefix``."""
-        first = max(bisect_left(self._keys, prefix), bisect_right(self._keys, start_after))
-        found = self._keys[first : first + limit]
-        # All keys with the prefix are adjacent: the first one without it ends them.
-        return found[: bisect_right(found, prefix, key=lambda key: key[: len(prefix)])]
-
-
-class MemorySpaces:
-    """Spaces by name."""
-
-    def __init__(self) -> None:
-        self._spaces: dict[str, MemorySpace] = {}
-
-    def space(self, name: str) -> MemorySpace:
-        """Return the space of that name; created on first use."""
-        return self._spaces.setdefault(name, MemorySpace())
-
-    def forget(self, name: str) -> None:
-        """Drop the space of that name, if there is one: it is empty when opened again."""
-        self._spaces.pop(name, None)
 
 
 SHARED_SPACES = MemorySpaces()

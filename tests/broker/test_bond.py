@@ -11,7 +11,8 @@ import trio
 from broker_harness import RunningBroker, read_all, small_config, wait_until
 
 from danube.broker import Broker, Seams, run_broker
-from danube.broker.directory.bond import ACCEPT_NAME, JournalRecord, find_losses
+from danube.broker.directory.bond import ACCEPT_NAME
+from danube.broker.directory.losses import JournalRecord, find_losses
 from danube.broker.doctor import _data
 from danube.log import Standing
 from danube.model import Limits

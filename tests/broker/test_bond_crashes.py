@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from danube.broker.directory.bond import Bond
 from danube.log import Entry, EntryType, Journal
 from danube.metadata import ObservedStore
-from danube.metadata.memory import _MemoryTable
+from danube.metadata._memory_table import MemoryTable
 from danube.model import DanubeError, Durability, Limits
 from danube.model.errors import DataLossError
 from danube.testing.disk import SimulatedDisk
@@ -36,8 +36,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.disk = SimulatedDisk(self.random)
-        self.table = _MemoryTable()
-        self.copies: list[_MemoryTable] = [copy.deepcopy(self.table)]
+        self.table = MemoryTable()
+        self.copies: list[MemoryTable] = [copy.deepcopy(self.table)]
         """What the metadata were, now and then."""
         self.told = 0
         """The revision that the journal of the last life had on its disk."""
@@ -75,7 +75,7 @@ class World:
                 pass  # a lost answer at the start, or the crash
             nursery.cancel_scope.cancel()
 
-    async def look(self, table: _MemoryTable) -> None:
+    async def look(self, table: MemoryTable) -> None:
         """Compare the journal with other metadata."""
         journal = Journal(self.disk, LIMITS, file_size=FILE_SIZE)
         async with _KeptStore(table, LIMITS, Life(1)) as store:
@@ -144,7 +144,7 @@ def test_no_crash_is_taken_for_a_loss_and_no_loss_for_a_crash(seed: int) -> None
 def test_every_single_operation_of_the_first_start_may_be_the_last() -> None:
     """Whatever comes to be first, the next start finds both new, or both there."""
 
-    async def start(disk: SimulatedDisk, table: _MemoryTable, stop: trio.CancelScope | None = None) -> bool:
+    async def start(disk: SimulatedDisk, table: MemoryTable, stop: trio.CancelScope | None = None) -> bool:
         life = Life(1)
         with stop or trio.CancelScope():
             async with _KeptStore(table, LIMITS, life) as kept:
@@ -161,7 +161,7 @@ def test_every_single_operation_of_the_first_start_may_be_the_last() -> None:
         finished = False
         steps = 0
         while not finished:
-            disk, table, stop = SimulatedDisk(Random(steps)), _MemoryTable(), trio.CancelScope()
+            disk, table, stop = SimulatedDisk(Random(steps)), MemoryTable(), trio.CancelScope()
             stop.deadline = trio.current_time() + steps * 0.0005
             finished = await start(disk, table, stop)
             for power_loss in (True, False):

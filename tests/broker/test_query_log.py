@@ -11,7 +11,7 @@ from broker_harness import running_broker, wait_until
 from sealed_topics import bucket, publish
 
 import danube
-from danube.client._logs import join_parts
+from danube.client._log_pages import join_parts
 from danube.model import Durability
 from danube.model.batch import BatchFlags, CompositeRecord, open_records, read_header
 from danube.model.errors import (

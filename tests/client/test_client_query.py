@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from brokers import BrokerProcess
 
-from danube.client import _log_reading
+from danube.client import _log_range
 from danube.client.sync import Client, connect
 from danube.history.direct import direct_parts, open_direct
 from danube.model.batch import open_records, read_header
@@ -65,7 +65,7 @@ def test_a_range_is_read_from_storage_and_broker(client: Client) -> None:
 def test_a_reading_goes_on_when_its_messages_weigh_next_to_nothing(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_log_reading, "_MOST_MESSAGES", 20)
+    monkeypatch.setattr(_log_range, "_MOST_MESSAGES", 20)
     found: list[RawBatch] = []
 
     reading = threading.Thread(target=lambda: found.extend(read(client, T, 0, 100)), daemon=True)

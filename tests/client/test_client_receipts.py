@@ -7,7 +7,7 @@ from typing import Any
 
 from danube.client._outbox import UNKNOWN_OFFSET
 from danube.client._producer import _join
-from danube.client._receipt import OffsetRange
+from danube.client._receipts import OffsetRange
 
 
 def test_a_range_at_an_unknown_place_is_not_joined_with_the_first_messages() -> None:

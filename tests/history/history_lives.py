@@ -17,7 +17,7 @@ from sealed import check_catalogue, check_counts
 from trio.testing import MockClock
 
 from danube.history import History, HistoryCatalogue, read_bucket
-from danube.history.objects import segment_prefix
+from danube.history.packing import segment_prefix
 from danube.log import BatchCache, Entry, Journal, StoredBatch, TopicLog
 from danube.metadata import Condition, Delete, Put, TransactionResult
 from danube.metadata.memory import MemoryStore

@@ -12,8 +12,8 @@ from sealed import build, make_batch
 from danube.history._direct_bucket import DirectBucket
 from danube.history._direct_run import DirectPart, Span, _cut
 from danube.history.manifest_format import Bucket, Manifest, ManifestKind
-from danube.history.merger import runs_to_merge
-from danube.history.objects import object_origin
+from danube.history.merge_plan import runs_to_merge
+from danube.history.packing import object_origin
 from danube.history.parts import ObjectRecord, PartRecord, TopicHistory
 from danube.history.pieces import cut, piece_bytes, piece_key
 from danube.history.remote.format import CommitKind, Position

@@ -8,7 +8,8 @@ import pytest
 import trio
 from history_lives import GRACE_S, Life, World, run_lives, wall_clock_us
 
-from danube.history.objects import object_name, segment_prefix
+from danube.history.objects import object_name
+from danube.history.packing import segment_prefix
 from danube.history.parts import ObjectRecord, ObjectRef
 from danube.model.errors import DanubeError, OwnerFencedError, StorageError
 from danube.storage import StorageBackend

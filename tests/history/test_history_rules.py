@@ -18,7 +18,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from danube.history import History, HistoryCatalogue, read_bucket
 from danube.history.manifest import ManifestLog
-from danube.history.objects import load_footer, object_name, segment_prefix
+from danube.history.objects import load_footer, object_name
+from danube.history.packing import segment_prefix
 from danube.history.parts import ObjectRecord, ObjectRef, PartRecord
 from danube.history.reader import SegmentReader
 from danube.history.remote import RemoteJournal, RemoteState

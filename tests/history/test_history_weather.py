@@ -11,7 +11,7 @@ from history_lives import GRACE_S, Cut, Life, World, run_lives, wall_clock_us
 from sealed import check_catalogue
 
 from danube.history import HistoryCatalogue, read_bucket
-from danube.history.objects import segment_prefix
+from danube.history.packing import segment_prefix
 from danube.model.errors import MetadataConflictError, OwnerFencedError, StorageError, UnavailableError
 from danube.storage import StorageBackend
 from danube.testing.metadata import FaultyMetadataStore

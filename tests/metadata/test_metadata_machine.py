@@ -23,8 +23,8 @@ from danube.metadata import (
     covers,
 )
 from danube.metadata._machine import Machine
+from danube.metadata._memory_table import MemoryTable
 from danube.metadata._sqlite import SqliteTable
-from danube.metadata.memory import _MemoryTable
 from danube.model.errors import MetadataConflictError, NotFoundError, WatchCompactedError
 from danube.model.limits import Limits
 
@@ -48,7 +48,7 @@ class MachineModel(RuleBasedStateMachine):
         self.open()
 
     def open(self):
-        self.machine = Machine(_MemoryTable(), LIMITS)
+        self.machine = Machine(MemoryTable(), LIMITS)
 
     def transaction(self):
         return nullcontext()

@@ -32,8 +32,8 @@ from typing import Final
 import msgspec
 import trio
 
-from danube.log import Disk, Journal, Standing
-from danube.log._files import journal_name
+from danube.broker.directory.losses import JournalRecord, find_losses
+from danube.log import Disk, Journal
 from danube.metadata import MetadataStore
 from danube.model.errors import (
     ConfigurationError,
@@ -44,7 +44,7 @@ from danube.model.errors import (
     OwnerFencedError,
 )
 
-__all__ = ["ACCEPT_NAME", "Bond", "JournalRecord", "find_losses", "read_record"]
+__all__ = ["ACCEPT_NAME", "Bond", "read_record"]
 
 _log = logging.getLogger("danube.broker")
 
@@ -53,18 +53,6 @@ ACCEPT_NAME: Final = "accept-loss"
 
 _KEY: Final = "/journal"
 _RETRY_S: Final = 1.0
-
-
-class JournalRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The journal's state as noted in the metadata."""
-
-    identity: int
-    file: int = 0
-    """Id of a file that was begun and synced; 0: none yet."""
-    sequence: int = 0
-    """All entries up to this sequence were synced."""
-    accepted: tuple[str, ...] = ()
-    """Files that were cut, with the consent of an operator."""
 
 
 _RECORD: Final = msgspec.msgpack.Decoder(JournalRecord)
@@ -84,56 +72,6 @@ async def read_record(store: MetadataStore) -> tuple[JournalRecord | None, int, 
             except msgspec.MsgspecError as error:
                 raise DataLossError(f"metadata key {_KEY} cannot be read: {error}; restore the metadata") from error
     return None, 0, revision
-
-
-def find_losses(standing: Standing, record: JournalRecord | None, revision: int) -> list[str]:
-    """Compare a journal with metadata; return the losses as messages. Empty: they match, or both are new.
-
-    Args:
-        standing: of the journal.
-        record: the note of the journal in the metadata.
-        revision: of the metadata.
-    """
-    accepted = record.accepted if record is not None else ()
-    losses = [f"journal file {journal_name(file_id)} is missing" for file_id in standing.missing_files]
-    losses += [
-        f"journal file {name} has been cut to {size} bytes"
-        for name, size in sorted(standing.cut_files.items())
-        if name not in accepted
-    ]
-    if record is None:
-        if standing.identity:
-            losses.append(
-                f"the metadata are empty, missing or of another broker (they are at revision {revision} and record"
-                f" no journal), but the journal has recorded their revision {standing.metadata}"
-            )
-        return losses
-    if not standing.begun:
-        if record.file:
-            losses.append(f"the journal is missing: the metadata record its file {journal_name(record.file)}")
-        return losses
-    if standing.identity != record.identity:
-        losses.append(
-            f"the journal is {standing.identity:016x}, but the metadata belong to the journal {record.identity:016x}:"
-            " one of them belongs to another broker, or its headers are damaged"
-        )
-        return losses
-    if revision < standing.metadata:
-        losses.append(
-            f"the metadata are at revision {revision}, but the journal has recorded revision {standing.metadata}:"
-            " their newest changes are lost (a damaged metadata.db-wal, or an old copy)"
-        )
-    if record.file > standing.newest_file:
-        losses.append(
-            f"journal file {journal_name(record.file)} is missing or empty, but the metadata record that it was"
-            f" written; the newest existing one is {journal_name(standing.newest_file)}"
-        )
-    elif record.sequence > standing.end:
-        losses.append(
-            f"the journal ends at sequence {standing.end}, but the metadata record that sequence {record.sequence}"
-            f" was synced: the end of {journal_name(standing.newest_file)} is lost"
-        )
-    return losses
 
 
 class Bond:

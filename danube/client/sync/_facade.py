@@ -13,11 +13,10 @@ from datetime import datetime
 from typing import Any, Literal
 
 from danube.client import _admin, _client, _logs, _producer, _reader, _receipt, _requests, _stages, _storages
-from danube.client._consuming import READ_AHEAD
+from danube.client._consume_options import READ_AHEAD, Start
 from danube.client._options import Environment
 from danube.client._payloads import BytesLike
-from danube.client._reader import Start
-from danube.client._receipt import RangeReceipt, Receipt
+from danube.client._receipts import RangeReceipt, Receipt
 from danube.client.sync._consumer import ConsumerCore
 from danube.client.sync._handlers import Handler, in_thread
 from danube.client.sync._handles import Handle, opened

@@ -23,7 +23,7 @@ from danube.broker.runtime.config import StorageConfig
 from danube.log._files import journal_name
 from danube.metadata import Capabilities, LeaseId, MemoryStore, MetadataStore
 from danube.metadata._machine import Machine
-from danube.metadata.memory import _MemoryTable
+from danube.metadata._memory_table import MemoryTable
 from danube.model.errors import DanubeError, StorageUnavailableError, UnavailableError
 from danube.model.limits import Limits
 from danube.storage import MemoryBackend, MemorySpace
@@ -55,7 +55,7 @@ class Life:
 class _KeptStore(MemoryStore):
     """A life's handle on metadata that outlive it: answered changes are durable, and a dead broker changes nothing."""
 
-    def __init__(self, table: _MemoryTable, limits: Limits, life: Life) -> None:
+    def __init__(self, table: MemoryTable, limits: Limits, life: Life) -> None:
         super().__init__(limits=limits)
         self._state = Machine(table, limits)
         self._table = table
@@ -202,7 +202,7 @@ class BrokerNode:
         self._started = started
         self._recovered = recovered
         self._failed = failed
-        self._metadata = _MemoryTable()
+        self._metadata = MemoryTable()
         self._metadata_store: FaultyMetadataStore | None = None
         self._storages: list[_LifeStorage] = []
         self._pauses = pauses
@@ -270,11 +270,11 @@ class BrokerNode:
 
     # --- Losses
 
-    def copy_metadata(self) -> _MemoryTable:
+    def copy_metadata(self) -> MemoryTable:
         """Return a copy of the present metadata."""
         return deepcopy(self._metadata)
 
-    def lose_metadata(self, older: _MemoryTable | None) -> bool:
+    def lose_metadata(self, older: MemoryTable | None) -> bool:
         """Kill the broker, and restore older metadata (None: empty); return whether anything was lost.
 
         The lost revision must have been recorded on the journal's disk: the last change may not be recorded yet.
@@ -282,7 +282,7 @@ class BrokerNode:
         life = self.life
         if life is None or life.over or not self.ready.is_set():
             return False
-        older = older if older is not None else _MemoryTable()
+        older = older if older is not None else MemoryTable()
         if older.revision >= life.broker.runtime.journal.told_revision:
             return False
         self.crash(power_loss=False)

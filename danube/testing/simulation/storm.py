@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from danube.history.objects import segment_prefix
+from danube.history.packing import segment_prefix
 from danube.log._files import parse_journal_name
 from danube.log.format import FILE_HEADER_SIZE, Block, parse_blocks, parse_entries
 from danube.testing.simulation.node import BrokerNode

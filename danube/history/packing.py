@@ -1,0 +1,127 @@
+"""Packs batches of topics into objects, which are then ready to be stored. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple, Protocol
+
+from danube.history.parts import ObjectRef
+from danube.history.segment import SegmentBuilder, SegmentFooter, SegmentKind, extend_crc
+from danube.log.cache import StoredBatch
+from danube.model.limits import KIB
+
+__all__ = ["BuiltObject", "Named", "Packer", "build", "object_origin", "segment_prefix"]
+
+_CRC_BYTES: Final = 256 * KIB
+"""Bytes that are checksummed at a time: fits into a processor's cache, and bounds the time per step."""
+_NAME = re.compile(r".*/([0-9a-f]{16})-([0-9a-f]+)-[0-9a-f]{16}\.seg")
+
+
+class BuiltObject(NamedTuple):
+    """An object that is ready to be stored."""
+
+    key: str
+    data: bytearray
+    crc: int
+    """CRC32C of the whole object."""
+    created_us: int
+    footer: SegmentFooter
+
+    def ref(self, storage: str) -> ObjectRef:
+        """Return its reference in a storage."""
+        return ObjectRef(storage, self.key)
+
+
+def segment_prefix(cluster: str) -> str:
+    """Return the key prefix of a cluster's segments."""
+    return f"segments/{cluster}/"
+
+
+def object_origin(key: str) -> tuple[int, int] | None:
+    """Return the creation time and epoch of a segment from its key; None for other keys."""
+    found = _NAME.fullmatch(key)
+    return (int(found[1], 16), int(found[2], 16)) if found else None
+
+
+def build(key: str, builder: SegmentBuilder, created_us: int) -> BuiltObject:
+    """Finish an object."""
+    data, footer = builder.finish()
+    return BuiltObject(key, data, crc_of(data), created_us, footer)
+
+
+def crc_of(data: bytearray) -> int:
+    """Return the CRC32C of a large buffer without copying it as a whole."""
+    crc = 0
+    with memoryview(data) as view:
+        for at in range(0, len(view), _CRC_BYTES):
+            crc = extend_crc(crc, bytes(view[at : at + _CRC_BYTES]))
+    return crc
+
+
+class Named(Protocol):
+    """A topic, as far as objects describe it."""
+
+    @property
+    def topic_id(self) -> int:
+        """Its id."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    def producer_name(self, producer_id: int) -> str:
+        """Return the name of a producer."""
+        ...
+
+
+class Packer:
+    """Fills one object: a part for each topic, and a further part after each gap in the topic's offsets.
+
+    Args:
+        key: of the object.
+        epoch: of its owner.
+        created_us: microseconds since the epoch.
+        buffer: for its bytes.
+    """
+
+    def __init__(self, key: str, epoch: int, created_us: int, buffer: bytearray) -> None:
+        self._key = key
+        self._created_us = created_us
+        self._builder = SegmentBuilder(SegmentKind.SEGMENT, epoch, created_us, buffer)
+        self._topic: Named | None = None
+        self._next_offset = -1
+        self._producers: set[int] = set()
+
+    @property
+    def size_bytes(self) -> int:
+        """Number of bytes so far."""
+        return self._builder.size_bytes
+
+    @property
+    def part_count(self) -> int:
+        """Number of complete parts."""
+        return self._builder.part_count
+
+    def add(self, topic: Named, batch: StoredBatch) -> None:
+        """Add the next batch."""
+        if topic is not self._topic or batch.base_offset != self._next_offset:
+            self._end_part()
+            self._topic = topic
+            self._builder.begin(topic.topic_id, topic.name)
+        self._builder.add(batch)
+        self._producers.add(batch.header.producer_id)
+        self._next_offset = batch.end_offset
+
+    def _end_part(self) -> None:
+        if self._topic is not None:
+            self._producers.discard(0)  # composite batches: their records have the names
+            self._builder.end({number: self._topic.producer_name(number) for number in self._producers})
+            self._topic = None
+            self._producers = set()
+
+    def finish(self) -> BuiltObject:
+        """Finish the object."""
+        self._end_part()
+        return build(self._key, self._builder, self._created_us)
