@@ -16,7 +16,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 CONTRACT = "Pure cores do no I/O"
 LEFT_OUT = ("danube.cli", "danube.testing")
-LEAST_SHARE = 0.39
+LEAST_SHARE = 0.46
 """Share of the lines of code in modules under the contract, without those left out. Raise it when it has grown."""
 CLAIM = re.compile(r"(^|[.]\s+)Pure\b")
 """A module calls itself pure with a sentence that begins with this word."""

@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 import msgspec
 import trio
 
+from danube.broker.catalogue.catalogue_records import BROKER, BUILT_IN_NAMESPACES, CatalogueRecords, without_planned
 from danube.broker.catalogue.snapshots import Snapshots
 from danube.metadata import Change, MetadataStore, Table, TableWriter
 from danube.model import (
@@ -41,7 +42,6 @@ from danube.model import (
     SubscriptionPolicy,
     SubscriptionType,
     TopicPolicies,
-    partition_name,
     validate_namespace,
     validate_topic,
 )
@@ -49,15 +49,11 @@ from danube.model.errors import (
     AlreadyExistsError,
     DanubeError,
     FailedPreconditionError,
-    InvalidArgumentError,
-    InvalidNameError,
     LimitExceededError,
-    NamespaceNotFoundError,
     OwnerFencedError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from danube.model.names import split_partition
 from danube.model.policies import change_policy
 from danube.model.records import NamespaceRecord, SubscriptionRecord, TopicRecord, decode_subscription
 
@@ -67,12 +63,8 @@ _log = logging.getLogger("danube.broker")
 
 T = TypeVar("T")
 
-BUILT_IN_NAMESPACES = ("default", "system")
-
 _encode = msgspec.msgpack.encode
 _NAMESPACE = msgspec.msgpack.Decoder(NamespaceRecord)
-_BROKER: Final = "broker"
-_NO_POLICIES: Final = TopicPolicies()
 _SETTLE_S: Final = 1.0
 """Pause before a change in doubt is settled."""
 _POLICIES = msgspec.msgpack.Decoder(TopicPolicies)
@@ -90,12 +82,24 @@ def _together() -> trio.CancelScope:
     return trio.CancelScope(shield=True)
 
 
-class Catalogue:
+class Catalogue(CatalogueRecords):
     """Namespaces, topics and subscriptions of one broker. Create it with :meth:`load`."""
 
     def __init__(self, store: MetadataStore, limits: Limits, rng: random.Random, clock_us: Callable[[], int]) -> None:
+        self._namespace_table = Table(store, "/namespaces/", NamespaceRecord)
+        self._topic_table = Table(store, "/topics", TopicRecord)
+        self._storage_table = Table(store, "/storages/", str, encode=str.encode, decode=bytes.decode)
+        self._policy_table = Table(store, "/policies/", TopicPolicies)
+        self._withheld_table = Table(store, "/withheld/", TopicRecord)
+        super().__init__(
+            limits,
+            self._namespace_table.values,
+            self._topic_table.values,
+            self._storage_table.values,
+            self._policy_table.values,
+            self._withheld_table.values,
+        )
         self._store = store
-        self._limits = limits
         self._rng = rng
         self._clock_us = clock_us
         self._writer: TableWriter
@@ -104,16 +108,6 @@ class Catalogue:
         self._doubt = trio.Event()
         self.snapshots = Snapshots(store)
         """Stored by checkpoints of the journal."""
-        self._namespace_table = Table(store, "/namespaces/", NamespaceRecord)
-        self._topic_table = Table(store, "/topics", TopicRecord)
-        self._storage_table = Table(store, "/storages/", str, encode=str.encode, decode=bytes.decode)
-        self._policy_table = Table(store, "/policies/", TopicPolicies)
-        self._withheld_table = Table(store, "/withheld/", TopicRecord)
-        self._namespaces = self._namespace_table.values
-        self._topics = self._topic_table.values
-        self._withheld = self._withheld_table.values
-        self.unknown: Callable[[str], DanubeError | None] = lambda topic: None
-        """Returns why it is unknown whether a topic without a record exists; None if it does not."""
 
     @classmethod
     async def load(
@@ -200,10 +194,6 @@ class Catalogue:
 
     # --- Storages ---
 
-    def storage_identity(self, name: str) -> str:
-        """Return the identity of a storage; empty if it was never written to."""
-        return self._storage_table.values.get(name, "")
-
     async def remember_storage(self, name: str, identity: str) -> None:
         """Store the identity of a storage."""
         async with self._changing():
@@ -211,82 +201,21 @@ class Catalogue:
 
     # --- Namespaces ---
 
-    @property
-    def namespaces(self) -> list[str]:
-        """Names of all namespaces, sorted."""
-        return sorted(self._namespaces)
-
     async def create_namespace(self, name: str) -> None:
         """Create a namespace."""
         validate_namespace(name)
         async with self._changing():
-            if name in self._namespaces:
-                raise AlreadyExistsError(f"namespace {name!r} exists already")
-            if len(self._namespaces) >= self._limits.max_namespaces:
-                raise LimitExceededError(
-                    f"namespace {name!r} cannot be created: limit max_namespaces ="
-                    f" {self._limits.max_namespaces} is reached"
-                )
+            self.check_new_namespace(name)
             await self._put(self._namespace_table, name, NamespaceRecord(self._clock_us()))
 
     async def delete_namespace(self, name: str) -> None:
         """Delete a namespace without topics."""
         validate_namespace(name)
         async with self._changing():
-            if name not in self._namespaces:
-                raise NamespaceNotFoundError(f"namespace {name!r} does not exist")
-            if name in BUILT_IN_NAMESPACES:
-                raise FailedPreconditionError(f"namespace {name!r} is built in and cannot be deleted")
-            held = sum(topic.startswith(f"/{name}/") for topic in self._topics)
-            if held:
-                raise FailedPreconditionError(
-                    f"namespace {name!r} still holds {held} topic(s); delete them first (danube topics list)"
-                )
+            self.check_delete_namespace(name)
             await self._delete(self._namespace_table, name)
 
     # --- Topics ---
-
-    def topics(self, namespace: str = "") -> Iterator[tuple[str, TopicRecord]]:
-        """Yield ``(name, record)`` of all topics, sorted; partitioned ones once, under their base name."""
-        prefix = f"/{namespace}/" if namespace else "/"
-        for name in sorted(self._topics):
-            if name.startswith(prefix):
-                yield name, self._topics[name]
-
-    def find(self, topic: str) -> TopicRecord | None:
-        """Return the record of a plain or base topic, or None."""
-        return self._topics.get(topic)
-
-    def locate(self, topic: str) -> tuple[TopicRecord, int]:
-        """Return the record of a plain topic or of one partition, and that topic's id.
-
-        Raises:
-            TopicNotFoundError: the topic or partition does not exist.
-            InvalidArgumentError: a partitioned base name, which holds no messages itself.
-            StorageUnavailableError: it is not known yet whether it exists; see :attr:`unknown`.
-        """
-        record = self._topics.get(topic)
-        if record is not None:
-            if record.partitions:
-                raise InvalidArgumentError(
-                    f"topic {topic!r} has {record.partitions} partitions; open {partition_name(topic, 0)!r} and so on"
-                )
-            return record, record.topic_ids[0]
-        split = split_partition(topic)
-        base = self._topics.get(split[0]) if split else None
-        if split and base is not None and split[1] < base.partitions:
-            return base, base.topic_ids[split[1]]
-        unknown = self.unknown(topic)
-        if unknown is not None:
-            raise unknown
-        if split:
-            # A plain topic cannot have this name, so the advice to create it would be wrong.
-            create = f"does not exist; create that with: danube topics create {split[0]} --partitions N"
-            has = f"has {base.partitions} partitions" if base is not None else create
-            raise TopicNotFoundError(
-                f"topic {topic!r} does not exist: it is the name of partition {split[1]} of {split[0]!r}, which {has}"
-            )
-        raise TopicNotFoundError(f"topic {topic!r} does not exist; create it with: danube topics create {topic}")
 
     async def create_topic(
         self,
@@ -297,21 +226,10 @@ class Catalogue:
         policies: TopicPolicies | None = None,
     ) -> TopicRecord:
         """Create a plain (0 partitions) or partitioned topic in one step."""
-        name = validate_topic(topic)
-        if split_partition(topic):
-            raise InvalidNameError(
-                f"topic {topic!r} is named like a partition; create its base topic with --partitions instead"
-            )
-        self._check_partitions(topic, partitions)
+        self.check_base_name(topic)
+        self.check_partitions(topic, partitions)
         async with self._changing():
-            if name.namespace not in self._namespaces:
-                raise NamespaceNotFoundError(
-                    f"namespace {name.namespace!r} of topic {topic!r} does not exist; create it with:"
-                    f" danube namespaces create {name.namespace}"
-                )
-            if topic in self._topics:
-                raise AlreadyExistsError(f"topic {topic!r} exists already")
-            self._check_room(topic, max(1, partitions))
+            self.check_new_topic(topic, max(1, partitions))
             ids = [self.new_id() for _ in range(max(1, partitions))]
             record = TopicRecord(
                 durability,
@@ -335,23 +253,10 @@ class Catalogue:
             if record is None:
                 raise TopicNotFoundError(f"topic {topic!r} was deleted while it was to get more partitions")
             added = partitions - record.partitions
-            self._check_partitions(topic, partitions)
-            self._check_room(topic, added)
+            self.check_partitions(topic, partitions)
+            self.check_room(topic, added)
             ids = [*record.topic_ids, *(self.new_id() for _ in range(added))]
             return await self._put_topic(topic, msgspec.structs.replace(record, partitions=partitions, topic_ids=ids))
-
-    def _check_partitions(self, topic: str, partitions: int) -> None:
-        if not 0 <= partitions <= self._limits.max_partitions:
-            raise InvalidArgumentError(
-                f"topic {topic!r}: {partitions} partitions asked for, limit max_partitions ="
-                f" {self._limits.max_partitions}"
-            )
-
-    def _check_room(self, topic: str, added: int) -> None:
-        if sum(len(record.topic_ids) for record in self._topics.values()) + added > self._limits.max_topics:
-            raise LimitExceededError(
-                f"topic {topic!r} cannot be created: limit max_topics = {self._limits.max_topics} is reached"
-            )
 
     async def restore_topic(
         self,
@@ -388,20 +293,6 @@ class Catalogue:
             # The record comes last: until then nothing of this is visible.
             await self._put_topic(topic, record)
 
-    def alive(self) -> set[int]:
-        """Return the ids of all topics, including those that are withheld."""
-        return {
-            number for known in (self._topics, self._withheld) for each in known.values() for number in each.topic_ids
-        }
-
-    def withheld(self, storage: str) -> dict[str, TopicRecord]:
-        """Return the withheld topics of a storage by name; see :meth:`withhold`."""
-        return {
-            name.removeprefix(storage): record
-            for name, record in self._withheld.items()
-            if name.startswith(storage + "/")
-        }
-
     async def withhold(self, topic: str, record: TopicRecord) -> None:
         """Note a topic of a bucket that is not served, because another topic has its name: its history is kept."""
         async with self._changing():
@@ -411,24 +302,6 @@ class Catalogue:
         """Remove the note of :meth:`withhold`: the topic has its name now, or does not exist any more."""
         async with self._changing():
             await self._delete(self._withheld_table, storage + topic)
-
-    def expect(self, topic: str) -> TopicRecord:
-        """Return the record of a plain or base topic that is to be deleted.
-
-        Raises:
-            TopicNotFoundError: it does not exist.
-            FailedPreconditionError: it is a partition.
-        """
-        validate_topic(topic)
-        record = self._topics.get(topic)
-        if record is None:
-            split = split_partition(topic)
-            if split and split[0] in self._topics:
-                raise FailedPreconditionError(
-                    f"topic {topic!r} is a partition; only {split[0]!r} as a whole can be deleted"
-                )
-            raise TopicNotFoundError(f"topic {topic!r} does not exist")
-        return record
 
     async def delete_topic(self, topic: str) -> TopicRecord:
         """Delete a plain or partitioned topic with all records of its ids, and return its last record.
@@ -470,30 +343,11 @@ class Catalogue:
 
     # --- Policies ---
 
-    @property
-    def broker_policies(self) -> TopicPolicies:
-        """Policies of the whole broker, as set by command; those of the configuration come after them."""
-        return self._policy_table.values.get(_BROKER, _NO_POLICIES)
-
-    def namespace_policies(self, name: str) -> TopicPolicies:
-        """Return the policies of a namespace.
-
-        Raises:
-            NamespaceNotFoundError: it does not exist.
-        """
-        return self._namespace(name).policies
-
-    def _namespace(self, name: str) -> NamespaceRecord:
-        record = self._namespaces.get(name)
-        if record is None:
-            raise NamespaceNotFoundError(f"namespace {name!r} does not exist; list them with: danube namespaces list")
-        return record
-
     async def change_broker_policies(self, changes: Mapping[str, Any]) -> None:
         """Change the policies of the broker; ``changes`` as in :func:`danube.model.policies.change_policy`."""
         async with self._changing():
             policies = change_policy(self.broker_policies, changes)
-            await self._put(self._policy_table, _BROKER, policies)
+            await self._put(self._policy_table, BROKER, policies)
 
     async def change_namespace_policies(self, name: str, changes: Mapping[str, Any]) -> None:
         """Change the policies of a namespace.
@@ -504,20 +358,9 @@ class Catalogue:
         """
         validate_namespace(name)
         async with self._changing():
-            record = self._namespace(name)
+            record = self.namespace(name)
             record = msgspec.structs.replace(record, policies=change_policy(record.policies, changes))
             await self._put(self._namespace_table, name, record)
-
-    def records_above(self, topic: str) -> dict[str, bytes]:
-        """Return the record of a topic's namespace by its name, and the policies of the broker under an empty one.
-
-        Manifests store them beside the topic's own record.
-        """
-        namespace = topic.split("/", 2)[1]
-        found = {"": _encode(self.broker_policies)}
-        if namespace in self._namespaces:
-            found[namespace] = _encode(self._namespaces[namespace])
-        return found
 
     async def restore_policies(self, records: Mapping[str, bytes]) -> list[str]:
         """Enter policies of namespaces and the broker from elsewhere; existing ones remain unchanged.
@@ -536,10 +379,10 @@ class Catalogue:
                 if not name:
                     policies = _POLICIES.decode(encoded)
                     if self.broker_policies == TopicPolicies() != policies:
-                        await self._put(self._policy_table, _BROKER, policies)
+                        await self._put(self._policy_table, BROKER, policies)
                         restored.append(name)
                     continue
-                record = self._namespace(name)
+                record = self.namespace(name)
                 policies = _NAMESPACE.decode(encoded).policies
                 if record.policies == TopicPolicies() != policies:
                     record = msgspec.structs.replace(record, policies=policies)
@@ -583,24 +426,7 @@ class Catalogue:
             LimitExceededError: too many are stored.
         """
         async with self._changing():
-            record = self._existing(topic)
-            planned = {each: dict(names) for each, names in record.planned.items()}
-            for names in planned.values():
-                for name in [name for name in names if name in existing]:
-                    del names[name]
-            if not topic_id:
-                for each, names in planned.items():
-                    if each and subscription in names:  # changes for the whole topic apply in each partition
-                        names[subscription] = {**names[subscription], **changes}
-            known = planned.setdefault(topic_id, {})
-            known[subscription] = {**known.get(subscription, {}), **changes}
-            if sum(map(len, planned.values())) > self._limits.max_planned_subscriptions:
-                raise LimitExceededError(
-                    f"topic {topic!r}: the policy of subscription {subscription!r}, which does not exist, cannot be"
-                    f" kept: limit max_planned_subscriptions = {self._limits.max_planned_subscriptions} is reached;"
-                    " subscribe first, or delete a subscription that has a policy and does not exist"
-                )
-            return await self._put_planned(topic, record, planned)
+            return await self._put_topic(topic, self.planned_with(topic, topic_id, subscription, changes, existing))
 
     async def forget_planned(self, topic: str, topic_id: int, subscription: str) -> TopicRecord | None:
         """Remove the planned changes of a subscription, and return the topic's new record; None if there were none.
@@ -614,25 +440,8 @@ class Catalogue:
             record = self._topics.get(topic)
             if record is None:
                 return None
-            planned = {each: dict(names) for each, names in record.planned.items()}
-            for each, names in planned.items():
-                if topic_id in (0, each):
-                    names.pop(subscription, None)
-            if planned == record.planned:
-                return None
-            return await self._put_planned(topic, record, planned)
-
-    async def _put_planned(
-        self, topic: str, record: TopicRecord, planned: Mapping[int, dict[str, dict[str, Any]]]
-    ) -> TopicRecord:
-        kept = {each: names for each, names in planned.items() if names}
-        return await self._put_topic(topic, msgspec.structs.replace(record, planned=kept))
-
-    def _existing(self, topic: str) -> TopicRecord:
-        record = self._topics.get(topic)
-        if record is None:
-            raise TopicNotFoundError(f"topic {topic!r} was deleted while it was being changed")
-        return record
+            changed = without_planned(record, topic_id, subscription)
+            return await self._put_topic(topic, changed) if changed is not None else None
 
     async def replace_topic(self, topic: str, record: TopicRecord) -> None:
         """Replace the record of an existing topic by a copy that takes precedence."""
@@ -687,11 +496,6 @@ class Catalogue:
             await self.snapshots.delete("cursors", subscription_id)
         except DanubeError as error:
             _log.warning("what is left of subscription %r is swept at the next start: %s", name, error)
-
-    @staticmethod
-    def encode(record: TopicRecord | SubscriptionRecord) -> bytes:
-        """Return the stored form of a record, for copies of it."""
-        return _encode(record)
 
     def new_id(self) -> int:
         """Return a random id for a topic, subscription or producer; never 0, fits a signed 64-bit integer."""
