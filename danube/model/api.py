@@ -13,8 +13,9 @@ Streams carry tagged unions; the tag is the first element of the array.
     client: ConsumeOpen, then Credit | Ack | AckCumulative | Nack | FlushAcks | ExtendLease | GiveBack ...
     broker: ConsumeOpened, then Delivery | Gap | AcksFlushed | ActiveChanged | CaughtUp | LeaseChanged ...
 
-Offsets, sequences and ids are unsigned 64-bit integers; times are microseconds since the epoch unless a name says
-otherwise; sets of offsets are flat lists ``[start, end, start, end, ...]`` (see :mod:`danube.model.ranges`).
+Offsets, sequences and ids are unsigned 64-bit integers (:mod:`danube.model.ids` says which id is what); times are
+microseconds since the epoch unless a name says otherwise; sets of offsets are flat lists ``[start, end, start, end,
+...]`` (see :mod:`danube.model.ranges`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
+from danube.model.ids import NO_OWNER_EPOCH, NO_PRODUCER_EPOCH, OwnerEpoch, ProducerEpoch, ProducerId, TopicId
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 
 __all__ = [
@@ -127,7 +129,7 @@ class PublishOpen(_Tagged, tag=0):
     access: ProducerAccess = ProducerAccess.SHARED
     durability: Durability | None = None
     """None: the topic's durability (or the broker's default when the topic is created)."""
-    resume_epoch: int = 0
+    resume_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
     """0 opens a new session; otherwise the epoch of the session to continue (a reconnect keeps its epoch)."""
     partitions: int = 0
     """Number of partitions of the base topic, if opening creates it; 0 for a plain topic."""
@@ -145,9 +147,9 @@ PublishRequest = PublishOpen | PublishBatch
 class PublishOpened(_Tagged, tag=0):
     """Answer to PublishOpen."""
 
-    topic_id: int
-    producer_id: int
-    epoch: int
+    topic_id: TopicId
+    producer_id: ProducerId
+    epoch: ProducerEpoch
     next_sequence: int
     """The sequence required of the producer's next record."""
     durability: Durability
@@ -275,7 +277,7 @@ ConsumeRequest = ConsumeOpen | Credit | Ack | AckCumulative | Nack | FlushAcks |
 class ConsumeOpened(_Tagged, tag=0, kw_only=True):
     """Answer to ConsumeOpen."""
 
-    topic_id: int
+    topic_id: TopicId
     consumer_id: int
     durability: Durability
     active: bool
@@ -293,7 +295,7 @@ class ConsumeOpened(_Tagged, tag=0, kw_only=True):
     generation: int = 0
     """Generation of the following deliveries, until the first :class:`Sought`. It survives restarts, unless a power
     loss may lose messages (``os``), or nothing is stored."""
-    owner_epoch: int = 0
+    owner_epoch: OwnerEpoch = NO_OWNER_EPOCH
     """Epoch of the topic's owner: each start of its broker, and each takeover by another one, has a higher one. 0 if
     nothing is stored. A client that has seen a higher one is connected to a former owner that has not noticed the
     takeover yet."""
@@ -451,7 +453,7 @@ class ProducerInfo(_Message):
     """One connected or remembered producer."""
 
     name: str
-    epoch: int
+    epoch: ProducerEpoch
     next_sequence: int
     connected: bool
 
@@ -460,7 +462,7 @@ class TopicInfo(_Message, kw_only=True):
     """State of a topic."""
 
     topic: str
-    topic_id: int
+    topic_id: TopicId
     partitions: int
     durability: Durability
     start_offset: int

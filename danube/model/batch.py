@@ -68,6 +68,7 @@ from danube.model.errors import (
     MessageTooLargeError,
     UnsupportedBatchError,
 )
+from danube.model.ids import NO_PRODUCER, OwnerEpoch, ProducerEpoch, ProducerId, TopicId
 
 __all__ = [
     "BATCH_MAGIC",
@@ -162,7 +163,7 @@ class CompositeRecord(Record, array_like=True, gc=False):
 
     producer: str = ""
     """Name of its producer."""
-    producer_id: int = 0
+    producer_id: ProducerId = NO_PRODUCER
     sequence: int = 0
     """Its sequence number, assigned by the producer."""
 
@@ -178,10 +179,10 @@ class Stamp(NamedTuple):
     """The fields that the broker adds when it appends a batch."""
 
     total_size: int
-    topic_id: int
+    topic_id: TopicId
     base_offset: int
     append_time_us: int
-    owner_epoch: int
+    owner_epoch: OwnerEpoch
     flags: int
 
 
@@ -196,16 +197,18 @@ class BatchHeader(NamedTuple):
     record_count: int
     unpacked_size: int
     packed_size: int
-    producer_epoch: int
+    producer_epoch: ProducerEpoch
     publish_time_us: int
     deliver_at_us: int
-    producer_id: int
+    producer_id: ProducerId
     base_sequence: int
     schema_id: int
     schema_version: int
 
 
-def write_stamp(part_size: int, topic_id: int, base_offset: int, append_time_us: int, owner_epoch: int) -> bytes:
+def write_stamp(
+    part_size: int, topic_id: TopicId, base_offset: int, append_time_us: int, owner_epoch: OwnerEpoch
+) -> bytes:
     """Return the stamp for a producer's part of ``part_size`` bytes."""
     head = _STAMP.pack(BATCH_MAGIC, STAMP_SIZE + part_size, topic_id, base_offset, append_time_us, owner_epoch, 0)
     return head + _CRC.pack(crc32c(head))
@@ -317,8 +320,8 @@ _RAWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
 def encode_part(
     records: Sequence[bytes] | Sequence[Record],
     *,
-    producer_id: int,
-    producer_epoch: int,
+    producer_id: ProducerId,
+    producer_epoch: ProducerEpoch,
     base_sequence: int,
     publish_time_us: int,
     codec: Codec = Codec.NONE,
@@ -400,8 +403,8 @@ def pack_part(
     record_count: int,
     *,
     plain: bool,
-    producer_id: int,
-    producer_epoch: int,
+    producer_id: ProducerId,
+    producer_epoch: ProducerEpoch,
     base_sequence: int,
     publish_time_us: int,
     codec: Codec = Codec.NONE,

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from danube.model.ids import OwnerEpoch
 from danube.model.policies import Durability, Retention
 
 __all__ = [
@@ -297,7 +298,7 @@ class RestoreReport(_Message, kw_only=True):
     url: str
     dry_run: bool
     cluster: str
-    epoch: int
+    epoch: OwnerEpoch
     """Epoch of the former owner."""
     written_us: int
     """Time of the newest manifest; 0 if there is none."""

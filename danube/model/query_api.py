@@ -21,6 +21,7 @@ import msgspec
 
 from danube.model.batch import count_records
 from danube.model.errors import InvalidArgumentError
+from danube.model.ids import OwnerEpoch, TopicId
 from danube.model.policies import Durability
 
 __all__ = [
@@ -93,7 +94,7 @@ class LogState(_Message, kw_only=True):
     """0 for a plain topic."""
     name: str
     """Name of the plain topic or partition, as used by the other calls."""
-    topic_id: int
+    topic_id: TopicId
     """Differs after the topic was deleted and created again: its offsets then start again."""
     durability: Durability
     """A topic of durability ``none`` stores nothing, so there is nothing to read."""
@@ -154,7 +155,7 @@ class LogPart(_Message):
     """Start of the part's index in the object."""
     index_count: int
     index_crc: int
-    epoch: int
+    epoch: OwnerEpoch
     """Epoch of the owner that sealed it."""
 
     @property
@@ -166,7 +167,7 @@ class LogPart(_Message):
 class LogPartsPage(_Message):
     """Answer to GetLogParts: parts in the order of their offsets, without overlaps."""
 
-    topic_id: int
+    topic_id: TopicId
     start_offset: int
     sealed_offset: int
     end_offset: int
@@ -184,7 +185,7 @@ class LogParts(msgspec.Struct, frozen=True):
     """
 
     topic: str
-    topic_id: int
+    topic_id: TopicId
     start: int
     """The requested start, or the start of the log if that is later."""
     end: int

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from danube.model import Durability, SubscriptionPolicy, SubscriptionType, TopicPolicies, partition_name
+from danube.model.ids import NO_TOPIC, TopicId
 
 __all__ = ["NamespaceRecord", "SubscriptionRecord", "TopicRecord", "decode_subscription", "decode_topic", "members"]
 
@@ -27,17 +28,17 @@ class TopicRecord(msgspec.Struct, array_like=True):
 
     durability: Durability
     partitions: int
-    topic_ids: list[int]
+    topic_ids: list[TopicId]
     created_us: int
     storage: str = "default"
     """Name of the storage for its history."""
     policies: TopicPolicies = TopicPolicies()
-    planned: dict[int, dict[str, dict[str, Any]]] = {}
+    planned: dict[TopicId, dict[str, dict[str, Any]]] = {}
     """Policies of subscriptions that do not exist yet: topic id (0: all partitions) and name to the changed fields."""
 
-    def planned_for(self, topic_id: int, subscription: str) -> Mapping[str, Any]:
+    def planned_for(self, topic_id: TopicId, subscription: str) -> Mapping[str, Any]:
         """Return the planned policy changes for a new subscription of the topic or partition with this id."""
-        every, own = (self.planned.get(each, {}).get(subscription, {}) for each in (0, topic_id))
+        every, own = (self.planned.get(each, {}).get(subscription, {}) for each in (NO_TOPIC, topic_id))
         return {**every, **own}
 
 
@@ -52,7 +53,7 @@ class SubscriptionRecord(msgspec.Struct, array_like=True):
     policy: SubscriptionPolicy = SubscriptionPolicy()
 
 
-def members(name: str, record: TopicRecord) -> list[tuple[str, int]]:
+def members(name: str, record: TopicRecord) -> list[tuple[str, TopicId]]:
     """Return the names and ids of the topics or partitions of a record."""
     if not record.partitions:
         return [(name, record.topic_ids[0])]

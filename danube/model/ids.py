@@ -1,0 +1,60 @@
+"""Types of the numbers that identify topics, producers, and the terms of owners and sessions.
+
+At run time they are plain ints: msgspec and :mod:`struct` encode and decode them as such, so no byte differs. The type
+checker accepts neither an ``int`` nor another of these types in place of one of them, and they have no arithmetic: the
+sum of an id and a number is an ``int``. A number is converted (``TopicId(...)``) where it is drawn, counted, or read
+from a key or a text, never per message.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NewType
+
+__all__ = [
+    "NO_OWNER_EPOCH",
+    "NO_PRODUCER",
+    "NO_PRODUCER_EPOCH",
+    "NO_TOPIC",
+    "OwnerEpoch",
+    "ProducerEpoch",
+    "ProducerId",
+    "TopicId",
+]
+
+TopicId = NewType("TopicId", int)
+"""Identifies a plain topic or one partition where its name is not stored: in journals, segments and metadata.
+
+The broker that creates the topic draws it: 63 random bits, at least 1. It never changes. A topic that is deleted and
+created again has another id, and its offsets start again. Below 2**64 in all formats.
+"""
+NO_TOPIC: Final = TopicId(0)
+"""No topic, in journal entries that belong to none; in the planned policies of a partitioned topic: all partitions."""
+
+ProducerId = NewType("ProducerId", int)
+"""Identifies a producer, that is its name, in the batches of one topic.
+
+The topic's broker draws it when the name is first opened or registered: 63 random bits, at least 1, and the lowest bit
+says whether the name was generated for one session. It is valid as long as the producer's state is kept: a name that
+returns later has another id. Below 2**64 in all formats.
+"""
+NO_PRODUCER: Final = ProducerId(0)
+"""No producer: of a composite batch, whose records name theirs, and of a staged batch before its commit."""
+
+ProducerEpoch = NewType("ProducerEpoch", int)
+"""Numbers the sessions of a topic's producers; a batch names the session that sends it.
+
+The topic's broker counts them in one counter for all producers of the topic: 1, 2, ... Each open has a higher one than
+all opens before it, also after a restart; a reconnect keeps it. Below 2**32 in a batch's header.
+"""
+NO_PRODUCER_EPOCH: Final = ProducerEpoch(0)
+"""No session: of registered producers, which never open one, and wherever no producer is named."""
+
+OwnerEpoch = NewType("OwnerEpoch", int)
+"""Numbers the brokers, one after the other, that own the topics of a metadata store and the history in its buckets.
+
+A broker counts it in the metadata (``/owner``): 1, 2, ... Each start, and each takeover of a bucket, has a higher one
+than all owners before it. Stamps, segments, manifests and commits contain it; those of an earlier owner that come late
+are refused, or ignored by readers. Below 2**32 in a batch's stamp.
+"""
+NO_OWNER_EPOCH: Final = OwnerEpoch(0)
+"""No owner: of topics that store nothing, and of buckets without manifests or commits."""
