@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from danube.log.format import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE
+from danube.model.ids import TopicId
 
 __all__ = [
     "FREED_MARGIN",
@@ -109,10 +110,10 @@ class JournalFile:
         """The file is full or finished; nothing more is written to it."""
         self.freed = False
         """No data in it is needed, and the next file's header says so; it becomes a spare when that is durable."""
-        self.live: dict[int, tuple[int, int]] = {}
+        self.live: dict[TopicId, tuple[int, int]] = {}
         """Topic id to the bytes of its batches in this file and the highest end offset among them."""
 
-    def count_batch(self, topic_id: int, size: int, end_offset: int) -> None:
+    def count_batch(self, topic_id: TopicId, size: int, end_offset: int) -> None:
         """Count a batch as needed data."""
         found = self.live.get(topic_id)
         if found is not None:
@@ -131,7 +132,7 @@ class FileTable:
 
     def __init__(self) -> None:
         self._files: dict[int, JournalFile] = {}
-        self._stopped: set[int] = set()
+        self._stopped: set[TopicId] = set()
         self.closed_bytes = 0
         self.stopped_bytes = 0
         """Bytes of closed files in which only stopped topics need data."""
@@ -164,7 +165,7 @@ class FileTable:
         del self._files[file.file_id]
         self.closed_bytes -= file.size
 
-    def drop_topic(self, topic_id: int) -> bool:
+    def drop_topic(self, topic_id: TopicId) -> bool:
         """Stop counting batches of a topic; return whether a file lost its last needed batch."""
         freed = False
         for file in self._files.values():
@@ -174,7 +175,7 @@ class FileTable:
         self._stopped.discard(topic_id)
         return freed
 
-    def release(self, topic_id: int, up_to_offset: int) -> bool:
+    def release(self, topic_id: TopicId, up_to_offset: int) -> bool:
         """Stop counting a topic in files where its batches end at or below an offset; returns as :meth:`drop_topic`."""
         freed = False
         for file in self._files.values():
@@ -185,7 +186,7 @@ class FileTable:
         self._count_stopped()
         return freed
 
-    def stop_topic(self, topic_id: int) -> None:
+    def stop_topic(self, topic_id: TopicId) -> None:
         """Note that a topic has stopped: it takes no more batches, and those it needs stay until it is deleted."""
         self._stopped.add(topic_id)
         self._count_stopped()

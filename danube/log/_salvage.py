@@ -13,6 +13,7 @@ from danube.log.format import BLOCK_HEADER_SIZE, BLOCK_MAGIC, ENTRY_HEADER_SIZE,
 from danube.log.recovered import Corruption
 from danube.model.batch import BATCH_MAGIC, STAMP_SIZE, Stamp, read_stamp
 from danube.model.errors import CorruptBatchError
+from danube.model.ids import TopicId
 
 __all__ = ["salvage"]
 
@@ -31,7 +32,7 @@ async def salvage(disk: Disk, name: str, file_id: int, start: int, end: int, *, 
             batches must not be mistaken for current ones: it is read only as far as it can be parsed from its start.
     """
     data = await disk.read(name, start, end - start)
-    topics: dict[int, tuple[int, int]] = {}
+    topics: dict[TopicId, tuple[int, int]] = {}
     complete = bounded
     at = 0
     while at < len(data):
@@ -46,7 +47,7 @@ async def salvage(disk: Disk, name: str, file_id: int, start: int, end: int, *, 
     return Corruption(file_id, start, end, topics, complete)
 
 
-def _step(data: bytes, at: int, topics: dict[int, tuple[int, int]]) -> int:
+def _step(data: bytes, at: int, topics: dict[TopicId, tuple[int, int]]) -> int:
     """Parse one header or entry at ``at`` and note its contents; return its length, 0 if it cannot be parsed."""
     if data.startswith(BLOCK_MAGIC, at) or data.startswith(TERMINATOR, at):
         return BLOCK_HEADER_SIZE
@@ -66,7 +67,7 @@ def _step(data: bytes, at: int, topics: dict[int, tuple[int, int]]) -> int:
     return entry.end - at
 
 
-def _stamped(data: bytes, at: int, topics: dict[int, tuple[int, int]]) -> int:
+def _stamped(data: bytes, at: int, topics: dict[TopicId, tuple[int, int]]) -> int:
     """Parse the stamp behind a damaged entry header."""
     stamp = _stamp(data, at + ENTRY_HEADER_SIZE)
     if stamp is None:
@@ -82,7 +83,7 @@ def _stamp(data: bytes, at: int) -> Stamp | None:
         return None
 
 
-def _note(data: bytes, at: int, stamp: Stamp, topics: dict[int, tuple[int, int]]) -> None:
+def _note(data: bytes, at: int, stamp: Stamp, topics: dict[TopicId, tuple[int, int]]) -> None:
     count = int.from_bytes(data[at + _COUNT_AT : at + _HEAD_SIZE], "little")
     if not 0 < count <= stamp.total_size:  # the count is not covered by the stamp's checksum; a record has some bytes
         count = 1

@@ -77,6 +77,7 @@ import google_crc32c
 
 from danube.model.batch import CRC_RESIDUE, crc32c
 from danube.model.errors import DataDirectoryError, InternalError
+from danube.model.ids import TopicId
 from danube.model.policies import Durability
 
 __all__ = [
@@ -185,7 +186,7 @@ class Entry:
     def __init__(
         self,
         type: EntryType,  # noqa: A002 - the name of the field in the format
-        topic_id: int,
+        topic_id: TopicId,
         durability: Durability,
         buffers: Sequence[bytes],
         owner: object = None,
@@ -244,7 +245,7 @@ class RawEntry(NamedTuple):
 
     type: int
     durability: int
-    topic_id: int
+    topic_id: TopicId
     position: int
     start: int
     end: int

@@ -54,6 +54,7 @@ from danube.model.errors import (
     MessageTooLargeError,
     UnavailableError,
 )
+from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.limits import MIB, Limits
 from danube.model.policies import Durability
 
@@ -572,10 +573,10 @@ class Journal:
         # With the metadata revision that made it true: the entry that records that revision may have to wait for a
         # file.
         seen = METADATA_ENTRY.pack(self._keeper.identity, self._noted_revision)
-        entry = Entry(EntryType.FREED, 0, Durability.DISK, (payload,))
+        entry = Entry(EntryType.FREED, NO_TOPIC, Durability.DISK, (payload,))
         done = trio.Event()
         self._internal[entry] = done.set
-        self._freed += (Entry(EntryType.METADATA, 0, Durability.DISK, (seen,)), entry)
+        self._freed += (Entry(EntryType.METADATA, NO_TOPIC, Durability.DISK, (seen,)), entry)
         self._admission.pending_bytes += entry.size + METADATA_ENTRY.size
         self._disk_lane.wake()
         self._keeper.announce()
@@ -609,7 +610,7 @@ class Journal:
         if waiting is not None and waiting.sequence < 0 and settled is None:
             waiting.buffers = (payload,)  # not framed yet, so it still precedes later entries
             return
-        entry = Entry(EntryType.METADATA, 0, Durability.DISK, (payload,))
+        entry = Entry(EntryType.METADATA, NO_TOPIC, Durability.DISK, (payload,))
 
         def done() -> None:
             if entry.sequence >= 0 and self._failure is None:
@@ -649,7 +650,10 @@ class Journal:
         """After a clean end, record for the next start that everything was synced, and the metadata revision."""
         file = self._keeper.active
         entry = Entry(
-            EntryType.METADATA, 0, Durability.DISK, (METADATA_ENTRY.pack(self._keeper.identity, self._noted_revision),)
+            EntryType.METADATA,
+            NO_TOPIC,
+            Durability.DISK,
+            (METADATA_ENTRY.pack(self._keeper.identity, self._noted_revision),),
         )
         if not file.end or file.room(margin=True) < _framed(entry):
             return
@@ -661,19 +665,19 @@ class Journal:
 
     # --- Needed data ---
 
-    def drop_topic(self, topic_id: int) -> None:
+    def drop_topic(self, topic_id: TopicId) -> None:
         """Release all data of a topic."""
         if self._keeper.files.drop_topic(topic_id):
             self._keeper.want_recycling()
         self._keeper.files_released()
 
-    def release(self, topic_id: int, up_to_offset: int) -> None:
+    def release(self, topic_id: TopicId, up_to_offset: int) -> None:
         """Release a topic's batches below ``up_to_offset`` (they are sealed elsewhere, or expired)."""
         if self._keeper.files.release(topic_id, up_to_offset):
             self._keeper.want_recycling()
         self._keeper.files_released()
 
-    def stop_topic(self, topic_id: int) -> None:
+    def stop_topic(self, topic_id: TopicId) -> None:
         """Keep the data of a topic for good: it is damaged, takes no more batches, and cannot be sealed.
 
         Files that hold no other needed data no longer count against ``journal_max_bytes`` (up to as much again);
@@ -686,7 +690,7 @@ class Journal:
         """Return whether a file is (still) part of the log."""
         return self._keeper.files.get(file_id) is not None
 
-    def stored_bytes(self, topic_id: int) -> int:
+    def stored_bytes(self, topic_id: TopicId) -> int:
         """Return the bytes of a topic's batches that are still needed."""
         return sum(file.live[topic_id][0] for file in self._keeper.files if topic_id in file.live)
 
@@ -695,9 +699,9 @@ class Journal:
         """The part of the disk limit in use, in bytes."""
         return self._admission.used_bytes
 
-    def topics_of_oldest(self, size_bytes: int) -> list[int]:
+    def topics_of_oldest(self, size_bytes: int) -> list[TopicId]:
         """Return the topics whose batches keep the oldest closed files, ``size_bytes`` in total, from being freed."""
-        topics: dict[int, None] = {}
+        topics: dict[TopicId, None] = {}
         for file in self._keeper.files:
             if size_bytes <= 0 or not file.closed:
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from danube.log.cache import StoredBatch
 from danube.model.batch import BatchHeader, write_stamp
+from danube.model.ids import NO_OWNER_EPOCH, TopicId
 
 __all__ = ["MemoryLog"]
 
@@ -13,7 +14,7 @@ class MemoryLog:
 
     stored_bytes = 0
 
-    def __init__(self, topic_id: int) -> None:
+    def __init__(self, topic_id: TopicId) -> None:
         self._topic_id = topic_id
         self.next_offset = 0
 
@@ -31,7 +32,7 @@ class MemoryLog:
         """Assign offsets to a batch."""
         base = self.next_offset
         self.next_offset = base + header.record_count
-        stamp = write_stamp(len(part), self._topic_id, base, now_us, 0)
+        stamp = write_stamp(len(part), self._topic_id, base, now_us, NO_OWNER_EPOCH)
         return StoredBatch(base, self.next_offset, stamp, part, header, now_us)
 
     def get_cached(self, offset: int) -> StoredBatch | None:

@@ -31,6 +31,7 @@ from danube.log.cache import StoredBatch
 from danube.log.recovered import WINDOW_BATCHES, ProducedBatch
 from danube.model.batch import BatchHeader
 from danube.model.errors import DataLossError, DuplicateSequenceError, ProducerFencedError, SequenceGapError
+from danube.model.ids import NO_PRODUCER_EPOCH, ProducerEpoch, ProducerId
 from danube.model.limits import Limits
 
 __all__ = ["Checked", "ProducerEntry", "ProducerSession", "ProducerTable", "Verdict"]
@@ -65,9 +66,9 @@ _NEW: Final = Checked(Verdict.NEW)
 class ProducerSession(NamedTuple):
     """The session that an open returns to a producer."""
 
-    producer_id: int
+    producer_id: ProducerId
     name: str
-    epoch: int
+    epoch: ProducerEpoch
     next_sequence: int
     exclusive: bool
     anonymous: bool
@@ -76,9 +77,9 @@ class ProducerSession(NamedTuple):
 class ProducerEntry(msgspec.Struct, array_like=True, frozen=True):
     """Payload of a PRODUCER journal entry (msgpack): one open."""
 
-    producer_id: int
+    producer_id: ProducerId
     name: str
-    epoch: int
+    epoch: ProducerEpoch
     next_sequence: int
     exclusive: bool
     anonymous: bool
@@ -105,8 +106,8 @@ class _Saved(msgspec.Struct, array_like=True):
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
-    epoch: int
-    exclusive_epoch: int
+    epoch: ProducerEpoch
+    exclusive_epoch: ProducerEpoch
     producers: list[_Saved]
     names_lost_until_us: int = 0
     unread: list[tuple[int, int]] = []
@@ -122,11 +123,11 @@ class _Producer:
 
     __slots__ = ("anonymous", "epoch", "exclusive", "name", "next_sequence", "producer_id", "used_us", "window")
 
-    def __init__(self, producer_id: int, name: str, *, anonymous: bool) -> None:
+    def __init__(self, producer_id: ProducerId, name: str, *, anonymous: bool) -> None:
         self.producer_id = producer_id
         self.name = name
         self.anonymous = anonymous
-        self.epoch = 0
+        self.epoch = NO_PRODUCER_EPOCH
         self.exclusive = False
         self.next_sequence = 0
         self.used_us = 0
@@ -155,9 +156,9 @@ class _Producer:
             window.popleft()
 
 
-def _id_of_kind(new_id: int, *, anonymous: bool) -> int:
+def _id_of_kind(new_id: int, *, anonymous: bool) -> ProducerId:
     """Return an id whose lowest bit says whether its producer is anonymous; 0 is not a valid id."""
-    return new_id | 1 if anonymous else new_id & ~1 or 2
+    return ProducerId(new_id | 1 if anonymous else new_id & ~1 or 2)
 
 
 class ProducerTable:
@@ -171,10 +172,9 @@ class ProducerTable:
     def __init__(self, limits: Limits, topic: str = "") -> None:
         self._limits = limits
         self._topic = topic
-        self._by_id: dict[int, _Producer] = {}
+        self._by_id: dict[ProducerId, _Producer] = {}
         self._by_name: dict[str, _Producer] = {}
-        self._epoch = 0
-        self._exclusive_epoch = 0
+        self._epoch = self._exclusive_epoch = NO_PRODUCER_EPOCH
         self._names_lost_until_us = 0
         self._unread: list[tuple[int, int]] = []
 
@@ -207,15 +207,14 @@ class ProducerTable:
                     " producer name, or delete the topic"
                 )
             producer = self._add(_id_of_kind(new_id, anonymous=anonymous), name, anonymous=anonymous)
-        self._epoch += 1
-        producer.epoch = self._epoch
+        self._epoch = producer.epoch = ProducerEpoch(self._epoch + 1)
         producer.exclusive = exclusive
         producer.used_us = now_us
         if exclusive:
             self._exclusive_epoch = self._epoch
         return producer.session()
 
-    def resume(self, producer_id: int, epoch: int, *, now_us: int) -> ProducerSession:
+    def resume(self, producer_id: ProducerId, epoch: ProducerEpoch, *, now_us: int) -> ProducerSession:
         """Continue a session, for example after a lost connection.
 
         Raises:
@@ -237,7 +236,7 @@ class ProducerTable:
         producer.used_us = now_us
         return producer.session(), new
 
-    def seen(self, producer_id: int, now_us: int) -> str:
+    def seen(self, producer_id: ProducerId, now_us: int) -> str:
         """Note that a producer is in use, and return its name; empty if its state has expired."""
         producer = self._by_id.get(producer_id)
         if producer is None:
@@ -245,7 +244,7 @@ class ProducerTable:
         producer.used_us = now_us
         return producer.name
 
-    def forget(self, producer_id: int) -> None:
+    def forget(self, producer_id: ProducerId) -> None:
         """Remove a producer whose registration has failed."""
         producer = self._by_id.pop(producer_id, None)
         if producer is not None:
@@ -256,7 +255,7 @@ class ProducerTable:
         producer = self._by_name.get(name)
         return producer.used_us if producer is not None else 0
 
-    def ids(self) -> Iterable[int]:
+    def ids(self) -> Iterable[ProducerId]:
         """Return the ids of all known producers."""
         return self._by_id
 
@@ -269,7 +268,7 @@ class ProducerTable:
         producer = self._by_name.get(name)
         return producer.session() if producer is not None else None
 
-    def name_of(self, producer_id: int) -> str:
+    def name_of(self, producer_id: ProducerId) -> str:
         """Return the name of a producer; empty if its state has expired."""
         producer = self._by_id.get(producer_id)
         return producer.name if producer is not None else ""
@@ -331,7 +330,7 @@ class ProducerTable:
 
     # --- Expiry ---
 
-    def expire(self, now_us: int, connected: Container[int] = ()) -> list[int]:
+    def expire(self, now_us: int, connected: Container[ProducerId] = ()) -> list[ProducerId]:
         """Remove producers that were idle too long, except connected ones; return their ids."""
         gone = []
         for producer in list(self._by_id.values()):
@@ -380,7 +379,7 @@ class ProducerTable:
         """Apply a PRODUCER entry found by recovery."""
         self._take(_ENTRY.decode(payload))
 
-    def apply_batches(self, producers: Mapping[int, Iterable[ProducedBatch]]) -> None:
+    def apply_batches(self, producers: Mapping[ProducerId, Iterable[ProducedBatch]]) -> None:
         """Apply the batches found by recovery (``RecoveredTopic.producers``), after all entries."""
         for producer_id, batches in producers.items():
             producer = self._by_id.get(producer_id)
@@ -444,13 +443,13 @@ class ProducerTable:
 
     # --- Internal ---
 
-    def _add(self, producer_id: int, name: str, *, anonymous: bool) -> _Producer:
+    def _add(self, producer_id: ProducerId, name: str, *, anonymous: bool) -> _Producer:
         producer = self._by_id[producer_id] = _Producer(producer_id, name, anonymous=anonymous)
         if name:
             self._by_name[name] = producer
         return producer
 
-    def _live(self, producer_id: int, epoch: int) -> _Producer:
+    def _live(self, producer_id: ProducerId, epoch: ProducerEpoch) -> _Producer:
         producer = self._by_id.get(producer_id)
         if producer is None:
             raise ProducerFencedError(

@@ -15,6 +15,7 @@ import msgspec
 from danube.log.index import Location, TopicIndex
 from danube.model.batch import BatchFlags, BatchHeader, Stamp
 from danube.model.errors import DataLossError
+from danube.model.ids import ProducerEpoch, ProducerId, TopicId
 from danube.model.policies import Durability
 
 __all__ = ["Corruption", "ProducedBatch", "Recovered", "RecoveredTopic", "Standing", "TornTail", "Visitor"]
@@ -26,11 +27,11 @@ WINDOW_BATCHES: Final = 64
 class Visitor(Protocol):
     """Receives the batches and entries that recovery accepts, in the order of the log."""
 
-    def batch(self, topic_id: int, stamp: Stamp, header: BatchHeader, location: Location) -> None:
+    def batch(self, topic_id: TopicId, stamp: Stamp, header: BatchHeader, location: Location) -> None:
         """Receive a batch: its stamp, the header of the producer's part, and its location."""
         ...
 
-    def control(self, entry_type: int, topic_id: int, payload: bytes, durability: Durability) -> None:
+    def control(self, entry_type: int, topic_id: TopicId, payload: bytes, durability: Durability) -> None:
         """Receive a control entry that is not known to be superseded by a checkpoint."""
         ...
 
@@ -38,7 +39,7 @@ class Visitor(Protocol):
 class ProducedBatch(NamedTuple):
     """A batch as recorded in its producer's sequence."""
 
-    producer_epoch: int
+    producer_epoch: ProducerEpoch
     base_sequence: int
     record_count: int
     base_offset: int
@@ -72,7 +73,7 @@ class Corruption(msgspec.Struct, frozen=True):
     file: int
     start: int
     end: int
-    topics: dict[int, tuple[int, int]]
+    topics: dict[TopicId, tuple[int, int]]
     """Topics known to have batches in the range: topic id to ``[first offset, end)``."""
     complete: bool
     """False if some bytes of the range were not identified: it may hold more than ``topics``."""
@@ -119,14 +120,14 @@ class RecoveredTopic:
         "topic_id",
     )
 
-    def __init__(self, topic_id: int, first_offset: int) -> None:
+    def __init__(self, topic_id: TopicId, first_offset: int) -> None:
         self.topic_id = topic_id
         self.index = TopicIndex()
         self.first_offset = first_offset
         self.next_offset = first_offset
         self.first_time_us = 0
         self.append_time_us = 0
-        self.producers: dict[int, deque[ProducedBatch]] = {}
+        self.producers: dict[ProducerId, deque[ProducedBatch]] = {}
         self.damaged: list[tuple[int, int]] = []
         self.suspect = False
 
@@ -169,28 +170,28 @@ class Recovered:
     """
 
     def __init__(self) -> None:
-        self.topics: dict[int, RecoveredTopic] = {}
+        self.topics: dict[TopicId, RecoveredTopic] = {}
         self.corruptions: list[Corruption] = []
         self.missing_files: list[int] = []
         self.torn: TornTail | None = None
         self.blocks = 0
         self.batches = 0
 
-    def topic(self, topic_id: int, first_offset: int) -> RecoveredTopic:
+    def topic(self, topic_id: TopicId, first_offset: int) -> RecoveredTopic:
         """Return a topic; create it if it was not seen before."""
         topic = self.topics.get(topic_id)
         if topic is None:
             topic = self.topics[topic_id] = RecoveredTopic(topic_id, first_offset)
         return topic
 
-    def stopped_topics(self, start_offsets: Mapping[int, int] | None = None) -> dict[int, DataLossError]:
+    def stopped_topics(self, start_offsets: Mapping[TopicId, int] | None = None) -> dict[TopicId, DataLossError]:
         """Return the topics that must not be served, and the error of each.
 
         Args:
             start_offsets: topic id to its start offset; missing offsets below it were released.
         """
         starts = start_offsets or {}
-        stopped: dict[int, DataLossError] = {}
+        stopped: dict[TopicId, DataLossError] = {}
         for topic in self.topics.values():
             start = starts.get(topic.topic_id, 0)
             ranges = ", ".join(f"[{low}, {high})" for low, high in topic.damaged if high > start)

@@ -51,6 +51,7 @@ from danube.log.index import Location
 from danube.log.recovered import Corruption, Recovered, Standing, TornTail, Visitor
 from danube.model.batch import PART_OVERHEAD, STAMP_SIZE, header_at, read_stamp
 from danube.model.errors import CorruptBatchError, JournalFullError
+from danube.model.ids import NO_TOPIC
 from danube.model.policies import Durability
 
 __all__ = ["Recovery"]
@@ -392,7 +393,7 @@ class Recovery:
         for item in chain:
             if isinstance(item, _Gap):
                 corruption = await self._describe(item)
-                entry = Entry(EntryType.DAMAGE, 0, Durability.DISK, (msgspec.msgpack.encode(corruption),))
+                entry = Entry(EntryType.DAMAGE, NO_TOPIC, Durability.DISK, (msgspec.msgpack.encode(corruption),))
                 await writer.add(*block_of([entry], self._highest))
                 continue
             source = item.source

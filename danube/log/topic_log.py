@@ -24,6 +24,7 @@ from danube.log.journal import Journal
 from danube.log.recovered import RecoveredTopic
 from danube.model.batch import STAMP_SIZE, BatchHeader, check_part, read_stamp, write_stamp
 from danube.model.errors import CorruptBatchError, DanubeError, DataLossError, InternalError, NotFoundError
+from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, TopicId
 from danube.model.policies import Durability
 
 __all__ = ["SealedReader", "Submitter", "TopicLog"]
@@ -35,11 +36,11 @@ _NOWHERE: Final = (-1, Location(0, 0))
 class SealedReader(Protocol):
     """Reads batches that are sealed and no longer in the journal."""
 
-    async def read(self, topic_id: int, offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def read(self, topic_id: TopicId, offset: int, max_bytes: int) -> list[StoredBatch]:
         """Return batches from the one that holds ``offset`` on (or the next behind it); empty if nothing is sealed."""
         ...
 
-    async def offset_at(self, topic_id: int, time_us: int) -> int | None:
+    async def offset_at(self, topic_id: TopicId, time_us: int) -> int | None:
         """Return the first sealed offset appended at or after a time; None if all are older."""
         ...
 
@@ -55,11 +56,11 @@ class Submitter(Protocol):
 class NothingSealed:
     """The reader of a log without history."""
 
-    async def read(self, topic_id: int, offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def read(self, topic_id: TopicId, offset: int, max_bytes: int) -> list[StoredBatch]:
         """Return nothing."""
         return []
 
-    async def offset_at(self, topic_id: int, time_us: int) -> int | None:
+    async def offset_at(self, topic_id: TopicId, time_us: int) -> int | None:
         """Return None."""
         return None
 
@@ -90,11 +91,11 @@ class TopicLog:
 
     def __init__(
         self,
-        topic_id: int,
+        topic_id: TopicId,
         durability: Durability,
         journal: Journal,
         cache: BatchCache,
-        owner_epoch: int = 0,
+        owner_epoch: OwnerEpoch = NO_OWNER_EPOCH,
         next_offset: int = 0,
         start_offset: int = 0,
         recovered: RecoveredTopic | None = None,
