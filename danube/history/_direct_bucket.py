@@ -10,6 +10,7 @@ from danube.history.manifest_format import Bucket
 from danube.history.parts import to_log_part
 from danube.history.segment import SegmentPart
 from danube.model.errors import InvalidArgumentError, TopicNotFoundError
+from danube.model.ids import TopicId
 from danube.model.names import partition_name, split_partition, validate_topic
 from danube.model.policies import Durability
 from danube.model.query_api import LogParts, LogState, gaps_of, name_matcher
@@ -22,7 +23,7 @@ class _TopicHead(msgspec.Struct, array_like=True):
 
     durability: Durability
     partitions: int
-    topic_ids: list[int]
+    topic_ids: list[TopicId]
     created_us: int = 0
     storage: str = "default"
 
@@ -129,7 +130,7 @@ class DirectBucket:
             storage_url=self.url,
         )
 
-    def _parts(self, topic_id: int) -> list[tuple[str, SegmentPart]]:
+    def _parts(self, topic_id: TopicId) -> list[tuple[str, SegmentPart]]:
         start = self._bucket.starts.get(topic_id, 0)
         return [
             (key, part)

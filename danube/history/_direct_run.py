@@ -23,6 +23,7 @@ import trio
 from danube.history.objects import load_footer
 from danube.history.segment import SegmentPart, read_index
 from danube.model.errors import ClosedError, DanubeError, DataLossError
+from danube.model.ids import ProducerId
 from danube.model.limits import KIB, MIB
 from danube.storage import Storage
 
@@ -76,7 +77,7 @@ class Piece(NamedTuple):
     data: bytes
     is_last: bool
     """Whether this is the last piece of its span."""
-    producers: dict[int, str]
+    producers: dict[ProducerId, str]
     """Names of producers by id, from the object's footer; empty if not requested."""
 
 
@@ -115,16 +116,16 @@ class _Item(NamedTuple):
     position: int
     data: _Fetch[bytes]
     is_last: bool
-    names: _Fetch[dict[int, str]] | None
+    names: _Fetch[dict[ProducerId, str]] | None
 
 
 class FooterCache:
     """Producer names of the most recently read objects."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, dict[int, str]] = OrderedDict()
+        self._known: OrderedDict[str, dict[ProducerId, str]] = OrderedDict()
 
-    async def producers(self, storage: Storage, part: DirectPart) -> dict[int, str]:
+    async def producers(self, storage: Storage, part: DirectPart) -> dict[ProducerId, str]:
         """Return the names of the producers in an object.
 
         Raises:

@@ -31,6 +31,7 @@ from danube.history.parts import ObjectRecord, ObjectRef, PartRecord, TopicHisto
 from danube.history.segment import SegmentPart
 from danube.metadata import Change, Condition, Delete, MetadataStore, Put, TableWriter, decode_record
 from danube.model.errors import MetadataConflictError, OwnerFencedError
+from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, TopicId
 
 __all__ = ["HistoryCatalogue", "OwnerRecord"]
 
@@ -39,18 +40,19 @@ _PARTS_PER_TRANSACTION: Final = 60
 below ``metadata_max_transaction_changes``."""
 _OWNER_KEY: Final = "/owner"
 _WRITER: Final = "/writers/history"
+_FIRST_EPOCH: Final = OwnerEpoch(1)
 
 
 class OwnerRecord(msgspec.Struct, frozen=True, array_like=True):
     """The broker that owns the history."""
 
-    epoch: int
+    epoch: OwnerEpoch
     """Incremented at each start of a broker on this metadata store."""
     incarnation: str
     """Identity of this metadata store. A bucket with another incarnation belongs to another broker."""
 
 
-OnChange = Callable[[Sequence[PartRecord], Sequence[PartRecord], Mapping[int, int]], None]
+OnChange = Callable[[Sequence[PartRecord], Sequence[PartRecord], Mapping[TopicId, int]], None]
 """``on_change(added, removed, starts)``: called for one applied change; added parts may replace removed ones."""
 
 _encode = msgspec.msgpack.encode
@@ -67,7 +69,7 @@ def _object_key(ref: ObjectRef) -> str:
     return f"/objects/{ref.storage}/{ref.key}"
 
 
-def _start_key(topic_id: int) -> str:
+def _start_key(topic_id: TopicId) -> str:
     return f"/starts/{topic_id:016x}"
 
 
@@ -91,13 +93,15 @@ class HistoryCatalogue:
         self._in_progress: set[ObjectRef] = set()
         self.epoch = owner.epoch
         self.incarnation = owner.incarnation
-        self.topics: dict[int, TopicHistory] = {}
+        self.topics: dict[TopicId, TopicHistory] = {}
         self.objects: dict[ObjectRef, ObjectRecord] = {}
         self.commits: dict[ObjectRef, ObjectRecord] = {}
         self.on_change: OnChange = _ignore
 
     @classmethod
-    async def claim(cls, store: MetadataStore, incarnation: str, at_least: int = 1) -> HistoryCatalogue:
+    async def claim(
+        cls, store: MetadataStore, incarnation: str, at_least: OwnerEpoch = _FIRST_EPOCH
+    ) -> HistoryCatalogue:
         """Take ownership under a new epoch, fencing every former owner, and read the catalogue.
 
         Args:
@@ -107,8 +111,10 @@ class HistoryCatalogue:
         """
         while True:
             item = await store.get(_OWNER_KEY)
-            former = decode_record(item, _OWNER.decode) if item is not None else OwnerRecord(0, incarnation)
-            owner = OwnerRecord(max(former.epoch + 1, at_least), former.incarnation)
+            former = (
+                decode_record(item, _OWNER.decode) if item is not None else OwnerRecord(NO_OWNER_EPOCH, incarnation)
+            )
+            owner = OwnerRecord(max(OwnerEpoch(former.epoch + 1), at_least), former.incarnation)
             condition = Condition(_OWNER_KEY, item.mod_revision if item is not None else 0)
             try:
                 writer, revision = await TableWriter.claim(
@@ -128,9 +134,9 @@ class HistoryCatalogue:
             record = decode_record(item, _PART.decode)
             self.topic(record.part.topic_id).add(record)
         for item in (await self._store.list("/starts/"))[0]:
-            self.topic(int(item.key.removeprefix("/starts/"), 16)).start_offset = int(item.value)
+            self.topic(TopicId(int(item.key.removeprefix("/starts/"), 16))).start_offset = int(item.value)
 
-    async def raise_epoch(self, at_least: int) -> None:
+    async def raise_epoch(self, at_least: OwnerEpoch) -> None:
         """Raise this owner's epoch to ``at_least``, the lowest one that a bucket to be taken over permits.
 
         Raises:
@@ -142,18 +148,18 @@ class HistoryCatalogue:
                 operation = Put(_OWNER_KEY, _encode(OwnerRecord(at_least, self.incarnation)))
                 await self._apply(Change((), (operation,), lambda revision: self._own(at_least, revision)))
 
-    def _own(self, epoch: int, revision: int) -> None:
+    def _own(self, epoch: OwnerEpoch, revision: int) -> None:
         """Record the epoch that was written to the owner's record."""
         self.epoch, self._owner_revision = epoch, revision
 
-    def topic(self, topic_id: int) -> TopicHistory:
+    def topic(self, topic_id: TopicId) -> TopicHistory:
         """Return the history of a topic; create an empty one if the topic has no sealed data."""
         found = self.topics.get(topic_id)
         if found is None:
             found = self.topics[topic_id] = TopicHistory()
         return found
 
-    def find(self, topic_id: int) -> TopicHistory | None:
+    def find(self, topic_id: TopicId) -> TopicHistory | None:
         """Return the history of a topic, None if there is none."""
         return self.topics.get(topic_id)
 
@@ -286,7 +292,7 @@ class HistoryCatalogue:
             await self._change(added=[new], removed=old, now_us=now_us, new_objects={ref: (size_bytes, now_us)})
             return True
 
-    async def withdraw(self, topic_id: int, parts: Sequence[PartRecord], now_us: int) -> None:
+    async def withdraw(self, topic_id: TopicId, parts: Sequence[PartRecord], now_us: int) -> None:
         """Remove parts of a topic whose batches are also stored elsewhere. Unknown parts are ignored.
 
         Raises:
@@ -303,7 +309,7 @@ class HistoryCatalogue:
                 if some:
                     await self._change(added=(), removed=some, now_us=now_us)
 
-    async def expire(self, topic_id: int, start_offset: int, now_us: int) -> None:
+    async def expire(self, topic_id: TopicId, start_offset: int, now_us: int) -> None:
         """Move a topic's start to ``start_offset`` and remove the parts that lie entirely below. Never moves backwards.
 
         Raises:
@@ -323,7 +329,7 @@ class HistoryCatalogue:
                 if len(gone) == len(some):
                     return
 
-    async def drop_topic(self, topic_id: int, now_us: int) -> None:
+    async def drop_topic(self, topic_id: TopicId, now_us: int) -> None:
         """Remove a deleted topic; objects that it shared become tainted.
 
         Raises:
@@ -372,7 +378,7 @@ class HistoryCatalogue:
         removed: Sequence[PartRecord],
         now_us: int,
         new_objects: dict[ObjectRef, tuple[int, int]] | None = None,
-        starts: dict[int, int] | None = None,
+        starts: Mapping[TopicId, int] | None = None,
         taint: bool = False,
     ) -> None:
         """Add and remove parts, and update the counts of their objects, in one transaction."""
@@ -428,7 +434,7 @@ class HistoryCatalogue:
         else:
             apply()  # nothing to change in the store
 
-    def _forget_topic(self, topic_id: int) -> None:
+    def _forget_topic(self, topic_id: TopicId) -> None:
         self.topics.pop(topic_id, None)
 
     def _forget_object(self, ref: ObjectRef) -> None:
@@ -459,5 +465,5 @@ class HistoryCatalogue:
             )
 
 
-def _ignore(added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[int, int]) -> None:
+def _ignore(added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[TopicId, int]) -> None:
     """Default callback that does nothing."""

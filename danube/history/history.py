@@ -26,6 +26,7 @@ from danube.history.sealers import Sealers
 from danube.history.segment import SegmentPart
 from danube.log import Journal
 from danube.model.errors import DanubeError, OwnerFencedError
+from danube.model.ids import TopicId
 from danube.model.limits import Limits
 from danube.model.policies import Retention
 from danube.storage import Storage
@@ -112,7 +113,7 @@ class History:
         self._limits = limits
         self._records = records
         self._clock_us = wall_clock_us
-        self._topics: dict[int, ManagedTopic] = {}
+        self._topics: dict[TopicId, ManagedTopic] = {}
         self._wake = trio.Event()
         self._keeping = trio.Lock()
         self.manifests = {
@@ -164,7 +165,7 @@ class History:
         return everything
 
     def _note_change(
-        self, added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[int, int]
+        self, added: Sequence[PartRecord], removed: Sequence[PartRecord], starts: Mapping[TopicId, int]
     ) -> None:
         """Pass a change of the catalogue to the manifests."""
         for storage in {record.storage for record in (*added, *removed)} & self.manifests.keys():
@@ -203,7 +204,7 @@ class History:
         if not topic.commits_to_storage and self.can_seal(topic.storage):
             self.sealer.watch(topic)
 
-    async def drop_topic(self, topic_id: int, name: str) -> None:
+    async def drop_topic(self, topic_id: TopicId, name: str) -> None:
         """Remove a deleted topic; objects shared with other topics are rewritten later.
 
         Raises:
@@ -224,7 +225,7 @@ class History:
                 self.manifests[storage].note(topics={name: self._records.record_of(name)})
         self._wake.set()
 
-    async def sweep(self, alive: set[int]) -> None:
+    async def sweep(self, alive: set[TopicId]) -> None:
         """Remove the history of topics that no longer exist (after an interrupted deletion)."""
         for topic_id in set(self.catalogue.topics) - alive:
             await self.catalogue.drop_topic(topic_id, self._clock_us())
@@ -362,7 +363,7 @@ class History:
         """
         stored = [topic for topic in topics if not topic.lossy]
         await self.sealer.seal_now(topic for topic in stored if not topic.commits_to_storage)
-        remote: dict[str, set[int]] = {}
+        remote: dict[str, set[TopicId]] = {}
         for topic in stored:
             if topic.commits_to_storage:
                 remote.setdefault(topic.storage, set()).add(topic.topic_id)

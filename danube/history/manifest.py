@@ -49,6 +49,7 @@ from danube.model.errors import (
     OwnerFencedError,
     StorageNotFoundError,
 )
+from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, TopicId
 from danube.storage import Storage
 
 __all__ = ["Everything", "ManifestLog", "load_manifest", "read_bucket"]
@@ -99,15 +100,15 @@ async def read_bucket(storage: Storage, cluster: str) -> Bucket:
     raise DataLossError(f"{storage.url}: manifests of cluster {cluster!r} are listed, but do not exist when read")
 
 
-async def _list_epochs(storage: Storage, cluster: str) -> dict[int, list[tuple[int, str]]]:
+async def _list_epochs(storage: Storage, cluster: str) -> dict[OwnerEpoch, list[tuple[int, str]]]:
     """Return (sequence, key) of all manifests by epoch, each epoch in order."""
     prefix = manifest_prefix(cluster)
-    epochs: dict[int, list[tuple[int, str]]] = {}
+    epochs: dict[OwnerEpoch, list[tuple[int, str]]] = {}
     async for page in storage.list_all(prefix):
         for item in page.objects:
             found = _KEY.fullmatch(item.key.removeprefix(prefix))
             if found is not None:  # ignore foreign objects
-                epochs.setdefault(int(found[1], 16), []).append((int(found[2], 16), item.key))
+                epochs.setdefault(OwnerEpoch(int(found[1], 16)), []).append((int(found[2], 16), item.key))
     return epochs
 
 
@@ -128,7 +129,7 @@ async def _newest(storage: Storage, found: Sequence[tuple[int, str]]) -> list[tu
     raise DataLossError(f"{storage.url}: the manifest before {manifests[-1][0]} is missing; restore it from a copy")
 
 
-Everything = tuple[Iterable[PartRecord], dict[int, int], dict[str, bytes], Subscriptions]
+Everything = tuple[Iterable[PartRecord], dict[TopicId, int], dict[str, bytes], Subscriptions]
 """Contents of a snapshot: parts, starts, topics, subscriptions."""
 
 
@@ -151,7 +152,7 @@ class ManifestLog:
         storage: Storage,
         cluster: str,
         incarnation: str,
-        epoch: int,
+        epoch: OwnerEpoch,
         everything: Callable[[], Everything],
         wall_clock_us: Callable[[], int],
     ) -> None:
@@ -186,9 +187,9 @@ class ManifestLog:
         return self._sequence > 0
 
     def _clear(self) -> None:
-        self._removed: list[tuple[int, int]] = []
+        self._removed: list[tuple[TopicId, int]] = []
         self._added: dict[str, list[SegmentPart]] = {}
-        self._starts: dict[int, int] = {}
+        self._starts: dict[TopicId, int] = {}
         self._topics: dict[str, bytes | None] = {}
         self._subscriptions: Subscriptions = {}
 
@@ -197,7 +198,7 @@ class ManifestLog:
         *,
         added: Mapping[str, list[SegmentPart]] | None = None,
         removed: Iterable[PartRecord] = (),
-        starts: Mapping[int, int] | None = None,
+        starts: Mapping[TopicId, int] | None = None,
         topics: Mapping[str, bytes | None] | None = None,
         subscriptions: Subscriptions | None = None,
     ) -> None:
@@ -231,7 +232,7 @@ class ManifestLog:
         """
         self._held = claimed
 
-    def release(self, epoch: int = 0) -> None:
+    def release(self, epoch: OwnerEpoch = NO_OWNER_EPOCH) -> None:
         """Write again: the former owner is fenced, or there is none.
 
         Args:
@@ -275,7 +276,7 @@ class ManifestLog:
         self._previous_snapshot = bucket.snapshot_key
         self._checked = True
 
-    def _fenced(self, bucket: Bucket, epoch: int) -> OwnerFencedError:
+    def _fenced(self, bucket: Bucket, epoch: OwnerEpoch) -> OwnerFencedError:
         return OwnerFencedError(
             f"{self._storage.url}: a broker of epoch {bucket.epoch} owns this history; this one has epoch {epoch} and"
             " stops"
@@ -295,7 +296,7 @@ class ManifestLog:
                 return bucket
         raise error
 
-    async def take_over(self, bucket: Bucket, epoch: int) -> None:
+    async def take_over(self, bucket: Bucket, epoch: OwnerEpoch) -> None:
         """Take over the bucket from a former owner, or continue it under a higher epoch, by writing a snapshot.
 
         The caller must have entered everything that ``bucket`` lists. A former owner that returns finds the new owner's

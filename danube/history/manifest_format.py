@@ -27,6 +27,7 @@ import msgspec
 from danube.history.segment import SegmentPart, extend_crc
 from danube.model.batch import crc32c
 from danube.model.errors import DataLossError, FailedPreconditionError
+from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, TopicId
 
 __all__ = [
     "FORMAT_VERSION",
@@ -62,7 +63,7 @@ class ManifestKind(enum.IntEnum):
     """Only the number of its pieces."""
 
 
-Subscriptions = dict[int, dict[str, tuple[bytes, bytes]]]
+Subscriptions = dict[TopicId, dict[str, tuple[bytes, bytes]]]
 """Topic id, subscription name, (record, cursor)."""
 
 
@@ -72,14 +73,14 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     kind: int
     incarnation: str
     """Identity of the metadata store that it describes."""
-    epoch: int
+    epoch: OwnerEpoch
     sequence: int
     created_us: int
-    removed: list[tuple[int, int]]
+    removed: list[tuple[TopicId, int]]
     """(topic id, base offset) of removed parts. Applied before ``added``."""
     added: dict[str, list[SegmentPart]]
     """Object key to the referenced parts in it."""
-    starts: dict[int, int]
+    starts: dict[TopicId, int]
     """Topic id to its start offset, where retention has moved it."""
     topics: dict[str, bytes | None]
     """Topic name to its record; None: it was deleted. A name without a leading slash is a namespace,
@@ -175,15 +176,15 @@ class Bucket:
     """
 
     def __init__(self) -> None:
-        self.epoch = 0
+        self.epoch = NO_OWNER_EPOCH
         self.incarnation = ""
         self.created_us = 0
         self.snapshot_key = ""
         self._empty()
 
     def _empty(self) -> None:
-        self.parts: dict[int, dict[int, tuple[str, SegmentPart]]] = {}
-        self.starts: dict[int, int] = {}
+        self.parts: dict[TopicId, dict[int, tuple[str, SegmentPart]]] = {}
+        self.starts: dict[TopicId, int] = {}
         self.topics: dict[str, bytes] = {}
         self.namespaces: dict[str, bytes] = {}
         self.subscriptions: Subscriptions = {}

@@ -28,6 +28,7 @@ from danube.history.parts import PartRecord, TopicHistory
 from danube.history.reader import SegmentReader
 from danube.history.segment import SegmentBuilder, SegmentKind
 from danube.model.errors import DataLossError, StorageNotFoundError, StorageRangeError
+from danube.model.ids import ProducerId, TopicId
 from danube.model.limits import MIB, Limits
 from danube.storage import Storage
 
@@ -61,7 +62,7 @@ class Merger:
         self.merged_parts = 0
         """Number of parts merged since the broker was started."""
 
-    async def merge(self, storage: str, wanted: frozenset[int] = frozenset()) -> int:
+    async def merge(self, storage: str, wanted: frozenset[TopicId] = frozenset()) -> int:
         """Merge the due parts of a storage now; return the number of merged parts.
 
         Args:
@@ -142,10 +143,10 @@ class Merger:
         topic_id = run[0].part.topic_id
         offset, end = run[0].part.base_offset, run[-1].part.end_offset
         names = await self._reader.names(run[0])
-        producers: dict[int, str] = {}
+        producers: dict[ProducerId, str] = {}
         for record in run:
             producers |= (await self._reader.names(record))[1]
-        seen: set[int] = set()
+        seen: set[ProducerId] = set()
         builder.begin(topic_id, names[0])
         while offset < end:
             batches = await self._reader.read(topic_id, offset, MIB)

@@ -19,6 +19,7 @@ from danube.history.segment import (
     read_trailer,
 )
 from danube.model.errors import StorageUnavailableError
+from danube.model.ids import OwnerEpoch
 from danube.model.limits import KIB, MIB
 from danube.storage import Storage
 
@@ -28,7 +29,7 @@ _PIECE_BYTES: Final = 2 * MIB
 _FOOTER_GUESS_BYTES: Final = 64 * KIB
 
 
-def object_name(cluster: str, created_us: int, epoch: int, rng: random.Random) -> str:
+def object_name(cluster: str, created_us: int, epoch: OwnerEpoch, rng: random.Random) -> str:
     """Return a unique new key; keys sort by time."""
     return f"{segment_prefix(cluster)}{created_us:016x}-{epoch:x}-{rng.getrandbits(64):016x}.seg"
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from danube.history.segment import SegmentPart
+from danube.model.ids import TopicId
 from danube.model.query_api import LogPart
 
 __all__ = ["ObjectRecord", "ObjectRef", "PartRecord", "TopicHistory", "from_log_part", "to_log_part"]
@@ -22,7 +23,7 @@ def to_log_part(storage: str, key: str, object_bytes: int, part: SegmentPart) ->
     return LogPart(storage, key, object_bytes, *msgspec.structs.astuple(part)[1:])
 
 
-def from_log_part(topic_id: int, part: LogPart) -> SegmentPart:
+def from_log_part(topic_id: TopicId, part: LogPart) -> SegmentPart:
     """Convert a part from its form in the API."""
     return SegmentPart(topic_id, *msgspec.structs.astuple(part)[3:])
 

@@ -30,6 +30,7 @@ from danube.model.errors import (
     StorageRangeError,
     StorageUnavailableError,
 )
+from danube.model.ids import ProducerId, TopicId
 from danube.model.limits import KIB, MIB, Limits
 from danube.storage import Storage
 
@@ -96,7 +97,7 @@ class SegmentReader:
         self._index_bytes = 0
         self._first_reads: OrderedDict[tuple[ObjectRef, int, int], bytes] = OrderedDict()
         self._footers: OrderedDict[ObjectRef, SegmentFooter] = OrderedDict()
-        self._streams: OrderedDict[tuple[int, int], _Place] = OrderedDict()
+        self._streams: OrderedDict[tuple[TopicId, int], _Place] = OrderedDict()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -107,12 +108,12 @@ class SegmentReader:
 
     # --- Interface of TopicLog ---
 
-    def end_offset(self, topic_id: int) -> int:
+    def end_offset(self, topic_id: TopicId) -> int:
         """Return the offset after the last sealed one."""
         topic = self._catalogue.find(topic_id)
         return topic.end_offset if topic is not None else 0
 
-    async def read(self, topic_id: int, offset: int, max_bytes: int) -> list[StoredBatch]:
+    async def read(self, topic_id: TopicId, offset: int, max_bytes: int) -> list[StoredBatch]:
         """Return sealed batches from the one that holds ``offset`` on (or the next one), about ``max_bytes``.
 
         All batches of one call come from one part. An empty list means that nothing from ``offset`` on is sealed.
@@ -135,7 +136,7 @@ class SegmentReader:
             return found
         return []
 
-    async def offset_at(self, topic_id: int, time_us: int) -> int | None:
+    async def offset_at(self, topic_id: TopicId, time_us: int) -> int | None:
         """Return the first sealed offset appended at or after a time; None if all are older.
 
         Raises the errors of :meth:`read`.
@@ -163,7 +164,7 @@ class SegmentReader:
                     return batch.base_offset
             base = batches[-1].end_offset
 
-    async def names(self, record: PartRecord) -> tuple[str, dict[int, str]]:
+    async def names(self, record: PartRecord) -> tuple[str, dict[ProducerId, str]]:
         """Return the topic's name when the part's object was written, and the names of its producers.
 
         Raises the errors of :meth:`read`.
@@ -193,7 +194,7 @@ class SegmentReader:
 
     # --- Parts ---
 
-    def _lookup(self, topic_id: int, offset: int) -> PartRecord | None:
+    def _lookup(self, topic_id: TopicId, offset: int) -> PartRecord | None:
         topic = self._catalogue.find(topic_id)
         return topic.find(max(offset, topic.start_offset)) if topic is not None else None
 
@@ -386,7 +387,7 @@ class SegmentReader:
             del self._fetches[key]
             fetch.done.set()
 
-    def _remember(self, topic_id: int, offset: int, record: PartRecord, position: int, ahead: int) -> None:
+    def _remember(self, topic_id: TopicId, offset: int, record: PartRecord, position: int, ahead: int) -> None:
         """Record that a reader is expected to continue here."""
         ahead = min(max(1, 2 * ahead), _MAX_AHEAD)
         if position >= record.part.end:

@@ -39,6 +39,7 @@ from danube.history.segment import (
 )
 from danube.history.survey import Chain, FoundObject, Survey, promised_parts
 from danube.model.errors import DataLossError, StorageNotFoundError
+from danube.model.ids import TopicId
 from danube.model.limits import KIB, MIB
 from danube.storage import Storage
 
@@ -65,7 +66,7 @@ async def survey_bucket(storage: Storage, cluster: str) -> Survey:
     return survey
 
 
-async def survey_topics(storage: Storage, cluster: str, bucket: Bucket, topic_ids: Iterable[int]) -> Survey:
+async def survey_topics(storage: Storage, cluster: str, bucket: Bucket, topic_ids: Iterable[TopicId]) -> Survey:
     """Survey only the objects that given manifests list for some topics.
 
     Raises:

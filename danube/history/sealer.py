@@ -39,6 +39,7 @@ from danube.history.segment import SegmentPart
 from danube.log import Journal, StoredBatch, TopicLog
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageError
+from danube.model.ids import NO_PRODUCER, OwnerEpoch, ProducerId, TopicId
 from danube.model.limits import KIB, MIB, Limits
 from danube.storage import Storage
 
@@ -55,7 +56,7 @@ class Sealable(Protocol):
     """Interface of a topic for the sealer."""
 
     name: str
-    topic_id: int
+    topic_id: TopicId
 
     @property
     def log(self) -> TopicLog:
@@ -72,7 +73,7 @@ class Sealable(Protocol):
         """Whether it was deleted or stopped."""
         ...
 
-    def producer_name(self, producer_id: int) -> str:
+    def producer_name(self, producer_id: ProducerId) -> str:
         """Return the name of a producer."""
         ...
 
@@ -100,7 +101,7 @@ class SealingStatus(msgspec.Struct, frozen=True):
 class _Request:
     """A request to seal all present batches of some topics."""
 
-    def __init__(self, topic_ids: Sequence[int]) -> None:
+    def __init__(self, topic_ids: Sequence[TopicId]) -> None:
         self.topic_ids = topic_ids
         self.done = trio.Event()
         self.error: BaseException | None = None
@@ -141,12 +142,12 @@ class Sealer:
         self._clock_us = wall_clock_us
         self._of_topics = of_topics
         self._expire = expire
-        self._topics: dict[int, Sealable] = {}
+        self._topics: dict[TopicId, Sealable] = {}
         # Topics with unsealed batches, in the order in which they got them.
-        self._unsealed: dict[int, None] = {}
-        self._full: dict[int, None] = {}
+        self._unsealed: dict[TopicId, None] = {}
+        self._full: dict[TopicId, None] = {}
         # Topics that the last round failed to seal; True: they must be sealed completely.
-        self._left: dict[int, bool] = {}
+        self._left: dict[TopicId, bool] = {}
         self._requests: list[_Request] = []
         # Buffers of stored objects, for reuse: allocating fresh pages would take time in the event loop.
         self._buffers: list[bytearray] = []
@@ -163,7 +164,7 @@ class Sealer:
         self._topics[topic.topic_id] = topic
         self.unsealed(topic.log)
 
-    def forget(self, topic_id: int) -> None:
+    def forget(self, topic_id: TopicId) -> None:
         """Remove a deleted topic."""
         self._topics.pop(topic_id, None)
         self._unsealed.pop(topic_id, None)
@@ -292,10 +293,10 @@ class Sealer:
             del self._unsealed[topic_id]
         return None
 
-    def _due(self, requests: Sequence[_Request]) -> tuple[list[Sealable], set[int]]:
+    def _due(self, requests: Sequence[_Request]) -> tuple[list[Sealable], set[TopicId]]:
         """Return the topics that are due, and the ids of those to be sealed completely."""
-        ids: dict[int, None] = dict.fromkeys(topic_id for request in requests for topic_id in request.topic_ids)
-        whole: set[int] = set(ids)
+        ids: dict[TopicId, None] = dict.fromkeys(topic_id for request in requests for topic_id in request.topic_ids)
+        whole: set[TopicId] = set(ids)
         left, self._left = self._left, {}
         ids |= dict.fromkeys(left)
         whole |= {topic_id for topic_id, everything in left.items() if everything}
@@ -324,7 +325,7 @@ class Sealer:
 
     # --- One round ---
 
-    async def _seal(self, due: Sequence[Sealable], whole: set[int]) -> None:
+    async def _seal(self, due: Sequence[Sealable], whole: set[TopicId]) -> None:
         # Changes of the catalogue whose manifest an earlier round has failed to write.
         await self._manifests.flush()
         for topic in due:
@@ -355,7 +356,7 @@ class Sealer:
             if topic.log.unsealed_bytes:
                 self._unsealed[topic.topic_id] = None
 
-    async def _build(self, topics: Sequence[Sealable], whole: set[int]) -> AsyncGenerator[BuiltObject, None]:
+    async def _build(self, topics: Sequence[Sealable], whole: set[TopicId]) -> AsyncGenerator[BuiltObject, None]:
         """Yield full objects with the topics' batches."""
         packer: Packer | None = None
         for topic in topics:

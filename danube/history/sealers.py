@@ -12,6 +12,7 @@ import trio
 
 from danube.history.sealer import Sealable, Sealer, SealingStatus
 from danube.log import TopicLog
+from danube.model.ids import TopicId
 
 __all__ = ["Sealers"]
 
@@ -21,14 +22,14 @@ class Sealers:
 
     def __init__(self, sealers: Mapping[str, Sealer]) -> None:
         self._sealers = sealers
-        self._of_topic: dict[int, Sealer] = {}
+        self._of_topic: dict[TopicId, Sealer] = {}
 
     def watch(self, topic: Sealable) -> None:
         """Seal a topic from now on, into its storage."""
         sealer = self._of_topic[topic.topic_id] = self._sealers[topic.storage]
         sealer.watch(topic)
 
-    def forget(self, topic_id: int) -> None:
+    def forget(self, topic_id: TopicId) -> None:
         """Remove a deleted topic."""
         sealer = self._of_topic.pop(topic_id, None)
         if sealer is not None:

@@ -51,6 +51,7 @@ import msgspec
 from danube.log.cache import StoredBatch
 from danube.model.batch import CRC_RESIDUE, STAMP_SIZE, Stamp, check_part, crc32c, read_stamp
 from danube.model.errors import CorruptBatchError, DataLossError
+from danube.model.ids import OwnerEpoch, ProducerId, TopicId
 
 __all__ = [
     "ControlEntry",
@@ -104,7 +105,7 @@ class SegmentKind(enum.IntEnum):
 class SegmentPart(msgspec.Struct, frozen=True, array_like=True):
     """One topic's part of an object: a half-open range of its offsets, and the location of its bytes."""
 
-    topic_id: int
+    topic_id: TopicId
     base_offset: int
     end_offset: int
     first_time_us: int
@@ -120,7 +121,7 @@ class SegmentPart(msgspec.Struct, frozen=True, array_like=True):
     index_start: int
     index_count: int
     index_crc: int
-    epoch: int
+    epoch: OwnerEpoch
     """Epoch of the owner that sealed it."""
 
     @property
@@ -138,19 +139,19 @@ class ControlEntry(NamedTuple):
     """A journal entry that is not a batch: its type, its topic, its payload."""
 
     type: int
-    topic_id: int
+    topic_id: TopicId
     payload: bytes
 
 
 class SegmentFooter(msgspec.Struct, frozen=True, array_like=True):
     """The footer of an object: its parts, and the names in them."""
 
-    epoch: int
+    epoch: OwnerEpoch
     created_us: int
     parts: list[SegmentPart]
-    names: dict[int, str]
+    names: dict[TopicId, str]
     """Topic id to the topic's name when the object was written."""
-    producers: dict[int, str]
+    producers: dict[ProducerId, str]
     """Producer id to name, for the producers in the object; missing if the producer's state has expired."""
     control_start: int = 0
     control_end: int = 0
@@ -158,7 +159,8 @@ class SegmentFooter(msgspec.Struct, frozen=True, array_like=True):
 
 
 _FOOTER = msgspec.msgpack.Decoder(SegmentFooter)
-_CONTROL = msgspec.msgpack.Decoder(list[tuple[int, int, bytes]])
+_CONTROL = msgspec.msgpack.Decoder(list[tuple[int, TopicId, bytes]])
+_NO_PART: Final = TopicId(-1)
 
 
 class Trailer(NamedTuple):
@@ -179,7 +181,7 @@ class SegmentBuilder:
     so a used buffer may be passed, which avoids the cost of fresh pages.
     """
 
-    def __init__(self, kind: SegmentKind, epoch: int, created_us: int, buffer: bytearray | None = None) -> None:
+    def __init__(self, kind: SegmentKind, epoch: OwnerEpoch, created_us: int, buffer: bytearray | None = None) -> None:
         self._kind = kind
         self._epoch = epoch
         self._created_us = created_us
@@ -191,11 +193,11 @@ class SegmentBuilder:
         self._body_crc = crc32c(head)
         self._parts: list[SegmentPart] = []
         self._indexes: list[bytes] = []
-        self._names: dict[int, str] = {}
-        self._producers: dict[int, str] = {}
+        self._names: dict[TopicId, str] = {}
+        self._producers: dict[ProducerId, str] = {}
         self._control = (0, 0, 0)
         # The part being built.
-        self._topic_id = -1
+        self._topic_id = _NO_PART
         self._start = self._base = self._end = self._first_us = self._last_us = self._batches = self._crc = 0
         self._index: list[bytes] = []
         self._indexed_at = 0
@@ -210,7 +212,7 @@ class SegmentBuilder:
         """Number of complete parts."""
         return len(self._parts)
 
-    def begin(self, topic_id: int, name: str) -> None:
+    def begin(self, topic_id: TopicId, name: str) -> None:
         """Begin the part of a topic."""
         assert self._topic_id < 0, "the last part was not ended"
         assert self._control == (0, 0, 0), "parts come before control entries"
@@ -240,7 +242,7 @@ class SegmentBuilder:
         self._append(stamp)
         self._append(part)
 
-    def end(self, producers: dict[int, str]) -> SegmentPart:
+    def end(self, producers: dict[ProducerId, str]) -> SegmentPart:
         """End the part (of at least one batch), and record its producers' names."""
         assert self._batches, "a part holds at least one batch"
         index = b"".join(self._index)
@@ -262,12 +264,12 @@ class SegmentBuilder:
         self._indexes.append(index)
         self._parts.append(part)
         self._producers.update(producers)
-        self._topic_id = -1
+        self._topic_id = _NO_PART
         return part
 
     def abandon(self) -> None:
         """Discard the open part. Its bytes stay in the object, unreferenced."""
-        self._topic_id = -1
+        self._topic_id = _NO_PART
 
     def control(self, entries: Sequence[ControlEntry]) -> None:
         """Add control entries, in their order."""
@@ -302,7 +304,7 @@ class SegmentBuilder:
 # --- Reading ---
 
 
-def read_header(data: bytes, where: str) -> tuple[SegmentKind, int]:
+def read_header(data: bytes, where: str) -> tuple[SegmentKind, OwnerEpoch]:
     """Return kind and owner epoch from the first 32 bytes of an object; ``where`` names it in errors.
 
     Raises:
@@ -417,7 +419,7 @@ def read_index(data: bytes, part: SegmentPart, where: str) -> PartIndex:
     return PartIndex(data)
 
 
-def cut_batches(data: bytes, at: int, size: int, topic_id: int) -> Iterator[tuple[StoredBatch | None, int, int]]:
+def cut_batches(data: bytes, at: int, size: int, topic_id: TopicId) -> Iterator[tuple[StoredBatch | None, int, int]]:
     """Cut batches out of ``data[at:size]``, bytes of a part that begin with a batch, and verify them.
 
     Yields ``(batch, next position, 0)`` for each whole batch, and last ``(None, position, missing)``: the end position,

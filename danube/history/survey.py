@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from danube.history.manifest_format import Bucket
 from danube.history.segment import SegmentFooter, SegmentPart
+from danube.model.ids import TopicId
 
 __all__ = ["Chain", "FoundObject", "Survey", "promised_parts"]
 
@@ -22,7 +23,7 @@ class FoundObject(NamedTuple):
 class Chain(NamedTuple):
     """The restorable parts of one topic or partition."""
 
-    topic_id: int
+    topic_id: TopicId
     start_offset: int
     end_offset: int
     parts: list[tuple[str, SegmentPart]]
@@ -46,9 +47,9 @@ class Survey:
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         self.objects: dict[str, FoundObject] = {}
-        self.damage: dict[int, list[str]] = {}
+        self.damage: dict[TopicId, list[str]] = {}
         self.broken: list[tuple[str, str]] = []
-        self._unlisted: dict[int, list[tuple[str, SegmentPart]]] = {}
+        self._unlisted: dict[TopicId, list[tuple[str, SegmentPart]]] = {}
 
     def note_unlisted(self) -> None:
         """Add the parts of objects that no manifest mentions."""
@@ -58,7 +59,7 @@ class Survey:
                 for part in found.footer.parts:
                     self._unlisted.setdefault(part.topic_id, []).append((key, part))
 
-    def found_names(self) -> dict[int, str]:
+    def found_names(self) -> dict[TopicId, str]:
         """Return ids and names of topics that appear only in footers.
 
         A topic that is missing in the manifests, although they are newer than its objects, was deleted; it is not
@@ -71,7 +72,7 @@ class Survey:
             if self.objects[key].footer.created_us > self.bucket.created_us
         }
 
-    def chain(self, topic_id: int) -> Chain:
+    def chain(self, topic_id: TopicId) -> Chain:
         """Return the restorable parts of a topic."""
         listed = [part for _, part in sorted(self.bucket.parts.get(topic_id, {}).items())]
         parts = list(listed)
@@ -102,7 +103,7 @@ class Survey:
             self.damage.setdefault(part.topic_id, []).append(f"offsets [{part.base_offset}, {part.end_offset}): {what}")
 
 
-def promised_parts(bucket: Bucket, topic_ids: Iterable[int]) -> dict[str, list[SegmentPart]]:
+def promised_parts(bucket: Bucket, topic_ids: Iterable[TopicId]) -> dict[str, list[SegmentPart]]:
     """Return the listed parts of topics by object."""
     promised: dict[str, list[SegmentPart]] = {}
     for topic_id in topic_ids:

@@ -52,6 +52,7 @@ from danube.history.remote.format import (
 )
 from danube.history.remote.replay import Replay
 from danube.model.errors import DanubeError, DataLossError, OwnerFencedError, StorageExistsError, StorageNotFoundError
+from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch
 from danube.storage import Storage
 
 __all__ = ["Claim", "Listing", "highest_epoch", "put_once"]
@@ -59,17 +60,17 @@ __all__ = ["Claim", "Listing", "highest_epoch", "put_once"]
 _AT_ONCE: Final = 4
 """Number of commits read concurrently."""
 
-Listing = dict[int, list[int]]
+Listing = dict[OwnerEpoch, list[int]]
 """Epoch to its sequences, in order."""
 
 
-async def highest_epoch(storage: Storage, cluster: str) -> int:
+async def highest_epoch(storage: Storage, cluster: str) -> OwnerEpoch:
     """Return the highest epoch with commits in a bucket, 0 if there are none. A new owner takes a higher one.
 
     Raises:
         StorageError: the backend cannot be read.
     """
-    return max(await _list(storage, cluster), default=0)
+    return max(await _list(storage, cluster), default=NO_OWNER_EPOCH)
 
 
 async def _list(storage: Storage, cluster: str) -> Listing:
@@ -129,7 +130,7 @@ class Claim:
     """
 
     def __init__(
-        self, storage: Storage, cluster: str, epoch: int, owner: str, wall_clock_us: Callable[[], int]
+        self, storage: Storage, cluster: str, epoch: OwnerEpoch, owner: str, wall_clock_us: Callable[[], int]
     ) -> None:
         self._storage = storage
         self._cluster = cluster
@@ -171,11 +172,11 @@ class Claim:
         self.replay.finish()
 
     def _check_higher(self, listing: Listing, ours: int) -> None:
-        highest = max(listing, default=0)
+        highest = max(listing, default=NO_OWNER_EPOCH)
         if highest > ours:
             raise self._fenced(highest)
 
-    def _fenced(self, epoch: int) -> OwnerFencedError:
+    def _fenced(self, epoch: OwnerEpoch) -> OwnerFencedError:
         return OwnerFencedError(
             f"{self._storage.url}: another broker, of epoch {epoch}, owns the topics of durability 'remote' of cluster"
             f" {self._cluster!r}; this one, of epoch {self._epoch}, stops"
@@ -191,7 +192,7 @@ class Claim:
         self.replay, self.stored = Replay(), []
         self.snapshot = start = await self._find_snapshot(former)
         self._begun = start
-        first = Position(0, 0)
+        first = Position(NO_OWNER_EPOCH, 0)
         if start is not None:
             commit = await self._read_listed(start)
             self.replay.begin(await self._read_snapshot(commit, start))
@@ -231,7 +232,7 @@ class Claim:
                     return None  # there is none yet
         return None
 
-    async def _leave(self, epoch: int, sequences: list[int]) -> None:
+    async def _leave(self, epoch: OwnerEpoch, sequences: list[int]) -> None:
         """Record the remaining commits of an epoch that the snapshot covers: all but its fence may be deleted."""
         for sequence in reversed(sequences):
             head = (await self._read_listed(Position(epoch, sequence))).head
@@ -241,7 +242,7 @@ class Claim:
                 break
         self.stored += [Position(epoch, sequence) for sequence in sequences]
 
-    async def _read_epoch(self, epoch: int, sequence: int, listed: set[int]) -> None:
+    async def _read_epoch(self, epoch: OwnerEpoch, sequence: int, listed: set[int]) -> None:
         """Read the commits of an epoch from ``sequence`` on, up to the fence, which is put if it is missing."""
         while True:
             run = 0
@@ -262,7 +263,7 @@ class Claim:
                     await self._pass_fence(commit.head)
                     return
                 if commit.head.snapshot is not None:
-                    self.snapshot = max(Position(*commit.head.snapshot), self.snapshot or Position(0, 0))
+                    self.snapshot = max(Position(*commit.head.snapshot), self.snapshot or Position(NO_OWNER_EPOCH, 0))
                 self.replay.apply(commit, self._where(commit.head.position))
                 self.stored.append(commit.head.position)
                 sequence += 1

@@ -42,6 +42,7 @@ from danube.history.segment import (
 )
 from danube.model.batch import crc32c
 from danube.model.errors import DataLossError
+from danube.model.ids import NO_TOPIC, OwnerEpoch, TopicId
 
 __all__ = [
     "Change",
@@ -84,7 +85,7 @@ _PIECES_TYPE: Final = 66
 class Position(NamedTuple):
     """The place of a commit. Positions compare in the order of the log."""
 
-    epoch: int
+    epoch: OwnerEpoch
     sequence: int
 
 
@@ -111,7 +112,7 @@ def parse_key(cluster: str, key: str) -> Position:
         raise DataLossError(
             f"{key} is not the key of a commit; remove objects that are not Danube's from {wal_prefix(cluster)}"
         ) from None
-    return Position(epoch, sequence)
+    return Position(OwnerEpoch(epoch), sequence)
 
 
 def pieces_prefix(cluster: str) -> str:
@@ -128,7 +129,7 @@ def parse_pieces_key(cluster: str, key: str) -> Position | None:
     """Return the position of the snapshot that a piece belongs to; None for other keys."""
     epoch, _, rest = key.removeprefix(pieces_prefix(cluster)).partition("/")
     try:
-        return Position(int(epoch, 16), int(rest.partition("-")[0], 16))
+        return Position(OwnerEpoch(int(epoch, 16)), int(rest.partition("-")[0], 16))
     except ValueError:
         return None
 
@@ -149,12 +150,12 @@ class CommitHead(msgspec.Struct, frozen=True, array_like=True):
     cluster: str
     owner: str
     """Unique name of one broker process: two owners never write the same bytes."""
-    writer_epoch: int
+    writer_epoch: OwnerEpoch
     """Epoch of the owner that wrote it."""
-    epoch: int
+    epoch: OwnerEpoch
     """Epoch of the owner whose log it is in; differs only in a FENCE."""
     sequence: int
-    snapshot: tuple[int, int] | None
+    snapshot: tuple[OwnerEpoch, int] | None
     """Epoch and sequence of the newest snapshot that had settled when this commit was built."""
     settled: int
     """Every commit of its epoch below this sequence had settled, too. A SNAPSHOT is the combined state of these, and
@@ -177,7 +178,7 @@ class TopicStored(_Change, tag=1):
     """A topic was created, or its record has changed. A partitioned topic is one record with several ids."""
 
     name: str
-    topic_ids: list[int]
+    topic_ids: list[TopicId]
     record: bytes
 
 
@@ -185,13 +186,13 @@ class TopicDeleted(_Change, tag=2):
     """A topic was deleted, with everything that belongs to it."""
 
     name: str
-    topic_ids: list[int]
+    topic_ids: list[TopicId]
 
 
 class SubscriptionStored(_Change, tag=3):
     """A subscription was created, or its record has changed."""
 
-    topic_id: int
+    topic_id: TopicId
     name: str
     record: bytes
 
@@ -199,7 +200,7 @@ class SubscriptionStored(_Change, tag=3):
 class SubscriptionDeleted(_Change, tag=4):
     """A subscription was deleted."""
 
-    topic_id: int
+    topic_id: TopicId
     name: str
 
 
@@ -226,11 +227,11 @@ def decode_change(payload: bytes) -> Change:
 class RemoteState(msgspec.Struct, array_like=True):
     """The broker's state of its topics of durability ``remote``; the payloads are opaque here."""
 
-    topics: dict[str, tuple[list[int], bytes]]
+    topics: dict[str, tuple[list[TopicId], bytes]]
     """Topic name to its ids and its record."""
-    subscriptions: dict[int, dict[str, bytes]]
+    subscriptions: dict[TopicId, dict[str, bytes]]
     """Topic id to subscription name to its record."""
-    topic_snapshots: dict[int, bytes]
+    topic_snapshots: dict[TopicId, bytes]
     """Topic id to offsets and producers."""
     cursor_snapshots: dict[int, bytes]
     """Subscription id to its cursor."""
@@ -239,7 +240,7 @@ class RemoteState(msgspec.Struct, array_like=True):
 class SnapshotObject(msgspec.Struct, frozen=True, array_like=True):
     """An older commit some of whose parts are still needed."""
 
-    epoch: int
+    epoch: OwnerEpoch
     sequence: int
     size_bytes: int
     created_us: int
@@ -250,7 +251,7 @@ class SnapshotBody(msgspec.Struct, frozen=True, array_like=True):
     """Contents of a SNAPSHOT."""
 
     state: RemoteState
-    next_offsets: dict[int, int]
+    next_offsets: dict[TopicId, int]
     """Topic id to the offset after its last settled record."""
     objects: list[SnapshotObject]
 
@@ -283,7 +284,7 @@ class DecodedCommit(NamedTuple):
 
 def head_entry(head: CommitHead) -> ControlEntry:
     """Return the first entry of every control section."""
-    return ControlEntry(_HEAD_TYPE, 0, _encode(head))
+    return ControlEntry(_HEAD_TYPE, NO_TOPIC, _encode(head))
 
 
 def snapshot_body(body: SnapshotBody) -> bytes:
@@ -293,12 +294,12 @@ def snapshot_body(body: SnapshotBody) -> bytes:
 
 def snapshot_entry(body: bytes) -> ControlEntry:
     """Return the entry after the head of a SNAPSHOT, for the result of :func:`snapshot_body`."""
-    return ControlEntry(_SNAPSHOT_TYPE, 0, body)
+    return ControlEntry(_SNAPSHOT_TYPE, NO_TOPIC, body)
 
 
 def pieces_entry(body: bytes, count: int) -> ControlEntry:
     """Return the entry after the head of a SNAPSHOT whose body is in pieces."""
-    return ControlEntry(_PIECES_TYPE, 0, _encode(SnapshotPieces(count, crc32c(body))))
+    return ControlEntry(_PIECES_TYPE, NO_TOPIC, _encode(SnapshotPieces(count, crc32c(body))))
 
 
 def encode_marker(head: CommitHead, created_us: int, entries: Iterable[ControlEntry] = ()) -> bytes:

@@ -74,6 +74,7 @@ from danube.model.errors import (
     StorageUnavailableError,
     UnavailableError,
 )
+from danube.model.ids import ProducerId, TopicId
 from danube.model.limits import Limits
 from danube.storage import Storage
 
@@ -105,11 +106,11 @@ class RemoteBroker(Protocol):
         """
         ...
 
-    def topic_name(self, topic_id: int) -> str:
+    def topic_name(self, topic_id: TopicId) -> str:
         """Return the name of a topic; empty if it is deleted."""
         ...
 
-    def producer_name(self, topic_id: int, producer_id: int) -> str:
+    def producer_name(self, topic_id: TopicId, producer_id: ProducerId) -> str:
         """Return the name of a producer; empty if its state has expired."""
         ...
 
@@ -175,7 +176,7 @@ class RemoteJournal:
         commit_bytes = min(limits.remote_commit_bytes, storage.capabilities.max_object_bytes // 16)
         self._queue = CommitQueue(1, limits.remote_in_flight, commit_bytes)
         self._stored = StoredCommits()
-        self._next_offsets: dict[int, int] = {}
+        self._next_offsets: dict[TopicId, int] = {}
         self._needed: dict[Position, SnapshotObject] = {}
         """Commits with batches that may not be listed in any manifest."""
         self._snapshot: Position | None = None
@@ -421,7 +422,7 @@ class RemoteJournal:
 
     def _add_batches(self, builder: SegmentBuilder, entries: Sequence[Entry]) -> list[ControlEntry]:
         """Add one part for each topic; return the entries that are not batches."""
-        topics: dict[int, list[StoredBatch]] = {}
+        topics: dict[TopicId, list[StoredBatch]] = {}
         control: list[ControlEntry] = []
         for entry in entries:
             if entry.type is EntryType.BATCH:
@@ -525,7 +526,7 @@ class RemoteJournal:
         self._next_offsets = {number: offset for number, offset in self._next_offsets.items() if number in ids}
         return SnapshotBody(state, dict(self._next_offsets), list(self._needed.values()))
 
-    def unsealed(self, topic_id: int) -> list[PartRecord]:
+    def unsealed(self, topic_id: TopicId) -> list[PartRecord]:
         """Return the parts of a topic that are only in commits, in the order of their offsets."""
         history = self._catalogue.find(topic_id)
         commits = self._catalogue.commits

@@ -28,6 +28,7 @@ from danube.log.format import EntryType
 from danube.log.recovered import WINDOW_BATCHES, ProducedBatch, Visitor
 from danube.model.batch import BatchFlags
 from danube.model.errors import CorruptBatchError, DataLossError
+from danube.model.ids import ProducerId, TopicId
 from danube.model.policies import Durability
 
 __all__ = ["LiveObject", "RemoteRecovered", "RemoteTopicState", "Replay"]
@@ -45,7 +46,7 @@ class RemoteTopicState:
 
     def __init__(self, next_offset: int = 0) -> None:
         self.next_offset = next_offset
-        self.producers: dict[int, deque[ProducedBatch]] = {}
+        self.producers: dict[ProducerId, deque[ProducedBatch]] = {}
 
 
 class LiveObject(NamedTuple):
@@ -69,7 +70,7 @@ class RemoteRecovered:
 
     def __init__(self) -> None:
         self.state = RemoteState({}, {}, {}, {})
-        self.topics: dict[int, RemoteTopicState] = {}
+        self.topics: dict[TopicId, RemoteTopicState] = {}
         self.control: list[ControlEntry] = []
         self.commits = 0
         self.batches = 0
