@@ -361,7 +361,7 @@ class ServedTopic(Protocol):
     """A plain topic or a partition, as seen by a face."""
 
     name: str
-    topic_id: int
+    topic_id: TopicId
     durability: Durability
     deleted: DanubeError | None
     """Why it is gone, if it was deleted."""

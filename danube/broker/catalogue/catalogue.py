@@ -70,7 +70,7 @@ _SETTLE_S: Final = 1.0
 _POLICIES = msgspec.msgpack.Decoder(TopicPolicies)
 
 
-def _subscription_key(topic_id: int, subscription: str) -> str:
+def _subscription_key(topic_id: TopicId, subscription: str) -> str:
     return f"/subscriptions/{topic_id:016x}/{subscription}"
 
 
@@ -262,7 +262,7 @@ class Catalogue(CatalogueRecords):
         self,
         topic: str,
         record: TopicRecord,
-        subscriptions: Mapping[int, Mapping[str, tuple[SubscriptionRecord, bytes]]],
+        subscriptions: Mapping[TopicId, Mapping[str, tuple[SubscriptionRecord, bytes]]],
     ) -> None:
         """Enter a topic that existed elsewhere, with its ids and subscriptions. May be repeated after an interruption.
 
@@ -321,7 +321,7 @@ class Catalogue(CatalogueRecords):
                 _log.warning("what is left of topic %r is swept at the next start: %s", topic, error)
             return record
 
-    async def _sweep(self, topic_id: int) -> None:
+    async def _sweep(self, topic_id: TopicId) -> None:
         for item in (await self._store.list(f"/subscriptions/{topic_id:016x}/"))[0]:
             record = decode_subscription(item.value)
             await self.snapshots.delete("cursors", record.subscription_id)
@@ -334,7 +334,7 @@ class Catalogue(CatalogueRecords):
         orphans = {int(item.key.split("/")[2], 16) for item in (await self._store.list("/subscriptions/"))[0]} - alive
         orphans |= await self.snapshots.ids("topics") - alive
         for topic_id in orphans:
-            await self._sweep(topic_id)
+            await self._sweep(TopicId(topic_id))
         # A checkpoint that was under way may have stored the cursor of a subscription that was just deleted.
         known = {
             record.subscription_id for records in (await self.subscriptions()).values() for record in records.values()
@@ -409,7 +409,12 @@ class Catalogue(CatalogueRecords):
             return await self._put_topic(topic, msgspec.structs.replace(record, policies=policies))
 
     async def plan_subscription(
-        self, topic: str, topic_id: int, subscription: str, changes: Mapping[str, Any], existing: Container[str] = ()
+        self,
+        topic: str,
+        topic_id: TopicId,
+        subscription: str,
+        changes: Mapping[str, Any],
+        existing: Container[str] = (),
     ) -> TopicRecord:
         """Store planned policy changes of a subscription that does not exist yet, and return the topic's new record.
 
@@ -428,7 +433,7 @@ class Catalogue(CatalogueRecords):
         async with self._changing():
             return await self._put_topic(topic, self.planned_with(topic, topic_id, subscription, changes, existing))
 
-    async def forget_planned(self, topic: str, topic_id: int, subscription: str) -> TopicRecord | None:
+    async def forget_planned(self, topic: str, topic_id: TopicId, subscription: str) -> TopicRecord | None:
         """Remove the planned changes of a subscription, and return the topic's new record; None if there were none.
 
         Args:
@@ -452,7 +457,7 @@ class Catalogue(CatalogueRecords):
         await self._put(self._topic_table, topic, record)
         return record
 
-    async def change_subscription(self, topic_id: int, name: str, record: SubscriptionRecord) -> None:
+    async def change_subscription(self, topic_id: TopicId, name: str, record: SubscriptionRecord) -> None:
         """Replace the record of a subscription.
 
         Raises:
@@ -467,17 +472,17 @@ class Catalogue(CatalogueRecords):
 
     # --- Subscriptions ---
 
-    async def subscriptions(self) -> dict[int, dict[str, SubscriptionRecord]]:
+    async def subscriptions(self) -> dict[TopicId, dict[str, SubscriptionRecord]]:
         """Return all durable subscriptions, by topic id and name."""
-        found: dict[int, dict[str, SubscriptionRecord]] = {}
+        found: dict[TopicId, dict[str, SubscriptionRecord]] = {}
         for item in (await self._store.list("/subscriptions/"))[0]:
             _, _, topic_id, name = item.key.split("/", 3)
-            found.setdefault(int(topic_id, 16), {})[name] = decode_subscription(item.value)
+            found.setdefault(TopicId(int(topic_id, 16)), {})[name] = decode_subscription(item.value)
         return found
 
     async def create_subscription(
         self,
-        topic_id: int,
+        topic_id: TopicId,
         name: str,
         kind: SubscriptionType,
         start_offset: int,
@@ -489,7 +494,7 @@ class Catalogue(CatalogueRecords):
             await self._store.put(_subscription_key(topic_id, name), _encode(record))
         return record
 
-    async def delete_subscription(self, topic_id: int, name: str, subscription_id: int) -> None:
+    async def delete_subscription(self, topic_id: TopicId, name: str, subscription_id: int) -> None:
         """Delete the records of a subscription and its cursor."""
         await self._store.delete(_subscription_key(topic_id, name))
         try:

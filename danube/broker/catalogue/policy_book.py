@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from danube.broker.intake.effective_policies import EffectivePolicies, stack
 from danube.model import TopicPolicies
+from danube.model.ids import TopicId
 from danube.model.names import validate_namespace, validate_topic
 from danube.model.policy_api import PolicyReport
 
@@ -46,7 +47,7 @@ class StoredPolicies(Protocol):
         """Return the record of a plain or partitioned topic; None if it does not exist."""
         ...
 
-    def locate(self, name: str, /) -> tuple[TopicRecord, int]:
+    def locate(self, name: str, /) -> tuple[TopicRecord, TopicId]:
         """Return the record of the topic that a plain topic or a partition belongs to, and its own id.
 
         Raises:

@@ -28,6 +28,7 @@ from danube.model import Limits, PoisonPolicy
 from danube.model.batch import PART_OVERHEAD, BatchFlags, CompositeRecord, Record
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError
+from danube.model.ids import ProducerId
 from danube.model.names import route_key
 
 __all__ = ["Letter", "Origin", "letters_of", "sort_letters", "within"]
@@ -56,7 +57,7 @@ class Origin(NamedTuple):
     subscription: str
     producer: str
     """Name of the producer of the batch; messages of a composite batch name their own."""
-    producer_id: int
+    producer_id: ProducerId
     addresses: str
     """Addresses of the broker, separated by commas."""
 
@@ -119,7 +120,7 @@ def _attributes(origin: Origin, item: Poisoned) -> dict[str, str]:
     }
 
 
-def _producer(name: str, producer_id: int) -> dict[str, str]:
+def _producer(name: str, producer_id: ProducerId) -> dict[str, str]:
     return {"x-original-producer": name, "x-original-producer-id": str(producer_id)}
 
 

@@ -11,6 +11,7 @@ from danube.broker.intake.internal_producer import Target
 from danube.broker.runtime.opened_batches import OpenedBatches
 from danube.log import Entry, MemoryLog, TopicLog
 from danube.model import Durability, Rate
+from danube.model.ids import OwnerEpoch, ProducerId, TopicId
 
 __all__ = ["Source"]
 
@@ -18,7 +19,7 @@ __all__ = ["Source"]
 class Source(Target, Protocol):
     """One plain topic or partition, as seen by its subscriptions and readers."""
 
-    topic_id: int
+    topic_id: TopicId
     durability: Durability
     storage: str
     kept: TopicLog | MemoryLog
@@ -47,7 +48,7 @@ class Source(Target, Protocol):
         ...
 
     @property
-    def owner_epoch(self) -> int:
+    def owner_epoch(self) -> OwnerEpoch:
         """The epoch under which this broker owns it; 0 if it stores no messages."""
         ...
 
@@ -65,7 +66,7 @@ class Source(Target, Protocol):
         """Return the rate of each subscription without a rate of its own."""
         ...
 
-    def producer_name(self, producer_id: int) -> str:
+    def producer_name(self, producer_id: ProducerId) -> str:
         """Return the name of the producer of a batch; empty for the id 0."""
         ...
 

@@ -29,6 +29,7 @@ from danube.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
+from danube.model.ids import TopicId
 from danube.model.names import split_partition
 from danube.model.records import TopicRecord, members
 
@@ -320,7 +321,7 @@ class Directory:
 
     # --- Requests of topics ---
 
-    def planned_for(self, name: str, topic_id: int, subscription: str) -> Mapping[str, Any]:
+    def planned_for(self, name: str, topic_id: TopicId, subscription: str) -> Mapping[str, Any]:
         """Return the policy changes that were planned for a subscription that does not exist yet."""
         try:
             record, _ = self.catalogue.locate(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
@@ -11,6 +11,7 @@ from danube.broker.topic.recovered import RecoveryVisitor
 from danube.dispatch import encode_entry
 from danube.model.batch import crc32c
 from danube.model.errors import DataLossError
+from danube.model.ids import TopicId
 from danube.model.records import SubscriptionRecord, members
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ async def recover(directory: Directory, *, identity: int | None, synced: int, lo
     visitor = RecoveryVisitor(
         names,
         subscriptions,
-        await catalogue.snapshots.load("topics"),
+        cast("dict[TopicId, bytes]", await catalogue.snapshots.load("topics")),
         await catalogue.snapshots.load("cursors"),
         runtime.limits,
     )
@@ -116,8 +117,8 @@ def _tell(report: Recovered) -> None:
 
 def _check_seeks(
     lost: Container[int],
-    subscriptions: Mapping[int, Mapping[str, SubscriptionRecord]],
-    names: Mapping[int, str],
+    subscriptions: Mapping[TopicId, Mapping[str, SubscriptionRecord]],
+    names: Mapping[TopicId, str],
     *,
     loss_known: bool,
 ) -> None:

@@ -44,6 +44,7 @@ from danube.model.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
 )
+from danube.model.ids import OwnerEpoch
 from danube.storage import Storage, storage_place
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ async def _carry_out(
     check_unchanged(survey.bucket, now, storage.url, history.catalogue.incarnation)
     # Select again: another call may have restored some topics since the bucket was read.
     new = [one for one in _choose(directory, storage, candidates, request) if one.state == "restored"]
-    await history.catalogue.raise_epoch(survey.bucket.epoch + 1)
+    await history.catalogue.raise_epoch(OwnerEpoch(survey.bucket.epoch + 1))
     chains = [chain for one in new for chain in one.chains]
     await enter(history.catalogue, storage.name, survey, chains, directory.runtime.clock_us())
     wanted = {"", *(validate_topic(one.name).namespace for one in new)}

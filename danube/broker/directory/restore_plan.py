@@ -22,6 +22,7 @@ from danube.model.errors import (
     TopicNotFoundError,
 )
 from danube.model.history_api import MOST_NAMES
+from danube.model.ids import TopicId
 from danube.model.names import split_partition
 from danube.model.records import SubscriptionRecord, TopicRecord, decode_subscription, decode_topic
 
@@ -36,7 +37,7 @@ __all__ = [
     "report_of",
 ]
 
-Subscriptions = dict[int, dict[str, tuple[SubscriptionRecord, Cursor]]]
+Subscriptions = dict[TopicId, dict[str, tuple[SubscriptionRecord, Cursor]]]
 """Topic id, then name: record and cursor."""
 
 
@@ -131,11 +132,11 @@ def candidates_of(
 
 
 def _records_of_found(
-    found: Mapping[int, str], durability: Durability, new_id: Callable[[], int], now_us: int
+    found: Mapping[TopicId, str], durability: Durability, new_id: Callable[[], int], now_us: int
 ) -> dict[str, TopicRecord]:
     """Make records for topics that only objects describe: these contain the names; the rest is as for new topics."""
     records: dict[str, TopicRecord] = {}
-    partitions: dict[str, dict[int, int]] = {}
+    partitions: dict[str, dict[int, TopicId]] = {}
     for topic_id, name in found.items():
         split = split_partition(name)
         if split is None:
@@ -144,7 +145,7 @@ def _records_of_found(
             partitions.setdefault(split[0], {})[split[1]] = topic_id
     for name, by_index in partitions.items():
         count = max(by_index) + 1
-        ids = [by_index[index] if index in by_index else new_id() for index in range(count)]
+        ids = [by_index[index] if index in by_index else TopicId(new_id()) for index in range(count)]
         records[name] = TopicRecord(durability, count, ids, now_us)
     return records
 

@@ -65,6 +65,7 @@ from danube.model.errors import (
     StorageUnavailableError,
     TopicNotFoundError,
 )
+from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, ProducerId, TopicId
 from danube.model.records import SubscriptionRecord, TopicRecord, decode_subscription, decode_topic, members
 from danube.storage import Storage
 
@@ -105,11 +106,11 @@ class _Face:
             {found.subscription_id: found.snapshot() for topic in known for found in topic.subscriptions.values()},
         )
 
-    def topic_name(self, topic_id: int) -> str:
+    def topic_name(self, topic_id: TopicId) -> str:
         topic = self._topics.by_id.get(topic_id)
         return topic.name if topic is not None else ""
 
-    def producer_name(self, topic_id: int, producer_id: int) -> str:
+    def producer_name(self, topic_id: TopicId, producer_id: ProducerId) -> str:
         topic = self._topics.by_id.get(topic_id)
         return topic.producers.name_of(producer_id) if topic is not None else ""
 
@@ -182,7 +183,7 @@ class BucketLevel(Level):
         history, cluster = self.history, runtime.config.cluster
         bucket = await read_bucket(storage, cluster)  # a bucket that cannot be read must not be fenced
         former = await highest_epoch(storage, cluster)
-        await history.catalogue.raise_epoch(max(former, bucket.epoch) + 1)
+        await history.catalogue.raise_epoch(OwnerEpoch(max(former, bucket.epoch) + 1))
         journal = RemoteJournal(
             storage,
             history.catalogue,
@@ -396,7 +397,7 @@ class BucketLevel(Level):
     def build(
         self,
         name: str,
-        topic_id: int,
+        topic_id: TopicId,
         record: TopicRecord,
         recovered: RecoveredTopic | None = None,
         found: TopicState | None = None,
@@ -407,7 +408,7 @@ class BucketLevel(Level):
     def _build(
         self,
         name: str,
-        topic_id: int,
+        topic_id: TopicId,
         record: TopicRecord,
         journal: RemoteJournal,
         recovered: RemoteTopicState,

@@ -13,6 +13,7 @@ from danube.broker.durability.level import Level, Surroundings
 from danube.broker.topic.topic import Topic
 from danube.log import ProducerTable, TopicLog
 from danube.model.errors import DataLossError
+from danube.model.ids import TopicId
 
 if TYPE_CHECKING:
     from danube.broker.delivery.subscription import Subscription
@@ -39,7 +40,7 @@ class JournalLevel(Level):
     def build(
         self,
         name: str,
-        topic_id: int,
+        topic_id: TopicId,
         record: TopicRecord,
         recovered: RecoveredTopic | None = None,
         found: TopicState | None = None,

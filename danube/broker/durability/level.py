@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from danube.broker.topic.topic import Home, Topic
+from danube.model.ids import TopicId
 from danube.model.records import members
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Level(ABC):
     def build(
         self,
         name: str,
-        topic_id: int,
+        topic_id: TopicId,
         record: TopicRecord,
         recovered: RecoveredTopic | None = None,
         found: TopicState | None = None,
@@ -141,7 +142,7 @@ class Level(ABC):
         self,
         name: str,
         record: TopicRecord,
-        subscriptions: Mapping[int, Mapping[str, tuple[SubscriptionRecord, Cursor]]],
+        subscriptions: Mapping[TopicId, Mapping[str, tuple[SubscriptionRecord, Cursor]]],
     ) -> None:
         """Serve a topic whose history is in the catalogue; ``subscriptions`` are by topic id and name."""
         for each, topic_id in members(name, record):

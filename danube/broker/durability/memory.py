@@ -8,6 +8,7 @@ from danube.broker.durability.level import Level
 from danube.broker.topic.topic import Topic
 from danube.dispatch import Cursor
 from danube.log import MemoryLog, ProducerTable
+from danube.model.ids import TopicId
 
 if TYPE_CHECKING:
     from danube.broker.delivery.subscription import Subscription
@@ -28,7 +29,7 @@ class MemoryLevel(Level):
     def build(
         self,
         name: str,
-        topic_id: int,
+        topic_id: TopicId,
         record: TopicRecord,
         recovered: RecoveredTopic | None = None,
         found: TopicState | None = None,

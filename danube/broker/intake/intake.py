@@ -43,6 +43,7 @@ from danube.model.errors import (
     LimitExceededError,
     ProducerFencedError,
 )
+from danube.model.ids import NO_PRODUCER_EPOCH, ProducerId, TopicId
 from danube.model.limits import MIB
 
 __all__ = ["Fed", "Intake"]
@@ -57,7 +58,7 @@ class Fed(Protocol):
     """The part of a topic that its intake uses."""
 
     name: str
-    topic_id: int
+    topic_id: TopicId
     durability: Durability
     kept: TopicLog | MemoryLog
 
@@ -134,7 +135,7 @@ class Intake:
         policies: EffectivePolicies,
         wall_clock_us: Callable[[], int],
         new_id: Callable[[], int],
-        held_producers: Callable[[], Container[int]] = frozenset,
+        held_producers: Callable[[], Container[ProducerId]] = frozenset,
     ) -> None:
         self._topic = topic
         self._table = table
@@ -240,7 +241,7 @@ class Intake:
                     " access to take it over, or wait until it is closed"
                 )
 
-    async def register(self, name: str) -> int:
+    async def register(self, name: str) -> ProducerId:
         """Return the id of a producer that sends its messages one at a time; return when that is durable.
 
         A name keeps its id. No sender is fenced: any number of connections may send under one id.
@@ -273,7 +274,7 @@ class Intake:
             self._registered[name] = None
         return session.producer_id
 
-    def seen(self, producer_id: int) -> str:
+    def seen(self, producer_id: ProducerId) -> str:
         """Mark a registered producer as active, and return its name; empty if it is not known."""
         name = self._table.seen(producer_id, self._clock_us())
         if name and name not in self._registered:
@@ -398,7 +399,7 @@ class Intake:
         return [
             api.ProducerInfo(
                 name,
-                self._senders[name].session.epoch if name in self._senders else 0,
+                self._senders[name].session.epoch if name in self._senders else NO_PRODUCER_EPOCH,
                 session.next_sequence if session is not None else 0,
                 True,
             )
@@ -604,9 +605,9 @@ class Intake:
             await self._commits.next_commit()
 
 
-def _produced(batches: Iterable[StoredBatch], end: int) -> dict[int, list[ProducedBatch]]:
+def _produced(batches: Iterable[StoredBatch], end: int) -> dict[ProducerId, list[ProducedBatch]]:
     """Return batches below an offset by producer; composite ones have many producers, and advance no sequence."""
-    found: dict[int, list[ProducedBatch]] = {}
+    found: dict[ProducerId, list[ProducedBatch]] = {}
     for batch in batches:
         header = batch.header
         if batch.base_offset < end and not header.flags & BatchFlags.COMPOSITE:

@@ -16,6 +16,7 @@ from danube.broker.directory.policies import change_policies
 from danube.model import SubscriptionPolicy, api, policy_api, validate_name, validate_topic
 from danube.model.dead_letters import first_policy
 from danube.model.errors import SubscriptionNotFoundError
+from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.names import split_partition
 from danube.model.policies import change_policy
 
@@ -141,10 +142,10 @@ class PolicyOperations:
         await directory.runtime.finish(forget)
         return dropped
 
-    def _base_of(self, name: str, topics: Sequence[Topic]) -> tuple[str, int]:
-        """Return the name of a topic's record, and the topic id if the name is that of one partition, else 0."""
+    def _base_of(self, name: str, topics: Sequence[Topic]) -> tuple[str, TopicId]:
+        """Return the name of a topic's record, and the topic id if the name is that of one partition, else none."""
         split = split_partition(name)
-        return (split[0], topics[0].topic_id) if split else (name, 0)
+        return (split[0], topics[0].topic_id) if split else (name, NO_TOPIC)
 
     async def _change(self, topic: Topic, subscription: Subscription, policy: SubscriptionPolicy) -> None:
         topic.check_not_deleted()

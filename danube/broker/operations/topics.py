@@ -9,6 +9,7 @@ from danube.broker.operations.storages import sealed_part_of
 from danube.log import TopicLog
 from danube.model import TopicPolicies, api, validate_topic
 from danube.model.errors import DanubeError
+from danube.model.ids import NO_TOPIC
 from danube.model.policies import check_policy
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class TopicOperations:
         parts, objects, sealed_bytes = sealed_part_of(self._directory, topics)
         return api.TopicInfo(
             topic=name,
-            topic_id=0 if partitions else first.topic_id,
+            topic_id=NO_TOPIC if partitions else first.topic_id,
             partitions=partitions,
             durability=first.durability,
             start_offset=sum(topic.start_offset for topic in topics),
@@ -129,7 +130,7 @@ def _sealed_offset(topic: Topic) -> int:
 
 def _known_of(name: str, record: TopicRecord) -> api.TopicInfo:
     """Return the data of a topic in the catalogue."""
-    topic_id = record.topic_ids[0] if not record.partitions else 0
+    topic_id = record.topic_ids[0] if not record.partitions else NO_TOPIC
     return api.TopicInfo(
         topic=name,
         topic_id=topic_id,

@@ -16,6 +16,7 @@ from danube.model import Limits
 from danube.model.batch import BatchFlags, open_raw
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import CorruptBatchError
+from danube.model.ids import TopicId
 
 __all__ = ["OpenedBatch", "OpenedBatches"]
 
@@ -84,9 +85,9 @@ class OpenedBatches:
         self._limit_bytes = limits.opened_batches_bytes
         self._max_unpacked = limits.max_batch_bytes
         self._used_bytes = 0
-        self._kept: OrderedDict[tuple[int, int], OpenedBatch] = OrderedDict()
+        self._kept: OrderedDict[tuple[TopicId, int], OpenedBatch] = OrderedDict()
 
-    def open(self, topic_id: int, batch: StoredBatch) -> OpenedBatch:
+    def open(self, topic_id: TopicId, batch: StoredBatch) -> OpenedBatch:
         """Return the opened batch.
 
         Raises:

@@ -15,6 +15,7 @@ from danube.broker.runtime.seams import Seams
 from danube.log import BatchCache, Journal
 from danube.model import Limits
 from danube.model.errors import DanubeError
+from danube.model.ids import ProducerId
 
 __all__ = ["Runtime"]
 
@@ -49,7 +50,7 @@ class Runtime:
         self.cache = BatchCache(config.limits.cache_bytes)
         self.opened = OpenedBatches(config.limits)
         self.addresses: list[str] = []
-        self._held_producers: Callable[[], Container[int]] = frozenset
+        self._held_producers: Callable[[], Container[ProducerId]] = frozenset
         self._nursery: trio.Nursery | None = None
         self._consumer_id = 0
 
@@ -62,11 +63,11 @@ class Runtime:
         self._consumer_id += 1
         return self._consumer_id
 
-    def hold_producers(self, held: Callable[[], Container[int]]) -> None:
+    def hold_producers(self, held: Callable[[], Container[ProducerId]]) -> None:
         """Set the function that returns the producers that topics must not forget, however long they are idle."""
         self._held_producers = held
 
-    def held_producers(self) -> Container[int]:
+    def held_producers(self) -> Container[ProducerId]:
         """Return the ids of producers that must not be forgotten."""
         return self._held_producers()
 

@@ -45,6 +45,7 @@ from danube.model.errors import (
     NotFoundError,
     UnavailableError,
 )
+from danube.model.ids import ProducerId, TopicId
 from danube.model.limits import MIB
 from danube.model.stage_api import StageCommit, StageState
 
@@ -126,7 +127,7 @@ class Committer:
         self._directory = directory
         self._store = store
         self._ledger = ledger
-        self.held: frozenset[int] = frozenset()
+        self.held: frozenset[ProducerId] = frozenset()
         """Ids of producers that their topics must not forget: a decision has recorded sequences of theirs."""
 
     def load(self) -> None:
@@ -184,12 +185,12 @@ class Committer:
 
     async def _decide(
         self, known: Known, batch_id: int, stages: Sequence[StoredStage], label: str
-    ) -> dict[int, ProducerSession]:
+    ) -> dict[TopicId, ProducerSession]:
         by_topic = stages_by_topic(stages)
-        shares: dict[int, Share] = {}
-        sessions: dict[int, ProducerSession] = {}
+        shares: dict[TopicId, Share] = {}
+        sessions: dict[TopicId, ProducerSession] = {}
 
-        async def prepare(topic_name: str, topic_id: int, of_topic: list[StoredStage]) -> None:
+        async def prepare(topic_name: str, topic_id: TopicId, of_topic: list[StoredStage]) -> None:
             for stage in of_topic:
                 reader = self._store.read(stage)
                 while await reader.next_parts():
@@ -218,7 +219,7 @@ class Committer:
         self._hold()
         return sessions
 
-    def _topic(self, name: str, topic_id: int) -> Topic | None:
+    def _topic(self, name: str, topic_id: TopicId) -> Topic | None:
         """Return a topic, or None if it was deleted (and perhaps created again).
 
         Raises:
@@ -259,7 +260,7 @@ class Committer:
         if known.pending:
             await self._carry_out(known, {})
 
-    async def _carry_out(self, known: Known, sessions: dict[int, ProducerSession]) -> None:
+    async def _carry_out(self, known: Known, sessions: dict[TopicId, ProducerSession]) -> None:
         record = known.record
         assert record is not None
         try:
@@ -284,7 +285,7 @@ class Committer:
         self._claim(known)
         self._drop_losers(known)
 
-    async def _append_all(self, known: Known, sessions: dict[int, ProducerSession]) -> dict[str, tuple[int, int]]:
+    async def _append_all(self, known: Known, sessions: dict[TopicId, ProducerSession]) -> dict[str, tuple[int, int]]:
         assert known.record is not None
         shares = known.record.shares
         opened = dict(sessions)

@@ -14,6 +14,7 @@ from danube.broker.stages.stored import StoredStage
 from danube.log.producers import ProducerSession
 from danube.model.batch import BatchHeader
 from danube.model.errors import FailedPreconditionError
+from danube.model.ids import ProducerId, TopicId
 from danube.model.stage_api import StageCommit, StageState
 
 __all__ = [
@@ -35,8 +36,8 @@ class Share(msgspec.Struct, array_like=True, frozen=True):
     """The part of a decided batch for one topic or partition."""
 
     topic: str
-    topic_id: int
-    producer_id: int
+    topic_id: TopicId
+    producer_id: ProducerId
     base_sequence: int
     """Sequence of the first message of the first stage; the others follow without a gap."""
     start_offset: int
@@ -107,9 +108,9 @@ def named_stages(
     return found
 
 
-def stages_by_topic(stages: Iterable[StoredStage]) -> dict[tuple[str, int], list[StoredStage]]:
+def stages_by_topic(stages: Iterable[StoredStage]) -> dict[tuple[str, TopicId], list[StoredStage]]:
     """Return the stages that have records by the name and id of their topic."""
-    found: dict[tuple[str, int], list[StoredStage]] = {}
+    found: dict[tuple[str, TopicId], list[StoredStage]] = {}
     for stage in stages:
         if stage.end.records:
             found.setdefault((stage.head.topic, stage.head.topic_id), []).append(stage)

@@ -32,6 +32,7 @@ import msgspec
 
 from danube.model.batch import CRC_RESIDUE, crc32c
 from danube.model.errors import CorruptBatchError
+from danube.model.ids import TopicId
 
 __all__ = [
     "END_SIZE",
@@ -67,7 +68,7 @@ class StageHead(msgspec.Struct, array_like=True, frozen=True):
 
     stage_id: int
     topic: str
-    topic_id: int
+    topic_id: TopicId
     producer: str
     batch_id: int
     attempt: str

@@ -26,6 +26,7 @@ from danube.model import api, validate_name
 from danube.model.batch import BatchHeader, check_part
 from danube.model.decoding import UNDECODABLE
 from danube.model.errors import DanubeError, DataDirectoryError, FailedPreconditionError, InvalidArgumentError
+from danube.model.ids import ProducerId
 from danube.model.names import MAX_NAME_LENGTH, validate_identifier
 from danube.model.stage_api import (
     AbortedStages,
@@ -79,7 +80,7 @@ class Stages:
         self._wake = trio.Event()
 
     @property
-    def held_producers(self) -> frozenset[int]:
+    def held_producers(self) -> frozenset[ProducerId]:
         """Ids of producers that their topics must not forget."""
         return self._committer.held
 

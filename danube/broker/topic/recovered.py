@@ -15,6 +15,7 @@ from danube.log.format import EntryType
 from danube.log.index import Location
 from danube.log.producers import ProducerTable
 from danube.model import BatchHeader, Durability, Limits, Stamp
+from danube.model.ids import TopicId
 from danube.model.records import SubscriptionRecord
 
 __all__ = ["RecoveryVisitor", "TopicSnapshot", "TopicState", "new_cursor"]
@@ -56,15 +57,15 @@ class RecoveryVisitor:
 
     def __init__(
         self,
-        names: Mapping[int, str],
-        subscriptions: Mapping[int, Mapping[str, SubscriptionRecord]],
-        topic_snapshots: Mapping[int, bytes],
+        names: Mapping[TopicId, str],
+        subscriptions: Mapping[TopicId, Mapping[str, SubscriptionRecord]],
+        topic_snapshots: Mapping[TopicId, bytes],
         cursor_snapshots: Mapping[int, bytes],
         limits: Limits,
     ) -> None:
         self._names = names
         self._limits = limits
-        self.topics: dict[int, TopicState] = {}
+        self.topics: dict[TopicId, TopicState] = {}
         self.cursors: dict[int, Cursor] = {}
         self.lost_seeks: set[int] = set()
         for topic_id, value in topic_snapshots.items():
@@ -78,17 +79,17 @@ class RecoveryVisitor:
                 if record.subscription_id in cursor_snapshots:
                     cursor.apply(decode_entry(cursor_snapshots[record.subscription_id]))
 
-    def _topic(self, topic_id: int) -> TopicState:
+    def _topic(self, topic_id: TopicId) -> TopicState:
         state = self.topics.get(topic_id)
         if state is None:
             name = self._names.get(topic_id, f"{topic_id:016x}")
             state = self.topics[topic_id] = TopicState(ProducerTable(self._limits, name))
         return state
 
-    def batch(self, topic_id: int, stamp: Stamp, header: BatchHeader, location: Location) -> None:
+    def batch(self, topic_id: TopicId, stamp: Stamp, header: BatchHeader, location: Location) -> None:
         """Journal: a batch. The journal itself collects its offsets and producer."""
 
-    def control(self, entry_type: int, topic_id: int, payload: bytes, durability: Durability) -> None:
+    def control(self, entry_type: int, topic_id: TopicId, payload: bytes, durability: Durability) -> None:
         """Journal: a control entry. Entries of deleted topics and subscriptions are ignored."""
         if entry_type == EntryType.CURSOR:
             entry = decode_entry(payload)

@@ -48,6 +48,7 @@ from danube.model.errors import (
     SubscriptionNotFoundError,
     SubscriptionTypeMismatchError,
 )
+from danube.model.ids import NO_OWNER_EPOCH, OwnerEpoch, ProducerId, TopicId
 from danube.model.records import SubscriptionRecord, TopicRecord
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ __all__ = ["Home", "Level", "Topic"]
 class Home(Protocol):
     """The part of the directory that a topic uses."""
 
-    def planned_for(self, name: str, topic_id: int, subscription: str) -> Mapping[str, Any]:
+    def planned_for(self, name: str, topic_id: TopicId, subscription: str) -> Mapping[str, Any]:
         """Return the policy changes that were planned for a subscription that does not exist yet."""
         ...
 
@@ -123,7 +124,7 @@ class Topic:
         home: Home,
         level: Level,
         name: str,
-        topic_id: int,
+        topic_id: TopicId,
         record: TopicRecord,
         policies: EffectivePolicies,
         log: TopicLog | MemoryLog,
@@ -194,9 +195,9 @@ class Topic:
         return self.kept
 
     @property
-    def owner_epoch(self) -> int:
+    def owner_epoch(self) -> OwnerEpoch:
         """The epoch under which this broker owns it; 0 if it stores no messages."""
-        return self.kept.owner_epoch if isinstance(self.kept, TopicLog) else 0
+        return self.kept.owner_epoch if isinstance(self.kept, TopicLog) else NO_OWNER_EPOCH
 
     @property
     def life(self) -> int:
@@ -387,7 +388,7 @@ class Topic:
         if self.subscriptions or self.readers or self.watchers:
             self._runtime.commits.touch(self)
 
-    def producer_name(self, producer_id: int) -> str:
+    def producer_name(self, producer_id: ProducerId) -> str:
         """Return the name of the producer of a batch; the id as text if it is forgotten; empty for the id 0."""
         if not producer_id:
             return ""
