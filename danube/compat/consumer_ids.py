@@ -24,6 +24,7 @@ import trio
 from danube.metadata import MetadataStore, RowChange, Table, TableWriter
 from danube.model import Limits, SubscriptionType
 from danube.model.errors import LimitExceededError
+from danube.model.ids import TopicId
 
 if TYPE_CHECKING:
     from danube.compat.receiving import CompatConsumer
@@ -41,7 +42,7 @@ _LOOKS_PER_TURN: Final = 1_000
 class ConsumerRecord(msgspec.Struct, frozen=True, array_like=True):
     """The stored record of a consumer."""
 
-    topic_id: int
+    topic_id: TopicId
     topic: str
     subscription: str
     subscription_id: int
@@ -94,7 +95,7 @@ class ConsumerIds:
         self._table = Table(store, _PREFIX, ConsumerRecord, on_change=self._changed)
         self._writer: TableWriter
         self._known: dict[int, KnownConsumer] = {}
-        self._by_topic: dict[int, dict[tuple[str, str], KnownConsumer]] = {}
+        self._by_topic: dict[TopicId, dict[tuple[str, str], KnownConsumer]] = {}
         """By topic id, then by subscription and name."""
 
     def __len__(self) -> int:
@@ -135,11 +136,11 @@ class ConsumerIds:
         """Return the consumer with an id, or None if the id is unknown or its subscription does not exist."""
         return self._seen(self._known.get(consumer_id))
 
-    def named(self, topic_id: int, subscription: str, name: str) -> KnownConsumer | None:
+    def named(self, topic_id: TopicId, subscription: str, name: str) -> KnownConsumer | None:
         """Return the consumer with a name, or None if it has no id or its subscription does not exist."""
         return self._seen(self._named(topic_id, subscription, name))
 
-    def _named(self, topic_id: int, subscription: str, name: str) -> KnownConsumer | None:
+    def _named(self, topic_id: TopicId, subscription: str, name: str) -> KnownConsumer | None:
         return self._by_topic.get(topic_id, {}).get((subscription, name))
 
     def _seen(self, consumer: KnownConsumer | None) -> KnownConsumer | None:
@@ -148,7 +149,7 @@ class ConsumerIds:
         consumer.used = trio.current_time()
         return consumer
 
-    def of(self, topic_id: int, subscription: str = "") -> list[KnownConsumer]:
+    def of(self, topic_id: TopicId, subscription: str = "") -> list[KnownConsumer]:
         """Return the consumers of a subscription or topic that are connected or have a reserved place."""
         now = trio.current_time()
         return [

@@ -13,6 +13,7 @@ from danube.compat.methods import unary
 from danube.compat.producers import Producers
 from danube.compat.proto import danube_api_pb2 as pb
 from danube.model.errors import InvalidArgumentError
+from danube.model.ids import ProducerId
 from danube.wire import Context, Service
 
 __all__ = ["HealthCheck"]
@@ -39,7 +40,7 @@ class HealthCheck:
         """
         match request.client:
             case pb.HealthCheckRequest.Producer:
-                known = self._producers.is_known(request.id)
+                known = self._producers.is_known(ProducerId(request.id))
             case pb.HealthCheckRequest.Consumer:
                 known = self._consumers.is_known(request.id)
             case other:

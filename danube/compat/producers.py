@@ -32,6 +32,7 @@ from danube.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
+from danube.model.ids import ProducerId
 from danube.wire import Context, Method, Service, UnaryCall
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Producers:
         self._broker = broker
         limits = broker.runtime.limits
         self._max_request_bytes = max(_DELIVERY_BYTES, limits.compat_max_message_bytes - _DELIVERY_BYTES)
-        self.topics: dict[int, ServedTopic] = {
+        self.topics: dict[ProducerId, ServedTopic] = {
             producer_id: topic for topic in broker.directory.kept_topics() for producer_id in topic.producers.ids()
         }
 
@@ -86,7 +87,7 @@ class Producers:
         )
         return dict([unary(f"{_SERVICE}CreateProducer", self.create_producer, pb.ProducerRequest), (path, send)])
 
-    def is_known(self, producer_id: int) -> bool:
+    def is_known(self, producer_id: ProducerId) -> bool:
         """Whether an id is valid; the call marks its producer as alive."""
         topic = self.topics.get(producer_id)
         if topic is None:
@@ -156,7 +157,7 @@ class Producers:
                 "the message has no msg_id; send one with the producer_id and topic_name of the producer"
             )
         msg_id = request.msg_id
-        producer_id = msg_id.producer_id
+        producer_id: ProducerId = msg_id.producer_id  # type: ignore[assignment] # an int; no call per message
         topic = self.topics.get(producer_id)
         name = topic.intake.seen(producer_id) if topic is not None else ""
         if topic is None or not name or topic.name != msg_id.topic_name or topic.gone:
@@ -193,7 +194,7 @@ class Producers:
             schema,
         )
 
-    def _find_topic(self, producer_id: int, topic_name: str) -> tuple[ServedTopic, str]:
+    def _find_topic(self, producer_id: ProducerId, topic_name: str) -> tuple[ServedTopic, str]:
         """Find the topic of an id that is not in the index: the topic was loaded late, or does not exist."""
         try:
             topic = self._broker.directory.find(topic_name)
