@@ -35,7 +35,7 @@ class LogReading:
     """A range of a log being read; made by :meth:`Logs.read`. Iterate over it, in one task at a time."""
 
     def __init__(
-        self, connection: Connection, topic: str, topic_id: int, start: int, end: int, credit_bytes: int
+        self, connection: Connection, topic: str, topic_id: TopicId, start: int, end: int, credit_bytes: int
     ) -> None:
         self._connection = connection
         self._topic = topic

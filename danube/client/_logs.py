@@ -26,6 +26,7 @@ from danube.client._log_pages import has_news, join_parts, milliseconds
 from danube.client._log_reading import LogReading
 from danube.client._retry import Retry
 from danube.model.errors import FailedPreconditionError, InvalidArgumentError, TopicNotFoundError
+from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.limits import MIB
 from danube.model.names import validate_topic
 from danube.model.query_api import (
@@ -169,7 +170,7 @@ class Logs:
 
     @asynccontextmanager
     async def read(
-        self, topic: str, start: int, end: int, *, topic_id: int = 0, credit_bytes: int = 16 * MIB
+        self, topic: str, start: int, end: int, *, topic_id: TopicId = NO_TOPIC, credit_bytes: int = 16 * MIB
     ) -> AsyncIterator[LogReading]:
         """Read a range of a log from the broker, as stored batches: ``async with client.logs.read(...) as batches``.
 

@@ -41,6 +41,7 @@ from danube.model.errors import (
     ProtocolError,
     SequenceGapError,
 )
+from danube.model.ids import NO_PRODUCER, NO_PRODUCER_EPOCH
 
 __all__ = ["RECORD_OVERHEAD", "UNKNOWN_OFFSET", "Budget", "OutBatch", "Outbox", "Signal", "Verdict", "record_size"]
 
@@ -168,8 +169,8 @@ class Outbox:
         self.max_message_bytes = batch_max_bytes
         self.next_sequence = 0
         """Sequence of the first record of the next batch to be encoded."""
-        self.producer_id = 0
-        self.epoch = 0
+        self.producer_id = NO_PRODUCER
+        self.epoch = NO_PRODUCER_EPOCH
         self._max_part_bytes = batch_max_bytes
         self._codec = codec
         self._sent = 0  # number of batches at the head of `flight` that were sent on the current stream

@@ -37,6 +37,7 @@ from danube.model.errors import (
     MessageTooLargeError,
     ProtocolError,
 )
+from danube.model.ids import NO_PRODUCER, NO_PRODUCER_EPOCH
 from danube.model.limits import MIB
 from danube.model.names import validate_topic
 from danube.model.stage_api import StageCommit, StagedBatch, StageMethod
@@ -159,8 +160,8 @@ class Stage:
         items, self._items, self._items_size = self._items, [], 0
         part = encode_part(
             items,
-            producer_id=0,
-            producer_epoch=0,
+            producer_id=NO_PRODUCER,
+            producer_epoch=NO_PRODUCER_EPOCH,
             base_sequence=0,
             publish_time_us=self._clock_us() if self._publish_time_us is None else self._publish_time_us,
             codec=self._codec,

@@ -26,6 +26,7 @@ from danube.client.sync._reading import LogReadingCore
 from danube.client.sync._receiver import ReceiverCore
 from danube.model import api, history_api, stage_api
 from danube.model.batch import Record
+from danube.model.ids import NO_TOPIC, TopicId
 from danube.model.limits import MIB, Limits
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 from danube.model.policy_api import PolicyReport
@@ -714,7 +715,7 @@ class Logs(Handle[_logs.Logs]):
         return self._loop.run(self._inner.offset_at, topic, time)
 
     def read(
-        self, topic: str, start: int, end: int, *, topic_id: int = 0, credit_bytes: int = 16 * MIB
+        self, topic: str, start: int, end: int, *, topic_id: TopicId = NO_TOPIC, credit_bytes: int = 16 * MIB
     ) -> AbstractContextManager[LogReading]:
         """Read a range of a log from the broker, as stored batches: ``with client.logs.read(...) as batches``.
 
