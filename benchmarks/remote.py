@@ -22,13 +22,14 @@ from danube.log import Entry, EntryType, StoredBatch
 from danube.metadata.memory import MemoryStore
 from danube.model.batch import STAMP_SIZE, check_part, encode_part, write_stamp
 from danube.model.errors import DanubeError
+from danube.model.ids import OwnerEpoch, ProducerEpoch, ProducerId, TopicId
 from danube.model.limits import Limits
 from danube.model.policies import Durability
 from danube.storage import MemoryBackend, Storage, system_wall_clock_us
 
 __all__ = ["main"]
 
-_TOPIC_ID = 1
+_TOPIC_ID = TopicId(1)
 _MODES = ("one in flight", "1 MB/s", "full rate")
 
 
@@ -72,10 +73,10 @@ class _Broker:
     def remote_state(self) -> RemoteState:
         return RemoteState({"/default/t": ([_TOPIC_ID], b"")}, {}, {}, {})
 
-    def topic_name(self, topic_id: int) -> str:
+    def topic_name(self, topic_id: TopicId) -> str:
         return "/default/t"
 
-    def producer_name(self, topic_id: int, producer_id: int) -> str:
+    def producer_name(self, topic_id: TopicId, producer_id: ProducerId) -> str:
         return "producer"
 
 
@@ -86,7 +87,9 @@ class _Publisher:
         self._journal = journal
         self._next_offset = 0
         payloads = [bytes(100)] * messages
-        self.part = encode_part(payloads, producer_id=1, producer_epoch=1, base_sequence=0, publish_time_us=1)
+        self.part = encode_part(
+            payloads, producer_id=ProducerId(1), producer_epoch=ProducerEpoch(1), base_sequence=0, publish_time_us=1
+        )
         self._header = check_part(self.part)
 
     async def send(self) -> _Ticket:
@@ -96,7 +99,7 @@ class _Publisher:
         ticket = _Ticket()
         base, now_us = self._next_offset, system_wall_clock_us()
         self._next_offset = end = base + self._header.record_count
-        stamp = write_stamp(len(self.part), _TOPIC_ID, base, now_us, 1)
+        stamp = write_stamp(len(self.part), _TOPIC_ID, base, now_us, OwnerEpoch(1))
         batch = StoredBatch(base, end, stamp, self.part, self._header, now_us)
         self._journal.submit(
             Entry(

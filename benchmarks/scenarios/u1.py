@@ -11,6 +11,7 @@ from benchmarks.scenarios._base import Arm, Scenario, Target
 from benchmarks.scenarios._h2load import h2load, unavailable
 from danube.compat.codec import PROTO
 from danube.compat.proto import danube_api_pb2 as pb
+from danube.model.ids import ProducerId
 from danube.wire import connect_channel
 
 __all__ = ["SCENARIO"]
@@ -23,7 +24,7 @@ _REQUEST_ID = 1
 _ANSWER_BYTES = 5 + len(pb.MessageResponse(request_id=_REQUEST_ID).SerializeToString())
 
 
-def _request(run: Run, producer_id: int) -> bytes:
+def _request(run: Run, producer_id: ProducerId) -> bytes:
     message = pb.StreamMessage(
         request_id=_REQUEST_ID,
         msg_id=pb.MsgID(
@@ -37,16 +38,16 @@ def _request(run: Run, producer_id: int) -> bytes:
     return struct.pack(">BI", 0, len(data)) + data
 
 
-async def _create_producer(run: Run) -> int:
+async def _create_producer(run: Run) -> ProducerId:
     request = pb.ProducerRequest(
         request_id=1, producer_name="benchmark", topic_name=run.topic(), dispatch_strategy=pb.Reliable
     )
     async with connect_channel("127.0.0.1", run.server.port, codec=PROTO) as channel:
         response: pb.ProducerResponse = await channel.unary(f"{_SERVICE}CreateProducer", request, pb.ProducerResponse)
-        return int(response.producer_id)
+        return ProducerId(response.producer_id)
 
 
-def _measure(run: Run, producer_id: int) -> Sample:
+def _measure(run: Run, producer_id: ProducerId) -> Sample:
     request, path = _request(run, producer_id), f"{_SERVICE}SendMessage"
     sample = h2load(run, path, request, _ANSWER_BYTES, count=run.count, connections=CONNECTIONS)
     few = max(100, int(run.count * ALONE_SHARE))
@@ -62,7 +63,7 @@ def _repeat(run: Run) -> Sample:
 
 
 def _echo(run: Run) -> Sample:
-    return _measure(run, 1)
+    return _measure(run, ProducerId(1))
 
 
 SCENARIO = Scenario(

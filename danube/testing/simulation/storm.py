@@ -11,6 +11,7 @@ import trio
 from danube.history.packing import segment_prefix
 from danube.log._files import parse_journal_name
 from danube.log.format import FILE_HEADER_SIZE, Block, parse_blocks, parse_entries
+from danube.model.ids import NO_TOPIC
 from danube.testing.simulation.node import BrokerNode
 
 if TYPE_CHECKING:
@@ -318,7 +319,7 @@ class Storm:
         position = block.position + random.randrange(block.length)
         # If a header is damaged, it is uncertain which topic the following messages belong to.
         in_payload = any(entry.start <= position < entry.end for entry in entries)
-        concerned = {entry.topic_id for entry in entries} if in_payload else {0}
+        concerned = {entry.topic_id for entry in entries} if in_payload else {NO_TOPIC}
         self._trace.fault("flip", node.name, name, block.sequence, position)
         disk.flip(name, position, 1 << random.randrange(8))
         self._world.damaged(node, concerned)
@@ -336,7 +337,7 @@ class Storm:
         wrong[random.randrange(len(wrong))] ^= 1 << random.randrange(8)
         self._trace.fault("flip-object", node.name, key, len(data))
         space.store(key, bytes(wrong), modified_us)
-        self._world.damaged(node, {0})
+        self._world.damaged(node, {NO_TOPIC})
 
     # --- Links
 

@@ -28,6 +28,7 @@ from danube.model.errors import (
     OwnerFencedError,
     UnavailableError,
 )
+from danube.model.ids import TopicId
 from danube.model.limits import Limits
 from danube.model.policies import Durability, PoisonPolicy
 from danube.storage import MemorySpace
@@ -141,7 +142,7 @@ class World:
         if power_loss:
             self.history.power_loss(self.plan.home_of(node.name))
 
-    def damaged(self, node: BrokerNode, topic_ids: set[int]) -> None:
+    def damaged(self, node: BrokerNode, topic_ids: set[TopicId]) -> None:
         """Data of some topics was damaged (0: of any of the node's): they may stop, loudly."""
         assert node.life is not None
         every = 0 in topic_ids

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import InputPartition
 
 from danube.history.direct import DirectPart
 from danube.model.errors import ConfigurationError, DataLossError
+from danube.model.ids import TopicId
 from pyspark_danube._options import EARLIEST_OFFSET, LATEST_OFFSET, At, ReadOptions, nearest
 from pyspark_danube._positions import LogKey, Span
 
@@ -61,7 +62,7 @@ class Slice(msgspec.Struct, frozen=True, array_like=True):
     partition: int
     name: str
     """Name of the plain topic or partition."""
-    topic_id: int
+    topic_id: TopicId
     start: int
     end: int
     sealed: int
@@ -87,7 +88,7 @@ class Source(NamedTuple):
 
     span: Span
     name: str
-    topic_id: int
+    topic_id: TopicId
     sealed: int
     """End offset of the parts."""
     parts: Sequence[DirectPart]

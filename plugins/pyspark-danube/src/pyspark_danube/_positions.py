@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from danube.model.errors import ConfigurationError
+from danube.model.ids import TopicId
 
 __all__ = ["Log", "LogKey", "Position", "Positions", "Resumed", "Span", "decode", "encode", "resume", "share", "spans"]
 
@@ -46,7 +47,7 @@ class Position(NamedTuple):
 
     offset: int
     """Offset of the first unread message."""
-    topic_id: int
+    topic_id: TopicId
     """The log that the offset belongs to."""
 
 
@@ -56,7 +57,7 @@ Positions = dict[LogKey, Position]
 class Log(Protocol):
     """The fields used of :class:`danube.model.query_api.LogState`."""
 
-    topic_id: int
+    topic_id: TopicId
     start_offset: int
     end_offset: int
 
@@ -97,7 +98,7 @@ def decode(saved: Mapping[str, Any]) -> Positions:
     try:
         ids = saved[IDS]
         return {
-            LogKey(topic, int(partition)): Position(int(offset), int(ids[topic][partition]))
+            LogKey(topic, int(partition)): Position(int(offset), TopicId(int(ids[topic][partition])))
             for topic, offsets in saved.items()
             if topic != IDS
             for partition, offset in offsets.items()

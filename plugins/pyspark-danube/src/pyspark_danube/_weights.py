@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from danube.model.batch import STAMP_SIZE
 from danube.model.errors import DataLossError, FailedPreconditionError, TopicNotFoundError
+from danube.model.ids import TopicId
 from pyspark_danube._plan import GUESSED_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Weights:
     """Estimates for the logs of one query."""
 
     def __init__(self) -> None:
-        self._tails: dict[int, float] = {}
+        self._tails: dict[TopicId, float] = {}
         """Bytes per message of the tail, by topic id."""
 
     def runs(self, client: Client, log: LogState, start: int, end: int) -> list[tuple[int, int, float]]:
