@@ -24,7 +24,16 @@ from typing import Any, Final
 
 import msgspec
 
-from danube.model.ids import NO_OWNER_EPOCH, NO_PRODUCER_EPOCH, OwnerEpoch, ProducerEpoch, ProducerId, TopicId
+from danube.model.ids import (
+    FIRST_OFFSET,
+    NO_OWNER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    Offset,
+    OwnerEpoch,
+    ProducerEpoch,
+    ProducerId,
+    TopicId,
+)
 from danube.model.policies import LATEST, Durability, ProducerAccess, Retention, SubscriptionPolicy, SubscriptionType
 
 __all__ = [
@@ -161,7 +170,7 @@ class AckedSequence(_Message):
     """One stored batch."""
 
     base_sequence: int
-    base_offset: int
+    base_offset: Offset
     record_count: int
 
 
@@ -231,7 +240,7 @@ class Ack(_Tagged, tag=2):
 class AckCumulative(_Tagged, tag=3):
     """Acknowledges everything up to and including ``offset`` (exclusive and failover only)."""
 
-    offset: int
+    offset: Offset
     generation: int = 0
 
 
@@ -282,13 +291,13 @@ class ConsumeOpened(_Tagged, tag=0, kw_only=True):
     durability: Durability
     active: bool
     """False for a failover consumer that stands by."""
-    floor: int
+    floor: Offset
     """All offsets below it are acknowledged."""
-    end_offset: int
+    end_offset: Offset
     """The topic's end when the stream was opened."""
     ack_timeout_s: float = 0.0
     """After this time without an acknowledgement or an extended lease a message has failed; 0: never."""
-    start_offset: int = 0
+    start_offset: Offset = FIRST_OFFSET
     """Start offset of a reader."""
     subscription_id: int = 0
     """Id of the subscription; differs if it was deleted and created again. 0 for a reader."""
@@ -308,7 +317,7 @@ class Delivery(_Tagged, tag=1):
     be delivered (an empty list means all). With the flag the records are exactly those of ``ranges``, in order.
     """
 
-    base_offset: int
+    base_offset: Offset
     append_time_us: int
     attempt: int
     ranges: list[int]
@@ -341,7 +350,7 @@ class ActiveChanged(_Tagged, tag=4):
 class CaughtUp(_Tagged, tag=5):
     """All messages up to ``end_offset`` have been delivered, except those that need intervention."""
 
-    end_offset: int
+    end_offset: Offset
 
 
 class LeaseChanged(_Tagged, tag=6):
@@ -459,7 +468,7 @@ class ProducerInfo(_Message):
 
 
 class TopicInfo(_Message, kw_only=True):
-    """State of a topic."""
+    """State of a topic. Of a partitioned one, the id is 0, and offsets and numbers are sums over its partitions."""
 
     topic: str
     topic_id: TopicId
@@ -565,9 +574,9 @@ class SubscriptionInfo(_Message, kw_only=True):
     topic: str
     subscription: str
     type: SubscriptionType
-    floor: int
-    position: int
-    end_offset: int
+    floor: Offset
+    position: Offset
+    end_offset: Offset
     backlog_messages: int
     in_flight_messages: int
     acked_ranges: int

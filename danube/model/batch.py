@@ -68,7 +68,7 @@ from danube.model.errors import (
     MessageTooLargeError,
     UnsupportedBatchError,
 )
-from danube.model.ids import NO_PRODUCER, OwnerEpoch, ProducerEpoch, ProducerId, TopicId
+from danube.model.ids import NO_PRODUCER, Offset, OwnerEpoch, ProducerEpoch, ProducerId, TopicId
 
 __all__ = [
     "BATCH_MAGIC",
@@ -180,7 +180,7 @@ class Stamp(NamedTuple):
 
     total_size: int
     topic_id: TopicId
-    base_offset: int
+    base_offset: Offset
     append_time_us: int
     owner_epoch: OwnerEpoch
     flags: int
@@ -207,7 +207,7 @@ class BatchHeader(NamedTuple):
 
 
 def write_stamp(
-    part_size: int, topic_id: TopicId, base_offset: int, append_time_us: int, owner_epoch: OwnerEpoch
+    part_size: int, topic_id: TopicId, base_offset: Offset, append_time_us: int, owner_epoch: OwnerEpoch
 ) -> bytes:
     """Return the stamp for a producer's part of ``part_size`` bytes."""
     head = _STAMP.pack(BATCH_MAGIC, STAMP_SIZE + part_size, topic_id, base_offset, append_time_us, owner_epoch, 0)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from danube.model.ids import OwnerEpoch
+from danube.model.ids import Offset, OwnerEpoch
 from danube.model.policies import Durability, Retention
 
 __all__ = [
@@ -77,9 +77,9 @@ class SealedTopic(_Message):
     """Extent of a topic or partition: sealed in ``[start_offset, sealed_offset)``, not sealed up to ``end_offset``."""
 
     topic: str
-    start_offset: int
-    sealed_offset: int
-    end_offset: int
+    start_offset: Offset
+    sealed_offset: Offset
+    end_offset: Offset
     parts: int
     objects: int
     sealed_bytes: int
@@ -107,9 +107,9 @@ class RetentionOutcome(_Message):
     """Effect of the rules on a topic or partition: messages below ``new_start_offset`` are removed."""
 
     topic: str
-    start_offset: int
-    new_start_offset: int
-    end_offset: int
+    start_offset: Offset
+    new_start_offset: Offset
+    end_offset: Offset
     freed_bytes: int
     """Bytes of sealed batches; the journal frees its share when its files are recycled."""
     freed_parts: int

@@ -1,20 +1,31 @@
-"""Types of the numbers that identify topics, producers, and the terms of owners and sessions.
+"""Types of the numbers that identify topics, messages, producers, and the terms of owners and sessions.
 
-At run time they are plain ints: msgspec and :mod:`struct` encode and decode them as such, so no byte differs. The type
-checker accepts neither an ``int`` nor another of these types in place of one of them, and they have no arithmetic: the
-sum of an id and a number is an ``int``. A number is converted (``TopicId(...)``) where it is drawn, counted, or read
-from a key or a text, never per message.
+At run time all of them are plain ints: msgspec and :mod:`struct` encode and decode them as such, so no byte differs.
+The type checker accepts neither an ``int`` nor another of these types in place of one of them.
+
+* **Ids and epochs** have no arithmetic: the sum of an id and a number is an ``int``. A number is converted
+  (``TopicId(...)``) where it is drawn, counted, or read from a key or a text. That is a call, so it is never done per
+  message.
+* **Offsets** have arithmetic everywhere: an offset plus a number is an offset, the difference of two is a number. For
+  the type checker ``Offset`` is a class with these operators; at run time it is ``int`` itself, so they cost nothing.
+
+The wire, records, journal, history and broker use all of these types. Two kinds of offsets are plain ints: those in
+sets of offsets (flat lists, :class:`danube.model.ranges.RangeSet`, and so all of :mod:`danube.dispatch`, which counts
+through them message by message), and those that applications pass to :mod:`danube.client`. Both become an ``Offset``
+where one of the layers above takes them.
 """
 
 from __future__ import annotations
 
-from typing import Final, NewType
+from typing import TYPE_CHECKING, Final, NewType, overload
 
 __all__ = [
+    "FIRST_OFFSET",
     "NO_OWNER_EPOCH",
     "NO_PRODUCER",
     "NO_PRODUCER_EPOCH",
     "NO_TOPIC",
+    "Offset",
     "OwnerEpoch",
     "ProducerEpoch",
     "ProducerId",
@@ -54,7 +65,30 @@ OwnerEpoch = NewType("OwnerEpoch", int)
 
 A broker counts it in the metadata (``/owner``): 1, 2, ... Each start, and each takeover of a bucket, has a higher one
 than all owners before it. Stamps, segments, manifests and commits contain it; those of an earlier owner that come late
-are refused, or ignored by readers. Below 2**32 in a batch's stamp.
+are refused, or ignored by readers. Below 2**64 in all formats.
 """
 NO_OWNER_EPOCH: Final = OwnerEpoch(0)
 """No owner: of topics that store nothing, and of buckets without manifests or commits."""
+
+if TYPE_CHECKING:
+
+    class Offset(int):
+        """Numbers the messages of one plain topic or partition, in their order.
+
+        The topic's broker counts them from 0 when it appends a batch: each record has the next one. Within the topic's
+        durability none is used twice; a topic that is deleted and created again starts at 0 again. The end of a range
+        (``end_offset``) is the offset behind its last message. Below 2**63.
+        """
+
+        def __add__(self, count: int, /) -> Offset: ...
+        def __radd__(self, count: int, /) -> Offset: ...
+        @overload
+        def __sub__(self, other: Offset, /) -> int: ...  # type: ignore[overload-overlap]
+        @overload
+        def __sub__(self, count: int, /) -> Offset: ...
+        def __sub__(self, other: int, /) -> int: ...
+else:
+    Offset = int
+
+FIRST_OFFSET: Final = Offset(0)
+"""The offset of a topic's first message, and the end of a topic without messages."""

@@ -21,7 +21,7 @@ import msgspec
 
 from danube.model.batch import count_records
 from danube.model.errors import InvalidArgumentError
-from danube.model.ids import OwnerEpoch, TopicId
+from danube.model.ids import Offset, OwnerEpoch, TopicId
 from danube.model.policies import Durability
 
 __all__ = [
@@ -76,7 +76,7 @@ class GetLogStates(_Message):
 
     topics: list[str]
     """Plain topics, partitions, or base names, which stand for all of their partitions."""
-    beyond: dict[str, int] | None = None
+    beyond: dict[str, Offset] | None = None
     """With ``wait_ms``: known end offsets, by name of the plain topic or partition."""
     wait_ms: int = 0
     """Answer when a log extends beyond its known end, when there is a log that is not known, or after this time. The
@@ -98,11 +98,11 @@ class LogState(_Message, kw_only=True):
     """Differs after the topic was deleted and created again: its offsets then start again."""
     durability: Durability
     """A topic of durability ``none`` stores nothing, so there is nothing to read."""
-    start_offset: int
+    start_offset: Offset
     """Offset of the first retained message."""
-    sealed_offset: int
+    sealed_offset: Offset
     """Messages below it are in the storage."""
-    end_offset: int
+    end_offset: Offset
     """Offset behind the last message that has reached the topic's durability."""
     storage: str
     """Name of the storage for its history."""
@@ -126,8 +126,8 @@ class GetLogParts(_Message):
 
     topic: str
     """A plain topic or one partition."""
-    start: int
-    end: int
+    start: Offset
+    end: Offset
 
 
 class LogPart(_Message):
@@ -139,8 +139,8 @@ class LogPart(_Message):
     """Key of the object."""
     object_bytes: int
     """Size of the object."""
-    base_offset: int
-    end_offset: int
+    base_offset: Offset
+    end_offset: Offset
     first_time_us: int
     """Append time of the first batch."""
     last_time_us: int
@@ -168,9 +168,9 @@ class LogPartsPage(_Message):
     """Answer to GetLogParts: parts in the order of their offsets, without overlaps."""
 
     topic_id: TopicId
-    start_offset: int
-    sealed_offset: int
-    end_offset: int
+    start_offset: Offset
+    sealed_offset: Offset
+    end_offset: Offset
     parts: list[LogPart]
     more: bool
     """There are more: ask again from the end of the last one."""
@@ -186,15 +186,15 @@ class LogParts(msgspec.Struct, frozen=True):
 
     topic: str
     topic_id: TopicId
-    start: int
+    start: Offset
     """The requested start, or the start of the log if that is later."""
-    end: int
+    end: Offset
     """The requested end, or ``sealed_offset`` if that is less (then the rest must be read from the broker)."""
-    start_offset: int
-    sealed_offset: int
-    end_offset: int
+    start_offset: Offset
+    sealed_offset: Offset
+    end_offset: Offset
     parts: list[LogPart]
-    gaps: list[tuple[int, int]]
+    gaps: list[tuple[Offset, Offset]]
     """Ranges within ``[start, end)`` that no part holds: lost by a power failure of a topic that does not require
     syncs, or lost by damage."""
     storages: dict[str, str]
@@ -212,7 +212,7 @@ class FindOffset(_Message):
 class FoundOffset(_Message):
     """Answer to FindOffset."""
 
-    offset: int
+    offset: Offset
     """The end of the log if there is no such message."""
 
 
@@ -222,7 +222,7 @@ class FoundOffset(_Message):
 class RawBatch(NamedTuple):
     """A stored batch, verified and not decoded; :mod:`danube.model.batch` defines the contents of ``part``."""
 
-    base_offset: int
+    base_offset: Offset
     """Offset of its first record."""
     append_time_us: int
     """When the broker appended it, microseconds since the epoch."""
@@ -236,7 +236,7 @@ class RawBatch(NamedTuple):
         return count_records(self.part)
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> Offset:
         """The offset behind its last record."""
         return self.base_offset + count_records(self.part)
 
@@ -244,7 +244,7 @@ class RawBatch(NamedTuple):
 # --- Rules shared by brokers and buckets -----------------------------------------------------------------------------
 
 
-def gaps_of(parts: Sequence[LogPart], start: int, end: int) -> list[tuple[int, int]]:
+def gaps_of(parts: Sequence[LogPart], start: Offset, end: Offset) -> list[tuple[Offset, Offset]]:
     """Return the ranges of ``[start, end)`` that parts, in their order, do not cover."""
     gaps = []
     for part in parts:

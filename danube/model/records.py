@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from danube.model import Durability, SubscriptionPolicy, SubscriptionType, TopicPolicies, partition_name
-from danube.model.ids import NO_TOPIC, TopicId
+from danube.model.ids import NO_TOPIC, Offset, TopicId
 
 __all__ = ["NamespaceRecord", "SubscriptionRecord", "TopicRecord", "decode_subscription", "decode_topic", "members"]
 
@@ -47,7 +47,7 @@ class SubscriptionRecord(msgspec.Struct, array_like=True):
 
     subscription_id: int
     type: SubscriptionType
-    start_offset: int
+    start_offset: Offset
     """Its initial cursor floor."""
     created_us: int
     policy: SubscriptionPolicy = SubscriptionPolicy()

@@ -23,6 +23,8 @@ from typing import Final
 
 import msgspec
 
+from danube.model.ids import Offset
+
 __all__ = [
     "AbortStages",
     "AbortedStages",
@@ -165,7 +167,7 @@ class StageCommit(_Value, frozen=True):
 
     committed: bool
     """Whether this call has committed the batch; False if this batch, or a later one, was committed before."""
-    offsets: dict[str, tuple[int, int]]
+    offsets: dict[str, tuple[Offset, Offset]]
     """For each topic or partition ``(start, end)``: no message of the batch is before ``start``, and the last one is
     right before ``end``. Messages of other producers may be among them. Known for the latest batch of a producer; empty
     for earlier ones. A topic that was deleted after the decision is missing."""
